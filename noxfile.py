@@ -1,10 +1,12 @@
-"""The matrix: every Python, oldest and newest dependencies, with and without the C kernel, one core and all.
+"""The matrix: every Python, oldest and newest dependencies, with and without the C kernel, one core
+and all.
 
-    nox -s tests                                             every cell for which there is a Python here
-    nox -s "tests-3.12(newest, c, all)"                      one cell
-    nox -s tests-3.14 -- tests/unit                          other tests than the quick ones of .ci/smoke
-    METACAL_DIST=dist nox -s tests                           of the wheels in dist/, not of the source
-    nox -s sanitize                                          the C kernel under AddressSanitizer and UBSan
+    nox -s tests                                             every cell for which there is a Python
+    here nox -s "tests-3.12(newest, c, all)"                      one cell nox -s tests-3.14 --
+    tests/unit                          other tests than the quick ones of .ci/smoke
+    METACAL_DIST=dist nox -s tests                           of the wheels in dist/, not of the
+    source nox -s sanitize                                          the C kernel under
+    AddressSanitizer and UBSan
 
 A session installs metacal as a user would, without the repository on the path.
 """
@@ -23,9 +25,18 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: The bounds in tests/lower-bounds.txt have wheels for this Python alone.
 OLDEST_PYTHON = "3.11"
 #: What [test] needs that is large, or has nothing to do with the version of Python.
-NOT_IN_CELLS = {"torch", "triton", "transformers", "onnxscript", "mlflow-skinny", "selenium", "pypdf"}
+NOT_IN_CELLS = {
+    "torch",
+    "triton",
+    "transformers",
+    "onnxscript",
+    "mlflow-skinny",
+    "selenium",
+    "pypdf",
+}
 NOT_IN_CELLS |= {"ruff", "mypy", "import-linter"}
-#: Share of lines and branches that the tests must reach, in percent. Measured: 96, in promises/ and gate/ 97.
+#: Share of lines and branches that the tests must reach, in percent. Measured: 96, in promises/ and
+#: gate/ 97.
 COVERAGE = 95
 
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -35,8 +46,12 @@ nox.options.error_on_missing_interpreters = False
 
 def cell_requirements() -> list[str]:
     """The test dependencies of a cell."""
-    declared = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    return [text for text in declared["test"] if re.split(r"[<>=; \[]", text)[0] not in NOT_IN_CELLS]
+    declared = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    return [
+        text for text in declared["test"] if re.split(r"[<>=; \[]", text)[0] not in NOT_IN_CELLS
+    ]
 
 
 def wheel(kernel: str) -> str:
@@ -44,7 +59,9 @@ def wheel(kernel: str) -> str:
     folder = os.environ.get("METACAL_DIST")
     if folder is None:
         return "."
-    (found,) = Path(folder).glob("metacal-*abi3*.whl" if kernel == "c" else "metacal-*-none-any.whl")
+    (found,) = Path(folder).glob(
+        "metacal-*abi3*.whl" if kernel == "c" else "metacal-*-none-any.whl"
+    )
     return str(found)
 
 
@@ -96,7 +113,9 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(python=OLDEST_PYTHON)
 def sanitize(session: nox.Session) -> None:
-    """Kernel tests on a C kernel that is built with AddressSanitizer and UndefinedBehaviorSanitizer."""
+    """Kernel tests on a C kernel that is built with AddressSanitizer and
+    UndefinedBehaviorSanitizer.
+    """
     if shutil.which("gcc") is None:
         session.skip("the sanitizers of GCC are used; it is not here")
     session.install(".[test]", "setuptools")

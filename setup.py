@@ -1,8 +1,10 @@
-"""The optional C kernel: built where there is a compiler, left out without an error where there is none.
+"""The optional C kernel: built where there is a compiler, left out without an error where there is
+none.
 
-It uses the limited API of Python 3.11, so one wheel a platform serves every Python from there on. It is not built by
-Microsoft's compiler, which lacks the vector types it is written in, nor where METACAL_KERNEL=numpy says that it is not
-wanted: the wheel is then pure Python, and `metacal config` says what runs.
+It uses the limited API of Python 3.11, so one wheel a platform serves every Python from there on.
+It is not built by Microsoft's compiler, which lacks the vector types it is written in, nor where
+METACAL_KERNEL=numpy says that it is not wanted: the wheel is then pure Python, and `metacal config`
+says what runs.
 """
 
 import os
@@ -22,7 +24,9 @@ LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
 class BuildKernel(build_ext):
-    """Removes a kernel that was built beside the source under another name: Python would go on importing that one."""
+    """Removes a kernel that was built beside the source under another name: Python would go on
+    importing that one.
+    """
 
     def copy_extensions_to_source(self):
         """What `--inplace` and editable installs do at the end."""
@@ -54,8 +58,12 @@ kernel = Extension(
 
 
 def readme():
-    """README.md with its links to files of the repository made absolute: a package index shows it by itself."""
-    source = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Source"]
+    """README.md with its links to files of the repository made absolute: a package index shows
+    it by itself.
+    """
+    source = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"][
+        "Source"
+    ]
     text = Path("README.md").read_text(encoding="utf-8")
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{source}/raw/main/", text)
     return re.sub(r"((?<!!)\[[^]]*\]\()(?!https?:|#)", rf"\1{source}/blob/main/", text)

@@ -1,4 +1,5 @@
-"""What the sdist and the wheels hold, against what the repository holds: nothing missing, nothing that does not belong.
+"""What the sdist and the wheels hold, against what the repository holds: nothing missing, nothing
+that does not belong.
 
 python .ci/contents.py FOLDER: with one sdist and any number of wheels.
 """
@@ -23,7 +24,9 @@ NOT_INSTALLED = (".c", ".h", ".d.ts", "tsconfig.json")
 def tracked() -> set[str]:
     """The files of the repository that are there, those that are new and not ignored included."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    listed = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     return {name for name in listed if (ROOT / name).exists() and not name.startswith(HOST_ONLY)}
 
 
@@ -33,7 +36,8 @@ def check_sdist(path: Path) -> list[str]:
         found = {member.name.partition("/")[2] for member in archive if member.isfile()}
     found = {name for name in found if not name.startswith(MADE)}
     return [f"{path.name} lacks {name}" for name in sorted(tracked() - found)] + [
-        f"{path.name} has {name}, which the repository does not" for name in sorted(found - tracked())
+        f"{path.name} has {name}, which the repository does not"
+        for name in sorted(found - tracked())
     ]
 
 
@@ -47,12 +51,21 @@ def check_wheel(path: Path) -> list[str]:
     pure = path.name.endswith("-none-any.whl")
     with zipfile.ZipFile(path) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    kernels = {name for name in found if name.startswith("metacal/kernels/_fused.") and name.endswith((".so", ".pyd"))}
-    odd = [] if len(kernels) == (not pure) else [f"{path.name} has {sorted(kernels) or 'no kernel'}"]
+    kernels = {
+        name
+        for name in found
+        if name.startswith("metacal/kernels/_fused.") and name.endswith((".so", ".pyd"))
+    }
+    odd = (
+        [] if len(kernels) == (not pure) else [f"{path.name} has {sorted(kernels) or 'no kernel'}"]
+    )
     return (
         odd
         + [f"{path.name} lacks {name}" for name in sorted(expected - found)]
-        + [f"{path.name} has {name}, which it should not" for name in sorted(found - expected - kernels)]
+        + [
+            f"{path.name} has {name}, which it should not"
+            for name in sorted(found - expected - kernels)
+        ]
     )
 
 
@@ -64,7 +77,9 @@ def main(folder: Path) -> None:
     complaints += [text for path in wheels for text in check_wheel(path)]
     if complaints:
         sys.exit("\n".join(complaints))
-    sys.stderr.write(f"{', '.join(path.name for path in (*sdists, *wheels))}: complete, and nothing else\n")
+    sys.stderr.write(
+        f"{', '.join(path.name for path in (*sdists, *wheels))}: complete, and nothing else\n"
+    )
 
 
 if __name__ == "__main__":

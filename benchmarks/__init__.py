@@ -1,1 +1,3 @@
-"""Everything that measures metacal: `python -m benchmarks` from the root of the repository; results in results/."""
+"""Everything that measures metacal: `python -m benchmarks` from the root of the repository; results
+in results/.
+"""

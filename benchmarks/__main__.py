@@ -1,4 +1,6 @@
-"""python -m benchmarks: the experiments that have a command; every other script here is a module of its own."""
+"""python -m benchmarks: the experiments that have a command; every other script here is a module of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +16,28 @@ class Benchmarks(Commands):
 
     summaries: ClassVar[dict[str, str]] = {
         "paper": "Run the experiments of the Meta-Cal paper, beside its printed figures.",
-        "selective": "Compare rules that abstain: what they accept, how often they break their promise.",
+        "selective": (
+            "Compare rules that abstain: what they accept, how often they break their promise."
+        ),
         "quality": "Compare the probabilities of every calibrator, ours and other packages'.",
         "all": "Which committed results are stale; run their commands again, all or some.",
         "pages": "Put the committed results into README and docs, or check that they are there.",
-        "speed": "Time every part of metacal against a plain read of the table and against its peers.",
+        "speed": (
+            "Time every part of metacal against a plain read of the table and against its peers."
+        ),
     }
     place: ClassVar[str] = "benchmarks.{}.command"
 
 
-@click.command(cls=Benchmarks, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.command(
+    cls=Benchmarks,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 def main() -> None:
     """Measure speed, repeat the experiments of the paper, compare rules that abstain.
 
-    From the root of the repository. The other scripts of the folder are run by name, as in python -m benchmarks.labels;
-    each says in its first lines what it measures and what it writes.
+    From the root of the repository. The other scripts of the folder are run by name, as in python
+    -m benchmarks.labels; each says in its first lines what it measures and what it writes.
     """
 
 

@@ -1,12 +1,14 @@
-"""Populations that tempt cascades of scores and graded losses to break their promise: how often they do.
+"""Populations that tempt cascades of scores and graded losses to break their promise: how often
+they do.
 
     python -m benchmarks.answer_adversaries [--draws 1000] [--jobs 16] [-o RESULT.json]
 
-Risks just above the limit, everywhere or in places; bumps, dips and waves; scores that contradict each other, ties.
-Each population ten times over: cascades of three and four models (`MaxLoss`, by each model's own score and by all
-scores; `MinAccuracy` with people), and losses of several shapes under `MaxRisk`, by bets and by rounding. What is
-accepted is judged by the population itself, not by a sample of it. "size" is what the exact test may reach by its own
-discrete law where every point is just bad.
+Risks just above the limit, everywhere or in places; bumps, dips and waves; scores that contradict
+each other, ties. Each population ten times over: cascades of three and four models (`MaxLoss`, by
+each model's own score and by all scores; `MinAccuracy` with people), and losses of several shapes
+under `MaxRisk`, by bets and by rounding. What is accepted is judged by the population itself, not
+by a sample of it. "size" is what the exact test may reach by its own discrete law where every point
+is just bad.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ CASCADES = {
 }
 
 
-def cascade_population(number: int, size: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def cascade_population(
+    number: int, size: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """The doubts of the models, and with which probability the answer of each is bad."""
     m = 2 + number % 2
     doubt = rng.random((size, m))
@@ -70,7 +74,9 @@ def cascade_draw(number: int, seed: int) -> dict[str, float]:
     found = {}
     for name, (promise, how) in CASCADES.items():
         try:
-            stages = promise.certify(Staged(doubt, differs, costs, doubt[:0], random_state=seed, **how)).stages
+            stages = promise.certify(
+                Staged(doubt, differs, costs, doubt[:0], random_state=seed, **how)
+            ).stages
         except mc.InfeasibleTargetError:
             found[name] = 0.0
             continue
@@ -84,7 +90,9 @@ def cascade_draw(number: int, seed: int) -> dict[str, float]:
 
 
 def cascade_size() -> float:
-    """The most that both paths together may be broken: twice the chance of at most k where ε of the rows are bad."""
+    """The most that both paths together may be broken: twice the chance of at most k where ε of the
+    rows are bad.
+    """
     tested = N_CASCADE - N_CASCADE // 5
     law = Law(EPSILON, DELTA / 2)
     k = law.most(tested, alone=False)
@@ -107,7 +115,9 @@ SHAPES = {
     "near-binary": lambda mean, rng: (
         (rng.random(len(mean)) < mean) * np.where(rng.random(len(mean)) < 0.98, 1.0, 0.999)
     ),
-    "halves": lambda mean, rng: (rng.random(len(mean)) < mean) * 0.5 + (rng.random(len(mean)) < mean) * 0.5,
+    "halves": lambda mean, rng: (
+        (rng.random(len(mean)) < mean) * 0.5 + (rng.random(len(mean)) < mean) * 0.5
+    ),
     "low variance": lambda mean, rng: mean * (0.6 + 0.8 * rng.random(len(mean))),
     "constant": lambda mean, rng: mean,
     "heavy": lambda mean, rng: rng.beta(0.2, 0.2 * (1.0 - mean) / mean),
@@ -128,14 +138,19 @@ LOSSES = (
 
 
 def losses_draw(number: int, seed: int) -> dict[str, float]:
-    """Whether the part of the ranking that one calibration set certifies costs more than the limit."""
+    """Whether the part of the ranking that one calibration set certifies costs more than the
+    limit.
+    """
     mean, shape, marks = LOSSES[number]
     rng = np.random.default_rng([number, seed, 11])
     place = rng.random(N_LOSSES)
     loss = np.clip(SHAPES[shape](MEANS[mean](place), rng), 0.0, 1.0)
     doubt = np.ceil(10.0 * place) / 10.0 if marks else place
     rounded = (rng.random(N_LOSSES) < loss).astype(np.float64)
-    promise, grid = mc.MaxRisk(LIMIT, DELTA, random_state=seed), (np.arange(200_000) + 0.5) / 200_000
+    promise, grid = (
+        mc.MaxRisk(LIMIT, DELTA, random_state=seed),
+        (np.arange(200_000) + 0.5) / 200_000,
+    )
     total = np.concatenate(([0.0], np.cumsum(MEANS[mean](grid)))) / len(grid)
     found = {}
     for name, column, rule in (("bets", loss, None), ("rounding", rounded, ROUNDED)):
@@ -148,9 +163,11 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
 
 
 def losses_size() -> float:
-    """How often rounding passes where every loss is LIMIT: at a start, each at its own share after those before failed.
+    """How often rounding passes where every loss is LIMIT: at a start, each at its own share after
+    those before failed.
 
-    Exact, by the distribution of the errors up to each start among the draws that have failed so far.
+    Exact, by the distribution of the errors up to each start among the draws that have failed so
+    far.
     """
     from scipy.stats import binom
 
@@ -177,12 +194,21 @@ def main() -> None:
         tasks = [(number, seed) for number in range(10) for seed in range(options.draws)]
         broken = list(in_order(draw, tasks, options.jobs))
         ways = {
-            name: np.array([one[name] for one in broken]).reshape(10, options.draws).mean(axis=1).tolist()
+            name: (
+                np.array([one[name] for one in broken])
+                .reshape(10, options.draws)
+                .mean(axis=1)
+                .tolist()
+            )
             for name in broken[0]
         }
         found[kind] = {"size": sizes[kind], "broken": ways}
     text = json.dumps(found, indent=1)
-    print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
+    (
+        print(text)
+        if options.out is None
+        else Path(options.out).write_text(text + "\n", encoding="utf-8")
+    )
 
 
 if __name__ == "__main__":

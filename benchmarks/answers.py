@@ -1,13 +1,15 @@
 """Cascades over scores and graded losses: how far each rule comes, how often it breaks its promise.
 
-    python -m benchmarks.answers --data FOLDER [--draws N] [--jobs 16] [-o RESULT.json] [--only duel]
+    python -m benchmarks.answers --data FOLDER [--draws N] [--jobs 16] [-o RESULT.json] [--only
+    duel]
 
-`duel`: the share of rows that go to the large model, calibration labels included, beside the least possible one; of a
-pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its models answered from arrays) on the
-same pools where it is installed. `stages`: what three and five models cost beside the cheapest thresholds that keep
-the promise, and beside Learn-then-Test on a grid with Bonferroni's correction.
-`graded`: accepted rows beside the largest part that keeps the limit, by bets, rounding and Hoeffding-Bentkus.
-What is run alone takes its place in RESULT.json beside what is there. `benchmarks.answer_adversaries` tempts them.
+`duel`: the share of rows that go to the large model, calibration labels included, beside the least
+possible one; of a pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its
+models answered from arrays) on the same pools where it is installed. `stages`: what three and five
+models cost beside the cheapest thresholds that keep the promise, and beside Learn-then-Test on a
+grid with Bonferroni's correction. `graded`: accepted rows beside the largest part that keeps the
+limit, by bets, rounding and Hoeffding-Bentkus. What is run alone takes its place in RESULT.json
+beside what is there. `benchmarks.answer_adversaries` tempts them.
 """
 
 from __future__ import annotations
@@ -71,34 +73,56 @@ def network(folder: str, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def least_sent(doubt: np.ndarray, differs: np.ndarray, most: float) -> float:
-    """The least share of rows that must go to the large model so that at most `most` answers differ."""
+    """The least share of rows that must go to the large model so that at most `most` answers
+    differ.
+    """
     order = np.argsort(doubt, kind="stable")
     return 1.0 - float(np.searchsorted(np.cumsum(differs[order]), most, side="right")) / len(doubt)
 
 
-# ── two models ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── two models ────────────────────────────────────────────────────────────────────────────────────
 
 
-def duel_draw(folder: str, pair: tuple[str, str | None, float], size: int, seed: int, peer: bool) -> dict[str, float]:
+def duel_draw(
+    folder: str, pair: tuple[str, str | None, float], size: int, seed: int, peer: bool
+) -> dict[str, float]:
     """One pool drawn from the rows, its labels drawn from it, and what each rule makes of it."""
     doubt, answer, truth = network(folder, pair[0])
     differs = answer != (truth if pair[1] is None else network(folder, pair[1])[1])
     rng, epsilon = np.random.default_rng([seed, size]), pair[2]
     doubt = doubt + 1e-9 * np.random.default_rng(0).random(len(doubt))  # saturated scores tie
     rows = rng.choice(len(doubt), size, replace=size > len(doubt))
-    own, wrong, best = doubt[rows], differs[rows], least_sent(doubt[rows], differs[rows], epsilon * size)
+    own, wrong, best = (
+        doubt[rows],
+        differs[rows],
+        least_sent(doubt[rows], differs[rows], epsilon * size),
+    )
     found = {"best": best}
     for pool in (True, False):
-        law, n = Law(epsilon, DELTA, *[size if pool else None] * 2), labels_that_pay(mc.MaxLoss(epsilon, DELTA), size)
+        law, n = (
+            Law(epsilon, DELTA, *[size if pool else None] * 2),
+            labels_that_pay(mc.MaxLoss(epsilon, DELTA), size),
+        )
         most = law.most(n, alone=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
-        sample = Staged(own[labels, None], wrong[labels, None], np.ones(2), own[rest, None], pool, random_state=seed)
+        sample = Staged(
+            own[labels, None],
+            wrong[labels, None],
+            np.ones(2),
+            own[rest, None],
+            pool,
+            random_state=seed,
+        )
         limit = mc.MaxLoss(epsilon, DELTA).certify(sample).threshold
         kept = own[rest] <= limit
         name = "pool" if pool else "source"
         found[name] = 1.0 - kept.sum() / size
-        broken = (wrong[rest] & kept).sum() > epsilon * size if pool else (differs & (doubt <= limit)).mean() > epsilon
+        broken = (
+            (wrong[rest] & kept).sum() > epsilon * size
+            if pool
+            else (differs & (doubt <= limit)).mean() > epsilon
+        )
         found[f"{name} broken"] = float(broken)
         found[f"{name} size"] = law.chance(most, law.fewest(n, most, alone=True), alone=True)
     if peer and seed < PEER_DRAWS:
@@ -106,8 +130,12 @@ def duel_draw(folder: str, pair: tuple[str, str | None, float], size: int, seed:
     return found
 
 
-def bargain(doubt: np.ndarray, differs: np.ndarray, epsilon: float, seed: int) -> tuple[float, float]:
-    """The share of rows that BARGAIN_A sends to the oracle, and whether more than epsilon then differ."""
+def bargain(
+    doubt: np.ndarray, differs: np.ndarray, epsilon: float, seed: int
+) -> tuple[float, float]:
+    """The share of rows that BARGAIN_A sends to the oracle, and whether more than epsilon then
+    differ.
+    """
     sys.modules.setdefault("openai", types.SimpleNamespace(OpenAI=None))  # type: ignore[arg-type]
     package = importlib.import_module("BARGAIN")
 
@@ -123,7 +151,9 @@ def bargain(doubt: np.ndarray, differs: np.ndarray, epsilon: float, seed: int) -
         def is_answer_correct(self, data_indxs, data_records, proxy_output_at_indxs):
             return np.asarray(proxy_output_at_indxs) == 0
 
-    rule = package.BARGAIN_A(Small(), Large(), target=1.0 - epsilon, delta=DELTA, verbose=False, seed=seed)
+    rule = package.BARGAIN_A(
+        Small(), Large(), target=1.0 - epsilon, delta=DELTA, verbose=False, seed=seed
+    )
     out, used = rule.process(np.arange(len(doubt)), return_oracle_usage=True)
     return float(np.mean(used)), float(np.mean(out) > epsilon)
 
@@ -135,9 +165,16 @@ def duel(folder: str, draws: int, processes: int) -> dict[str, object]:
         peer = importlib.import_module("BARGAIN") is not None
     except ImportError:
         peer = False
-    tasks = [(folder, pair, size, seed, peer) for pair in PAIRS for size in POOLS for seed in range(draws)]
+    tasks = [
+        (folder, pair, size, seed, peer)
+        for pair in PAIRS
+        for size in POOLS
+        for seed in range(draws)
+    ]
     table: dict[str, dict[str, list[float]]] = {}
-    for (_, pair, size, *_), found in zip(tasks, in_order(duel_draw, tasks, processes), strict=True):
+    for (_, pair, size, *_), found in zip(
+        tasks, in_order(duel_draw, tasks, processes), strict=True
+    ):
         row = table.setdefault(f"{pair[0]} / {pair[1] or 'truth'} / {pair[2]:g} / {size}", {})
         for name, value in found.items():
             row.setdefault(name, []).append(value)
@@ -145,21 +182,31 @@ def duel(folder: str, draws: int, processes: int) -> dict[str, object]:
     if not peer:  # nothing of metacal is in its numbers: those that are committed stay
         before = json.loads(COMMITTED.read_text(encoding="utf-8"))["duel"]["sets"]
         for key, row in sets.items():
-            row.update({name: value for name, value in before.get(key, {}).items() if name.startswith("BARGAIN")})
+            row.update(
+                {
+                    name: value
+                    for name, value in before.get(key, {}).items()
+                    if name.startswith("BARGAIN")
+                }
+            )
     return {"sets": sets}
 
 
-# ── three models and more ────────────────────────────────────────────────────────────────────────────────────────────
+# ── three models and more ─────────────────────────────────────────────────────────────────────────
 
 
 def chain(folder: str, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """The doubts of the networks, and where each differs from the truth, who is the last."""
     found = [network(folder, name) for name in names]
-    doubt = np.stack([own + 1e-9 * np.random.default_rng(0).random(len(own)) for own, *_ in found], axis=1)
+    doubt = np.stack(
+        [own + 1e-9 * np.random.default_rng(0).random(len(own)) for own, *_ in found], axis=1
+    )
     return doubt, np.stack([answer != truth for _, answer, truth in found], axis=1)
 
 
-def outcome(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, limits: np.ndarray) -> tuple[float, float]:
+def outcome(
+    doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, limits: np.ndarray
+) -> tuple[float, float]:
     """Cost of a row, and the share of answers that differ."""
     sure = doubt <= limits
     by, m = np.where(sure.any(axis=1), sure.argmax(axis=1), doubt.shape[1]), doubt.shape[1]
@@ -168,9 +215,14 @@ def outcome(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, limits: n
 
 
 def cheapest(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, epsilon: float) -> float:
-    """The least cost of thresholds that keep the promise: from several starts, one threshold after the other."""
+    """The least cost of thresholds that keep the promise: from several starts, one threshold after
+    the other.
+    """
     m = doubt.shape[1]
-    grid = [np.concatenate(([-np.inf], np.quantile(doubt[:, j], np.linspace(0.01, 1, 100)))) for j in range(m)]
+    grid = [
+        np.concatenate(([-np.inf], np.quantile(doubt[:, j], np.linspace(0.01, 1, 100))))
+        for j in range(m)
+    ]
     best = np.inf
     for start in itertools.product((0, 30, 60), repeat=m):
         at = list(start)
@@ -180,7 +232,9 @@ def cheapest(doubt: np.ndarray, differs: np.ndarray, costs: np.ndarray, epsilon:
                 tried = []
                 for k in range(len(grid[j])):
                     at[j] = k
-                    cost, bad = outcome(doubt, differs, costs, np.array([grid[i][at[i]] for i in range(m)]))
+                    cost, bad = outcome(
+                        doubt, differs, costs, np.array([grid[i][at[i]] for i in range(m)])
+                    )
                     tried.append(cost if bad <= epsilon else np.inf)
                 at[j] = int(np.argmin(tried)) if np.isfinite(min(tried)) else before[j]
                 best = min(best, min(tried))
@@ -217,7 +271,11 @@ def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
         cost, bad = outcome(doubt[rows], differs[rows], price, np.array(point))
         if bdtr(round(bad * n), n, epsilon) <= DELTA / len(points) and cost < found[0]:
             found = [cost, *point]
-    other = outcome(doubt, differs, price, np.array(found[1:])) if len(found) > 1 else (price.sum(), 0.0)
+    other = (
+        outcome(doubt, differs, price, np.array(found[1:]))
+        if len(found) > 1
+        else (price.sum(), 0.0)
+    )
     return {
         "cost": ours[0],
         "broken": float(ours[1] > epsilon),
@@ -228,7 +286,13 @@ def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
 
 def stages(folder: str, draws: int, processes: int) -> dict[str, object]:
     """Every chain."""
-    best = dict(zip(CHAINS, in_order(chain_best, [(folder, name) for name in CHAINS], processes), strict=True))
+    best = dict(
+        zip(
+            CHAINS,
+            in_order(chain_best, [(folder, name) for name in CHAINS], processes),
+            strict=True,
+        )
+    )
     tasks = [(folder, name, seed) for name in CHAINS for seed in range(draws)]
     table: dict[str, dict[str, list[float]]] = {name: {} for name in CHAINS}
     for (_, name, _), found in zip(tasks, in_order(chain_draw, tasks, processes), strict=True):
@@ -238,7 +302,7 @@ def stages(folder: str, draws: int, processes: int) -> dict[str, object]:
     return {"chains": rows}
 
 
-# ── graded losses ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── graded losses ─────────────────────────────────────────────────────────────────────────────────
 
 KINDS = ("near-binary", "low variance")
 
@@ -248,7 +312,9 @@ def losses_of(kind: str, doubt: np.ndarray, rng: np.random.Generator) -> np.ndar
     mean = 0.3 * doubt**1.5
     if kind == "near-binary":
         grades = rng.random(len(doubt)) < 0.1
-        return np.where(rng.random(len(doubt)) < mean, np.where(grades, rng.random(len(doubt)), 1.0), 0.0)
+        return np.where(
+            rng.random(len(doubt)) < mean, np.where(grades, rng.random(len(doubt)), 1.0), 0.0
+        )
     return np.clip(mean * (0.6 + 0.8 * rng.random(len(doubt))), 0.0, 1.0)
 
 
@@ -259,7 +325,9 @@ def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
     loss = losses_of(kind, doubt, rng)
     ranked = CostRanking.of(doubt, loss, seed)
     large = np.sort(np.random.default_rng(0).random(200_000))
-    mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(1, len(large) + 1)
+    mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(
+        1, len(large) + 1
+    )
     ideal = large[np.flatnonzero(mean <= limit)[-1]]
     promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
     rounded = CostRanking.of(doubt, (rng.random(n) < loss).astype(float), seed)
@@ -287,7 +355,9 @@ def graded(folder: str, draws: int, processes: int) -> dict[str, object]:
 
 
 def _means(row: dict[str, list[float]]) -> dict[str, float]:
-    return {name: float(np.mean(values)) for name, values in row.items()} | {"draws": len(next(iter(row.values())))}
+    return {name: float(np.mean(values)) for name, values in row.items()} | {
+        "draws": len(next(iter(row.values())))
+    }
 
 
 def main() -> None:
@@ -301,11 +371,20 @@ def main() -> None:
     parser.add_argument("-o", "--out")
     options = parser.parse_args()
     chosen = runs if options.only is None else {options.only: runs[options.only]}
-    found = {name: run(options.data, options.draws or usual, options.jobs) for name, (run, usual) in chosen.items()}
+    found = {
+        name: run(options.data, options.draws or usual, options.jobs)
+        for name, (run, usual) in chosen.items()
+    }
     there = Path(options.out) if options.only and options.out else None
-    before = json.loads(there.read_text(encoding="utf-8")) if there is not None and there.exists() else {}
+    before = (
+        json.loads(there.read_text(encoding="utf-8"))
+        if there is not None and there.exists()
+        else {}
+    )
     text = json.dumps({**before, "delta": DELTA, **found}, indent=1)
-    print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
+    print(text) if options.out is None else Path(options.out).write_text(
+        text + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

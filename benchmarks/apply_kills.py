@@ -1,10 +1,12 @@
-"""kill -9 of real `metacal apply` runs to a folder, at random moments, each followed by others until all is done.
+"""kill -9 of real `metacal apply` runs to a folder, at random moments, each followed by others
+until all is done.
 
     python benchmarks/apply_kills.py --times 200
 
-Each folder is filled by runs that are killed at a moment drawn between 0 and a little more than the time that one run
-takes alone, until one comes to its end. What is then in the folder must be what a run that nobody disturbed has
-written, byte for byte, and nothing else. In every third folder a source is changed between two runs.
+Each folder is filled by runs that are killed at a moment drawn between 0 and a little more than the
+time that one run takes alone, until one comes to its end. What is then in the folder must be what a
+run that nobody disturbed has written, byte for byte, and nothing else. In every third folder a
+source is changed between two runs.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ OURS = {"_metacal.journal", "_metacal.journal.lock"}
 
 def main() -> None:
     """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--times", type=int, default=200, help="how many runs are killed")
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
@@ -39,7 +43,9 @@ def main() -> None:
 
 
 def run(folder: Path, times: int, files: int, seed: int) -> dict[str, Any]:
-    """How many runs were killed, how many folders were filled that way, and which results are not as they should."""
+    """How many runs were killed, how many folders were filled that way, and which results are not
+    as they should.
+    """
     rng = np.random.default_rng(seed)
     logs, gate = folder / "logs", folder / "gate.json"
     logs.mkdir()
@@ -50,11 +56,19 @@ def run(folder: Path, times: int, files: int, seed: int) -> dict[str, Any]:
     alone, begun = folder / "alone", time.perf_counter()
     apply(gate, logs, alone).wait()
     seconds = time.perf_counter() - begun
-    counts: dict[str, Any] = {"killed": 0, "folders": 0, "resumed": 0, "different": 0, "left_over": 0}
+    counts: dict[str, Any] = {
+        "killed": 0,
+        "folders": 0,
+        "resumed": 0,
+        "different": 0,
+        "left_over": 0,
+    }
     while counts["killed"] < times:
         fill(gate, logs, folder / "out", seconds, times, rng, counts)
         expected, written = contents(alone), contents(folder / "out")
-        counts["different"] += sum(written.get(name) != content for name, content in expected.items())
+        counts["different"] += sum(
+            written.get(name) != content for name, content in expected.items()
+        )
         counts["left_over"] += len(written.keys() - expected.keys())
         counts["folders"] += 1
         shutil.rmtree(folder / "out")
@@ -65,7 +79,13 @@ def run(folder: Path, times: int, files: int, seed: int) -> dict[str, Any]:
 
 
 def fill(
-    gate: Path, logs: Path, out: Path, seconds: float, times: int, rng: np.random.Generator, counts: dict[str, Any]
+    gate: Path,
+    logs: Path,
+    out: Path,
+    seconds: float,
+    times: int,
+    rng: np.random.Generator,
+    counts: dict[str, Any],
 ) -> None:
     """Start runs and kill them, until one comes to its end."""
     before = (logs / "001.npy").read_bytes()
@@ -78,7 +98,9 @@ def fill(
             running.wait()
             counts["killed"] += 1
             counts["resumed"] += turn > 0
-            if counts["folders"] % 3 == 0:  # other rows of the same length for one run, then those from before
+            if (
+                counts["folders"] % 3 == 0
+            ):  # other rows of the same length for one run, then those from before
                 np.save(logs / "001.npy", np.load(logs / "002.npy"))
                 time.sleep(0.01)
                 (logs / "001.npy").write_bytes(before)
@@ -90,12 +112,16 @@ def fill(
 
 def apply(gate: Path, logs: Path, out: Path) -> subprocess.Popen[bytes]:
     """A real run."""
-    return subprocess.Popen([sys.executable, "-m", "metacal", "apply", gate, logs, "-o", f"{out}/", "-q"])
+    return subprocess.Popen(
+        [sys.executable, "-m", "metacal", "apply", gate, logs, "-o", f"{out}/", "-q"]
+    )
 
 
 def contents(folder: Path) -> dict[str, bytes]:
     """What lies in a folder of results."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in OURS}
+    return {
+        path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.name not in OURS
+    }
 
 
 if __name__ == "__main__":

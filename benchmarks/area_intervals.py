@@ -2,13 +2,15 @@
 
     python -m benchmarks.area_intervals --data FOLDER [--draws 1000] [--jobs 16] [--out FILE]
 
-A population is a list of scores of incorrect rows, a list of scores of correct rows, and an error rate. Its true areas
-are computed from the lists. Samples of several sizes are drawn from it. Each sample gets the interval of the package
-and the plain bootstrap interval, the hull of percentile and basic. The result holds the share of samples whose interval
-misses the true value, and the mean width. Samples without a value (AUROC needs both kinds of rows) do not count.
+A population is a list of scores of incorrect rows, a list of scores of correct rows, and an error
+rate. Its true areas are computed from the lists. Samples of several sizes are drawn from it. Each
+sample gets the interval of the package and the plain bootstrap interval, the hull of percentile and
+basic. The result holds the share of samples whose interval misses the true value, and the mean
+width. Samples without a value (AUROC needs both kinds of rows) do not count.
 
-Some populations are made to break the intervals. In "3% of errors first", 97% of the incorrect rows rank behind all
-correct rows and 3% rank before them, so that a small sample usually holds none of the latter.
+Some populations are made to break the intervals. In "3% of errors first", 97% of the incorrect rows
+rank behind all correct rows and 3% rank before them, so that a small sample usually holds none of
+the latter.
 """
 
 from __future__ import annotations
@@ -34,15 +36,31 @@ AREAS = ("auroc", "aurc", "e_aurc", "augrc")
 LEVEL = 0.95
 LIST_LENGTH = 4_000
 #: Expected numbers of incorrect and of correct rows.
-COUNTS = ((3, 300), (10, 300), (30, 1000), (100, 1000), (300, 3000), (300, 10), (1000, 30), (1000, 100))
+COUNTS = (
+    (3, 300),
+    (10, 300),
+    (30, 1000),
+    (100, 1000),
+    (300, 3000),
+    (300, 10),
+    (1000, 30),
+    (1000, 100),
+)
 #: Rows that are drawn from a real set.
 REAL_ROWS = (50, 200, 1000)
-REAL_SETS = ("cifar10_resnet110", "cifar10_resnet110_paper", "imagenet5000_efficientnet_lite0", "langid176_sentences")
+REAL_SETS = (
+    "cifar10_resnet110",
+    "cifar10_resnet110_paper",
+    "imagenet5000_efficientnet_lite0",
+    "langid176_sentences",
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """Scores of incorrect and of correct rows, and the error rate; a higher score means less sure."""
+    """Scores of incorrect and of correct rows, and the error rate; a higher score means less
+    sure.
+    """
 
     incorrect: Any
     correct: Any
@@ -57,17 +75,28 @@ class Population:
 
     def areas(self) -> dict[str, float]:
         """Compute the true value of every area."""
-        scores, block = np.unique(np.concatenate([self.incorrect, self.correct]), return_inverse=True)
+        scores, block = np.unique(
+            np.concatenate([self.incorrect, self.correct]), return_inverse=True
+        )
         n_incorrect = len(self.incorrect)
-        incorrect = np.bincount(block[:n_incorrect], minlength=len(scores)) * self.error_rate / n_incorrect
+        incorrect = (
+            np.bincount(block[:n_incorrect], minlength=len(scores)) * self.error_rate / n_incorrect
+        )
         n_correct = len(self.correct)
-        correct = np.bincount(block[n_incorrect:], minlength=len(scores)) * (1.0 - self.error_rate) / n_correct
+        correct = (
+            np.bincount(block[n_incorrect:], minlength=len(scores))
+            * (1.0 - self.error_rate)
+            / n_correct
+        )
         stop = np.cumsum(incorrect + correct)[None]
         start = stop - (incorrect + correct)
         errors = WeightedErrors(np.ones((1, 1)), np.maximum(start, 0.0), stop, incorrect[None])
         any_ranking = Ranking(np.zeros(1), np.ones(1, dtype=np.bool_))
         statistics = {name: METRICS[name].prepared(any_ranking) for name in AREAS}
-        return {name: float(area_of(statistic).area(errors)[0]) for name, statistic in statistics.items()}
+        return {
+            name: float(area_of(statistic).area(errors)[0])
+            for name, statistic in statistics.items()
+        }
 
 
 def area_of(statistic: Statistic) -> AreaStatistic:
@@ -82,7 +111,9 @@ def normal_scores(mean: float, spread: float) -> Any:
 
 
 def uniform_scores(first: float, share_first: float, other: float) -> Any:
-    """Return scores of which a share lies in [first, first + 1] and the others in [other, other + 1]."""
+    """Return scores of which a share lies in [first, first + 1] and the others in [other, other +
+    1].
+    """
     n_first = round(share_first * LIST_LENGTH)
     in_first = first + (np.arange(n_first) + 0.5) / max(n_first, 1)
     n_other = LIST_LENGTH - n_first
@@ -100,9 +131,13 @@ def made_populations(error_rate: float) -> dict[str, Population]:
         "five scores": Population(np.round(normal_scores(1.5, 1.0)), np.round(normal), error_rate),
     }
     for share in (0.01, 0.03, 0.1, 0.3):
-        found[f"{share:.0%} of errors first"] = Population(uniform_scores(0.0, share, 3.0), uniform, error_rate)
+        found[f"{share:.0%} of errors first"] = Population(
+            uniform_scores(0.0, share, 3.0), uniform, error_rate
+        )
     for share in (0.03, 0.1):
-        found[f"{share:.0%} of correct last"] = Population(uniform, uniform_scores(3.0, share, 0.0), error_rate)
+        found[f"{share:.0%} of correct last"] = Population(
+            uniform, uniform_scores(3.0, share, 0.0), error_rate
+        )
     return found
 
 
@@ -139,7 +174,9 @@ def measured(name: str, population: Population, n_rows: int, n_draws: int) -> di
         plan = Resampling(LEVEL, random_state=draw)
         found = {
             "package": plan.intervals({area: Target(statistics[area]) for area in AREAS}, n_rows),
-            "plain": plan.intervals({area: plain_bootstrap(statistics[area]) for area in AREAS}, n_rows),
+            "plain": plan.intervals(
+                {area: plain_bootstrap(statistics[area]) for area in AREAS}, n_rows
+            ),
         }
         for area in AREAS:
             if np.isnan(found["package"][area].estimate):
@@ -147,7 +184,9 @@ def measured(name: str, population: Population, n_rows: int, n_draws: int) -> di
             n_defined[area] += 1
             for method in methods:
                 interval = found[method][area]
-                missed[method][area] += not interval.low - 1e-9 <= truth[area] <= interval.high + 1e-9
+                missed[method][area] += (
+                    not interval.low - 1e-9 <= truth[area] <= interval.high + 1e-9
+                )
                 widths[method][area] += interval.high - interval.low
     row: dict[str, Any] = {
         "population": name,
@@ -188,13 +227,19 @@ def summary(rows: list[dict[str, Any]], n_draws: int) -> dict[str, Any]:
         for method in ("package", "plain"):
             shares = [cell[f"missed, {method}"] for cell in cells]
             above = sum(share > tolerated for share in shares)
-            found[f"{area}, {method}"] = {"highest": max(shares), "cells above": above, "of": len(shares)}
+            found[f"{area}, {method}"] = {
+                "highest": max(shares),
+                "cells above": above,
+                "of": len(shares),
+            }
     return found
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)

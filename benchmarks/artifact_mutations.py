@@ -1,4 +1,6 @@
-"""Mutations of saved files: a case is a number, and always the same bytes. `fuzz_artifacts` runs them."""
+"""Mutations of saved files: a case is a number, and always the same bytes. `fuzz_artifacts` runs
+them.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,116 @@ FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "contracts" / "fixtur
 
 #: What stands at some place in some file, and what never should.
 ODD = [
-    *(None, True, False, 0, -1, 1, 2, 3, 7, 2**31, 2**53, 2**63 - 1, 2**63, -(2**63), -(2**64), 10**30, 10**400),
-    *(0.0, -0.0, 0.5, 1.0, 5e-324, 1e-320, 1e-300, 1e-45, 1e-30, 1e30, 1e38, 1e39, 1e50, 1e99, 1e100, 1e308, -1e308),
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        2,
+        3,
+        7,
+        2**31,
+        2**53,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        -(2**64),
+        10**30,
+        10**400,
+    ),
+    *(
+        0.0,
+        -0.0,
+        0.5,
+        1.0,
+        5e-324,
+        1e-320,
+        1e-300,
+        1e-45,
+        1e-30,
+        1e30,
+        1e38,
+        1e39,
+        1e50,
+        1e99,
+        1e100,
+        1e308,
+        -1e308,
+    ),
     *(0.9999999999999999, 1.0000000000000002, -1e30, -1e-300, 0.1, 1e-9, 1 - 1e-9),
-    *("", "inf", "-inf", "nan", "NaN", "\x00", "é" * 50, "\ud800", "\u202e", "\x1b[2J", "0", "1", "x" * 100_000),
-    *("entropy", "energy", "margin", "logits", "probabilities", "miscoverage", "linear", "step", "mean"),
-    *("certified", "approximate", "in expectation", "none", "MetaCal", "Marks", "Table", "TemperatureMap", "SplineMap"),
-    *("<f8", "|O", "object", "__import__('os').system('true')", "os.system", "hmac-sha256", "ed25519"),
+    *(
+        "",
+        "inf",
+        "-inf",
+        "nan",
+        "NaN",
+        "\x00",
+        "é" * 50,
+        "\ud800",
+        "\u202e",
+        "\x1b[2J",
+        "0",
+        "1",
+        "x" * 100_000,
+    ),
+    *(
+        "entropy",
+        "energy",
+        "margin",
+        "logits",
+        "probabilities",
+        "miscoverage",
+        "linear",
+        "step",
+        "mean",
+    ),
+    *(
+        "certified",
+        "approximate",
+        "in expectation",
+        "none",
+        "MetaCal",
+        "Marks",
+        "Table",
+        "TemperatureMap",
+        "SplineMap",
+    ),
+    *(
+        "<f8",
+        "|O",
+        "object",
+        "__import__('os').system('true')",
+        "os.system",
+        "hmac-sha256",
+        "ed25519",
+    ),
     *([], {}, [[]], [None], [0] * 50_000, [1e308] * 3, [[[[1.0]]]], ["a", 1, None, True]),
     *({"type": "Marks"}, {"type": "TemperatureMap", "inverse_temperature": 1e308}),
     *({"__reduce__": ["os.system", "true"]}, {"$ref": "file:///etc/passwd"}),
 ]
 #: Numbers that an array of floats may hold.
-NUMBERS = [0.0, -0.0, 5e-324, 1e-300, 1e-30, 1e-9, 0.5, 1.0, 2.0, 1e3, 1e9, 1e30, 1e38, 1e50, 1e99, 1e100, 0.999, -1.0]
+NUMBERS = [
+    0.0,
+    -0.0,
+    5e-324,
+    1e-300,
+    1e-30,
+    1e-9,
+    0.5,
+    1.0,
+    2.0,
+    1e3,
+    1e9,
+    1e30,
+    1e38,
+    1e50,
+    1e99,
+    1e100,
+    0.999,
+    -1.0,
+]
 
 Document = dict[str, Any]
 
@@ -49,7 +148,11 @@ def texts() -> dict[str, str]:
     """The files that are mutated, by name: one of every kind."""
     folders = ("artifacts-v3/*.json", "artifact-v3-*.json", "cascade-v3/*.json", "scores-v3*.json")
     found = [path for names in folders for path in FIXTURES.glob(names)]
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(found) if "expected" not in path.stem}
+    return {
+        path.stem: path.read_text(encoding="utf-8")
+        for path in sorted(found)
+        if "expected" not in path.stem
+    }
 
 
 def mutated(files: dict[str, str], number: int) -> Case:
@@ -64,8 +167,11 @@ def mutated(files: dict[str, str], number: int) -> Case:
     for _ in range(rng.choice([1, 1, 1, 1, 2, 3, 8])):
         mutation = rng.choice(MUTATIONS)
         kinds.append(mutation.__name__)
-        # An earlier mutation may have taken away what a later one looks for, or made it deeper than Python copies.
-        with contextlib.suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError):
+        # An earlier mutation may have taken away what a later one looks for, or made it deeper than
+        # Python copies.
+        with contextlib.suppress(
+            LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError
+        ):
             mutation(rng, document)
     try:
         signed = forged_checksum(document)
@@ -77,7 +183,11 @@ def mutated(files: dict[str, str], number: int) -> Case:
         raw = b'{"format": "metacal", "stages": ' + b'{"source": ' * 5000
     if rng.random() < 0.03:
         kinds.append("doubled_key")
-        raw = raw[:1] + rng.choice([b'"kind": "MetaCal", ', b'"format": "metacal", ', b'"stages": {}, ']) + raw[1:]
+        raw = (
+            raw[:1]
+            + rng.choice([b'"kind": "MetaCal", ', b'"format": "metacal", ', b'"stages": {}, '])
+            + raw[1:]
+        )
     return Case(name, tuple(kinds), raw)
 
 
@@ -88,12 +198,18 @@ def forged_checksum(document: Document) -> str:
     return checksum(document)
 
 
-# ── places ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── places ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def places(data: Any, path: tuple[Any, ...] = ()) -> Any:
     """The path of every value, up to 200 of one list."""
-    items: Any = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    items: Any = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in list(items)[:200]:
         yield (*path, key)
         if len(path) < 12:
@@ -117,10 +233,12 @@ def somewhere(rng: random.Random, document: Document, wanted: Any = object) -> t
 def arrays(document: Document) -> list[Any]:
     """Every array of the document, as it is encoded."""
     found = (at(document, path) for path in places(document))
-    return [value for value in found if isinstance(value, dict) and {"dtype", "shape"} <= set(value)]
+    return [
+        value for value in found if isinstance(value, dict) and {"dtype", "shape"} <= set(value)
+    ]
 
 
-# ── mutations ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mutations ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def replaced(rng: random.Random, document: Document) -> None:
@@ -139,7 +257,16 @@ def nudged(rng: random.Random, document: Document) -> None:
     """A number a little or a lot larger or smaller."""
     parent, key = somewhere(rng, document, (int, float))
     value = parent[key]
-    ways = [value + 1, value - 1, -value, value * 1e9, value * 1e-9, value + 1e-9, value * (1 + 1e-15), 1 - value]
+    ways = [
+        value + 1,
+        value - 1,
+        -value,
+        value * 1e9,
+        value * 1e-9,
+        value + 1e-9,
+        value * (1 + 1e-15),
+        1 - value,
+    ]
     parent[key] = rng.choice(ways)
 
 
@@ -154,7 +281,11 @@ def added(rng: random.Random, document: Document) -> None:
     parent, _ = somewhere(rng, document)
     value = copy.deepcopy(rng.choice(ODD))
     if isinstance(parent, dict):
-        parent[rng.choice(["extra", "__class__", "type", "data_hash", "max_miscoverage", "score", "signature"])] = value
+        parent[
+            rng.choice(
+                ["extra", "__class__", "type", "data_hash", "max_miscoverage", "score", "signature"]
+            )
+        ] = value
     else:
         parent.insert(rng.randrange(len(parent) + 1), value)
 
@@ -162,7 +293,9 @@ def added(rng: random.Random, document: Document) -> None:
 def renamed(rng: random.Random, document: Document) -> None:
     """An entry under a name that looks like its own."""
     parent, key = somewhere(rng, document)
-    name = rng.choice([str(key).upper(), f"{key} ", f"{key}\u200b", f"_{key}", str(key)[:-1], "type", "\ud800"])
+    name = rng.choice(
+        [str(key).upper(), f"{key} ", f"{key}\u200b", f"_{key}", str(key)[:-1], "type", "\ud800"]
+    )
     parent[name] = parent.pop(key)
 
 
@@ -176,19 +309,37 @@ def retyped(rng: random.Random, document: Document) -> None:
     """The same value as another JSON type."""
     parent, key = somewhere(rng, document)
     value = parent[key]
-    parent[key] = rng.choice([str(value), [value], {"value": value}, bool(value), [value, value], json.dumps(value)])
+    parent[key] = rng.choice(
+        [str(value), [value], {"value": value}, bool(value), [value, value], json.dumps(value)]
+    )
 
 
 def reshaped(rng: random.Random, document: Document) -> None:
     """A shape that lies."""
     array = rng.choice(arrays(document))
     array["shape"] = rng.choice(
-        [[10**12, 10**12], [2**62], [0], [-1], [], [1] * 40, [3, 3], "3", [3.0], [True, 3], [None], [0, 3], [3, 0]]
+        [
+            [10**12, 10**12],
+            [2**62],
+            [0],
+            [-1],
+            [],
+            [1] * 40,
+            [3, 3],
+            "3",
+            [3.0],
+            [True, 3],
+            [None],
+            [0, 3],
+            [3, 0],
+        ]
     )
 
 
 def poisoned(rng: random.Random, document: Document) -> None:
-    """NaN, infinities, denormals and huge numbers inside an array; or another dtype, or damaged base64."""
+    """NaN, infinities, denormals and huge numbers inside an array; or another dtype, or damaged
+    base64.
+    """
     array = rng.choice(arrays(document))
     values = [
         rng.choice([np.nan, np.inf, -np.inf, 1e308, -1e308, 5e-324, 0.0, -1.0, 1.5])
@@ -196,7 +347,9 @@ def poisoned(rng: random.Random, document: Document) -> None:
     ]
     array.pop("values", None)
     array["base64"] = base64.b64encode(np.array(values).tobytes()).decode()
-    array["dtype"] = rng.choice(["<f8", "<f8", "<f8", "<f2", "<i8", "|b1", "<c16", "<U1", "|O", "|V8", ">f8"])
+    array["dtype"] = rng.choice(
+        ["<f8", "<f8", "<f8", "<f2", "<i8", "|b1", "<c16", "<U1", "|O", "|V8", ">f8"]
+    )
     array["shape"] = rng.choice([[len(values)], [len(values), 1], array.get("shape", [])])
     if rng.random() < 0.3:
         array["base64"] = array["base64"][:-3] + rng.choice(["", "!", "===", "\u0000", "é", "\n"])
@@ -213,8 +366,16 @@ def renumbered(rng: random.Random, document: Document) -> None:
     else:
         values = np.frombuffer(base64.b64decode(array["base64"]), array["dtype"]).tolist()
     whole = array["dtype"] == "<i8"
-    for k in range(size) if rng.random() < 0.3 else [rng.randrange(size) for _ in range(rng.choice([1, 2]))]:
-        values[k] = rng.choice([0, 1, 2, 3, 9, -1, 2**62]) if whole else rng.choice(NUMBERS) * rng.choice([1, 1, -1])
+    for k in (
+        range(size)
+        if rng.random() < 0.3
+        else [rng.randrange(size) for _ in range(rng.choice([1, 2]))]
+    ):
+        values[k] = (
+            rng.choice([0, 1, 2, 3, 9, -1, 2**62])
+            if whole
+            else rng.choice(NUMBERS) * rng.choice([1, 1, -1])
+        )
     if rng.random() < 0.2:
         values = values[::-1] if rng.random() < 0.5 else sorted(values)
     array.pop("base64", None)
@@ -270,17 +431,26 @@ def other_maps(rng: random.Random, document: Document) -> None:
 
 
 def recounted(rng: random.Random, document: Document) -> None:
-    """Counts that agree with each other, however they came about, and everything that follows from them."""
+    """Counts that agree with each other, however they came about, and everything that follows from
+    them.
+    """
     certificate = document["certificate"]
     n = rng.choice([1, 2, 24, 240, 500, 501, 10**6, 2**40, 2**53, 2**53 + 1, 2**62])
     right = rng.choice([1, n, max(1, n - 1), max(1, int(0.9 * n)), rng.randrange(1, n + 1)])
     kept = rng.choice([0, 1, right, rng.randrange(right + 1), max(0, right - 1)])
     wrong = rng.choice([0, n - right, rng.randrange(n - right + 1)])
-    counts = {"n_rows": n, "n_correct": right, "n_accepted": kept + wrong, "n_correct_accepted": kept}
+    counts = {
+        "n_rows": n,
+        "n_correct": right,
+        "n_accepted": kept + wrong,
+        "n_correct_accepted": kept,
+    }
     certificate.update(counts)
     if kept + wrong == n:
         certificate["lowest_rejected"] = None
-        certificate["threshold"] = document["stages"][0]["threshold"] = rng.choice(["inf", certificate["threshold"]])
+        certificate["threshold"] = document["stages"][0]["threshold"] = rng.choice(
+            ["inf", certificate["threshold"]]
+        )
     if kept + wrong == 0:
         certificate["highest_accepted"] = None
     restated(document)
@@ -289,7 +459,9 @@ def recounted(rng: random.Random, document: Document) -> None:
 def retargeted(rng: random.Random, document: Document) -> None:
     """Another target or delta, in promise and certificate, and what follows to match."""
     certificate, promise = document["certificate"], document["promise"]
-    name = rng.choice([name for name in ("alpha", "beta", "delta") if promise.get(name) is not None])
+    name = rng.choice(
+        [name for name in ("alpha", "beta", "delta") if promise.get(name) is not None]
+    )
     value = rng.choice([5e-324, 1e-12, 1e-3, 0.01, 0.5, 0.9, 0.97, 0.999999, 0.9999999999999999])
     promise[name] = value
     if name == "delta":
@@ -304,11 +476,15 @@ def retargeted(rng: random.Random, document: Document) -> None:
 def moved(rng: random.Random, document: Document) -> None:
     """Another threshold, with scores on either side of it to match."""
     certificate = document["certificate"]
-    value = rng.choice([-1e9, -1.0, -1e-12, 0.0, 1e-300, 0.1, 0.5, 0.66, 0.7, 1.0, 1.0986, 1.1, 1e9, "inf", "-inf"])
+    value = rng.choice(
+        [-1e9, -1.0, -1e-12, 0.0, 1e-300, 0.1, 0.5, 0.66, 0.7, 1.0, 1.0986, 1.1, 1e9, "inf", "-inf"]
+    )
     certificate["threshold"] = document["stages"][0]["threshold"] = value
     if not isinstance(value, str) or rng.random() < 0.5:
         certificate["highest_accepted"] = value
-        certificate["lowest_rejected"] = rng.choice([None, "inf", value if isinstance(value, str) else value + 0.01])
+        certificate["lowest_rejected"] = rng.choice(
+            [None, "inf", value if isinstance(value, str) else value + 0.01]
+        )
 
 
 def reworded(rng: random.Random, document: Document) -> None:
@@ -318,13 +494,38 @@ def reworded(rng: random.Random, document: Document) -> None:
     around = asdict(Circumstances())
     around[rng.choice(sorted(around))] = rng.choice([number, True, None, "given", "estimated"])
     notes = [
-        *([], ["guaranteed by law"], [{"kind": "trust_me"}], [{"kind": "remark", "text": "note"}] * 100),
+        *(
+            [],
+            ["guaranteed by law"],
+            [{"kind": "trust_me"}],
+            [{"kind": "remark", "text": "note"}] * 100,
+        ),
         *([{"kind": "remark", "text": text}] for text in ("\x1b[2J\x1b[H", "n" * 5000, "fine")),
         [{"kind": "few_errors", "errors": number, "rows": 240}],
-        [{"kind": "suspicion", "looks": rng.choice(["floor", "alike", "odd"]), "lowest": rng.choice([None, number])}],
-        [{"kind": "score_chosen", "score": "entropy", "shares": rng.choice([[], [["margin", number]], [[]], number])}],
+        [
+            {
+                "kind": "suspicion",
+                "looks": rng.choice(["floor", "alike", "odd"]),
+                "lowest": rng.choice([None, number]),
+            }
+        ],
+        [
+            {
+                "kind": "score_chosen",
+                "score": "entropy",
+                "shares": rng.choice([[], [["margin", number]], [[]], number]),
+            }
+        ],
     ]
-    rules = ["trust me", "", "umbrella", "fallback-sequence", "cascade-binomial", "paper-algorithm-1", "anytime-bets"]
+    rules = [
+        "trust me",
+        "",
+        "umbrella",
+        "fallback-sequence",
+        "cascade-binomial",
+        "paper-algorithm-1",
+        "anytime-bets",
+    ]
     traffic = {
         "n_rows": number,
         "n_accepted": certificate["n_accepted"],
@@ -347,7 +548,9 @@ def pretend_signature(rng: random.Random, document: Document) -> None:
     """A signature that nobody made."""
     digits = rng.choice(["0" * 64, "0" * 128, "f" * 64, "zz", "", "A" * 64, "é" * 64])
     algorithm = rng.choice(["hmac-sha256", "ed25519", "none", "HMAC-SHA256", None, 1])
-    document["signature"] = rng.choice([{"algorithm": algorithm, "value": digits}, digits, None, [], {}])
+    document["signature"] = rng.choice(
+        [{"algorithm": algorithm, "value": digits}, digits, None, [], {}]
+    )
 
 
 def other_version(rng: random.Random, document: Document) -> None:
@@ -360,14 +563,41 @@ def restated(document: Document) -> None:
     from metacal.io.artifact.audit import certificate_of
 
     own = document["certificate"]
-    own["traffic"] = {"n_rows": own["n_rows"], "n_accepted": own["n_accepted"], "population": "source"}
+    own["traffic"] = {
+        "n_rows": own["n_rows"],
+        "n_accepted": own["n_accepted"],
+        "population": "source",
+    }
     again = certificate_of(own).to_dict()
     own.update({name: again[name] for name in ("coverage", "coverage_accuracy", "miscoverage")})
 
 
 MUTATIONS = [
-    *(replaced, replaced, odd_number, nudged, nudged, removed, added, renamed, swapped, retyped, reshaped, poisoned),
-    *(renumbered, renumbered, renumbered, resized, deepened, other_classes, other_maps, recounted, recounted),
+    *(
+        replaced,
+        replaced,
+        odd_number,
+        nudged,
+        nudged,
+        removed,
+        added,
+        renamed,
+        swapped,
+        retyped,
+        reshaped,
+        poisoned,
+    ),
+    *(
+        renumbered,
+        renumbered,
+        renumbered,
+        resized,
+        deepened,
+        other_classes,
+        other_maps,
+        recounted,
+        recounted,
+    ),
     *(retargeted, moved, reworded, pretend_signature, other_version),
 ]
 
@@ -380,15 +610,32 @@ def broken_bytes(rng: random.Random, raw: bytes) -> bytes:
     if way == 1:
         return raw[rng.randrange(len(raw)) :]
     if way == 2:
-        return rng.choice([b"\xff\xfe", b"\x80\x04", b"PK\x03\x04", b"\x1f\x8b\x08", b"\xef\xbb\xbf", b"\x00"]) + raw
+        return (
+            rng.choice(
+                [b"\xff\xfe", b"\x80\x04", b"PK\x03\x04", b"\x1f\x8b\x08", b"\xef\xbb\xbf", b"\x00"]
+            )
+            + raw
+        )
     if way == 3:
         where = rng.randrange(len(raw))
-        return raw[:where] + rng.choice([b"\xc3", b"\xed\xa0\x80", b"\x00", b"\\ud800", b"\\u0000"]) + raw[where:]
+        return (
+            raw[:where]
+            + rng.choice([b"\xc3", b"\xed\xa0\x80", b"\x00", b"\\ud800", b"\\u0000"])
+            + raw[where:]
+        )
     if way == 4:
         return rng.choice([b"[", b'{"a":', b'[{"a":', b"[[],"]) * rng.choice([10, 2000, 200_000])
     if way == 5:
         number = rng.choice(
-            [b"9" * 5000, b"1e999", b"-1e999", b"0." + b"0" * 9999 + b"1", b"NaN", b"Infinity", b"1E+400"]
+            [
+                b"9" * 5000,
+                b"1e999",
+                b"-1e999",
+                b"0." + b"0" * 9999 + b"1",
+                b"NaN",
+                b"Infinity",
+                b"1E+400",
+            ]
         )
         return raw.replace(b'"version": 3', b'"version": ' + number, 1)
     if way == 6:
@@ -396,4 +643,8 @@ def broken_bytes(rng: random.Random, raw: bytes) -> bytes:
         times = rng.choice([1000, 399_000 // many.count(b","), 10**6])
         return b'{"format": "metacal", "version": 3, "x": [' + many * times + b"0]}"
     spot = rng.randrange(len(raw))
-    return raw[:spot] + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 20))) + raw[spot + rng.randrange(30) :]
+    return (
+        raw[:spot]
+        + bytes(rng.randrange(256) for _ in range(rng.randrange(1, 20)))
+        + raw[spot + rng.randrange(30) :]
+    )

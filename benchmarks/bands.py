@@ -1,7 +1,9 @@
-"""Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves leave their bands.
+"""Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves
+leave their bands.
 
-python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5 minutes)
-python -m benchmarks.bands exits         # results/bands.json: 500 draws of 1,000 and 5,000 rows from each set, and
+python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5
+minutes) python -m benchmarks.bands exits         # results/bands.json: 500 draws of 1,000 and 5,000
+rows from each set, and
                                          # 2,000 draws of 20 to 300 rows from each of the populations that are hardest
 """
 
@@ -29,13 +31,15 @@ HARD_DRAWS, HARD_SIZES = 2000, (20, 50, 100, 300)
 
 
 def exit_probability(n: int, level: float) -> float:
-    """P(U_(i) < L_i for some i) with L_i the `level` quantile of the i-th of n uniform order statistics, exactly.
+    """P(U_(i) < L_i for some i) with L_i the `level` quantile of the i-th of n uniform order
+    statistics, exactly.
 
-    U_(i) >= L_i for all i means that of the n uniforms at most i - 1 lie below L_i. Counts of a Poisson process of rate
-    n have independent increments, and given n points in all they are those of the uniforms: carry the law of the count
-    from L_1 to L_n by convolution, cutting off what exceeds i - 1 at each step, and divide by P(Poisson(n) = n)
-    (Moscovich, Nadler & Spiegelman 2016). Tails below 1e-20 are dropped, which can only raise the answer.
-    O(n^1.5); 0.1 s for n = 4,000.
+    U_(i) >= L_i for all i means that of the n uniforms at most i - 1 lie below L_i. Counts of a
+    Poisson process of rate n have independent increments, and given n points in all they are those
+    of the uniforms: carry the law of the count from L_1 to L_n by convolution, cutting off what
+    exceeds i - 1 at each step, and divide by P(Poisson(n) = n) (Moscovich, Nadler & Spiegelman
+    2016). Tails below 1e-20 are dropped, which can only raise the answer. O(n^1.5); 0.1 s for n =
+    4,000.
 
     >>> round(exit_probability(1, 0.01), 6), round(exit_probability(100, 0.001), 6)
     (0.01, 0.023125)
@@ -65,7 +69,9 @@ def _poisson(mean: float, n: int, log_factorial: NDArray[np.float64]) -> NDArray
 
 
 def print_levels() -> None:
-    """-log(1 - exit probability) / level for n = 1, 2, 4, …, 65,536, as the module's file has it."""
+    """-log(1 - exit probability) / level for n = 1, 2, 4, …, 65,536, as the module's file has
+    it.
+    """
     for power in range(17):
         exits = [-np.log1p(-exit_probability(2**power, level)) / level for level in LEVELS]
         print(",".join([f"order {2**power}", *(f"{value:.5g}" for value in exits)]), flush=True)
@@ -91,12 +97,16 @@ def exit_rates(population: Population, n_rows: int, draws: int) -> dict[str, flo
     rng = np.random.default_rng(n_rows)
     found = [drawn_exits(population, n_rows, DELTA, rng) for _ in range(draws)]
     names = ("miscoverage", "accuracy", "coverage", "any")
-    return {name: round(float(np.mean([getattr(exits, name) for exits in found])), 4) for name in names}
+    return {
+        name: round(float(np.mean([getattr(exits, name) for exits in found])), 4) for name in names
+    }
 
 
 def main() -> None:
     """Print the table of levels, or write how often curves leave their bands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("levels", "exits"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "bands.json")

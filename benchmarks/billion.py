@@ -1,12 +1,14 @@
 """A billion rows certified from counts: scores made in the worker from a seed, nothing stored.
 
-    PYTHONPATH=src python -m benchmarks.billion --rows 1e9 --jobs 2 --out benchmarks/results/billion-rows.json
+    PYTHONPATH=src python -m benchmarks.billion --rows 1e9 --jobs 2 --out
+    benchmarks/results/billion-rows.json
 
-Row i has the score r = (a·i + b) mod n, a and n without a common divisor: every score 0 … n - 1 comes once, in an order
-that looks like none. Whether a row is right is drawn from its score by a hash: wrong with a probability that rises from
-.002 to .2. So the sorted order is known without sorting, and the certificate can be checked at full size by something
-else than counting: a walk along r = 0, 1, 2, … in blocks, which adds up the errors and tests every error's rank by
-SciPy's binomial distribution wherever Chernoff's bound does not settle it.
+Row i has the score r = (a·i + b) mod n, a and n without a common divisor: every score 0 … n - 1
+comes once, in an order that looks like none. Whether a row is right is drawn from its score by a
+hash: wrong with a probability that rises from .002 to .2. So the sorted order is known without
+sorting, and the certificate can be checked at full size by something else than counting: a walk
+along r = 0, 1, 2, … in blocks, which adds up the errors and tests every error's rank by SciPy's
+binomial distribution wherever Chernoff's bound does not settle it.
 
 Up to ten million rows the certificate is compared with that of sorting, field by field.
 """
@@ -40,7 +42,9 @@ _ODD = 0x9E3779B97F4A7C15
 
 
 def right_of(ranks: np.ndarray[Any, Any], n: int) -> np.ndarray[Any, Any]:
-    """Whether the rows of these scores are right: a hash of the score (SplitMix64's finish) against a rising chance."""
+    """Whether the rows of these scores are right: a hash of the score (SplitMix64's finish) against
+    a rising chance.
+    """
     z = ranks.astype(np.uint64)
     z *= np.uint64(0xBF58476D1CE4E5B9)
     z ^= z >> np.uint64(29)
@@ -67,7 +71,9 @@ def rows_of(n: int, seed: int, start: int) -> tuple[np.ndarray[Any, Any], np.nda
 
 
 def by_walking(n: int, beta: float, delta: float) -> int:
-    """The highest rank that the fixed sequence certifies, along the known order; nothing of `metacal` but its plan."""
+    """The highest rank that the fixed sequence certifies, along the known order; nothing of
+    `metacal` but its plan.
+    """
     best, level = 0, 0.0
     plan = segments(n, beta, delta)
     for part in plan:
@@ -80,7 +86,9 @@ def by_walking(n: int, beta: float, delta: float) -> int:
 
 
 def _first_failure(n: int, rate: float, level: float, part: Any) -> int:
-    """The first rung of a part of the plan whose test fails: at its start, or at or behind an error."""
+    """The first rung of a part of the plan whose test fails: at its start, or at or behind an
+    error.
+    """
     errors, limit = 0, -2.0 * math.log(level) * 1.001
     for low in range(0, min(n, part.stop), BLOCK):
         high = min(low + BLOCK, n)
@@ -106,17 +114,26 @@ def _first_failure(n: int, rate: float, level: float, part: Any) -> int:
 
 
 def checked_miscoverage(n: int, alpha: float, delta: float, found: Certificate) -> bool:
-    """The threshold is the order statistic of the smallest rank that will do, counted along the known order."""
+    """The threshold is the order statistic of the smallest rank that will do, counted along the
+    known order.
+    """
     total = sum(
-        int(right_of(np.arange(at, min(at + BLOCK, n), dtype=np.float64), n).sum()) for at in range(0, n, BLOCK)
+        int(right_of(np.arange(at, min(at + BLOCK, n), dtype=np.float64), n).sum())
+        for at in range(0, n, BLOCK)
     )
     upto = int(found.highest_accepted or 0) + 1
     kept = sum(
-        int(right_of(np.arange(at, min(at + BLOCK, upto), dtype=np.float64), n).sum()) for at in range(0, upto, BLOCK)
+        int(right_of(np.arange(at, min(at + BLOCK, upto), dtype=np.float64), n).sum())
+        for at in range(0, upto, BLOCK)
     )
     enough, fewer = (float(bdtrc(rank - 1, total, 1.0 - alpha)) for rank in (kept, kept - 1))
     last_is_right = bool(right_of(np.array([upto - 1.0]), n)[0])
-    counts = (found.n_rows, found.n_correct, found.n_accepted, found.n_correct_accepted) == (n, total, upto, kept)
+    counts = (found.n_rows, found.n_correct, found.n_accepted, found.n_correct_accepted) == (
+        n,
+        total,
+        upto,
+        kept,
+    )
     return counts and last_is_right and enough <= delta < fewer
 
 
@@ -133,7 +150,9 @@ def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, d
     start, used = time.perf_counter(), _cpu()
     try:
         with ProcessPoolExecutor(jobs) as pool:
-            found = promise.certify(counting.Passes.over(partial(rows_of, n, seed), range(0, n, BLOCK), executor=pool))
+            found = promise.certify(
+                counting.Passes.over(partial(rows_of, n, seed), range(0, n, BLOCK), executor=pool)
+            )
     finally:
         counting._one_pass = one_pass
     return found, {
@@ -141,12 +160,17 @@ def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, d
         "cpu seconds": round(_cpu() - used, 1),
         "wall seconds": round(time.perf_counter() - start, 1),
         "driver memory, MB": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
-        "worker memory, MB": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1),
+        "worker memory, MB": round(
+            resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024, 1
+        ),
     }
 
 
 def _cpu() -> float:
-    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own, others = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
@@ -160,12 +184,20 @@ def main() -> None:
     asked = parser.parse_args()
     n = int(asked.rows)
     answer: dict[str, Any] = {"rows": n, "seed": asked.seed, "jobs": asked.jobs}
-    answer["machine"] = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": np.__version__}
+    answer["machine"] = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
     certificates = {}
-    for promise in (MaxMiscoverage(0.05), MinAccuracy(0.97)):  # both before any check, which needs more memory
+    for promise in (
+        MaxMiscoverage(0.05),
+        MinAccuracy(0.97),
+    ):  # both before any check, which needs more memory
         found, cost = measured(promise, n, asked.jobs, asked.seed)
         counted = {
-            name: getattr(found, name) for name in ("n_correct", "n_accepted", "n_correct_accepted", "threshold")
+            name: getattr(found, name)
+            for name in ("n_correct", "n_accepted", "n_correct_accepted", "threshold")
         }
         certificates[promise.__class__.__name__] = promise, found
         answer[type(promise).__name__] = {**cost, **counted}
@@ -178,7 +210,9 @@ def main() -> None:
 
 
 def checked(promise: Any, found: Certificate, n: int, seed: int) -> bool:
-    """Whether the certificate is the one that the known order gives and, of fewer rows, the one of sorting."""
+    """Whether the certificate is the one that the known order gives and, of fewer rows, the one of
+    sorting.
+    """
     if isinstance(promise, MaxMiscoverage):
         right = checked_miscoverage(n, promise.alpha, 0.1, found)
     else:

@@ -1,10 +1,13 @@
-"""Every calibrator on every set that comes with the project: log loss, ECE, accuracy, predictions that it changes.
+"""Every calibrator on every set that comes with the project: log loss, ECE, accuracy, predictions
+that it changes.
 
-    python -m benchmarks.calibrators [--splits 5] [--jobs 2] [--out benchmarks/results/calibrators.json]
+    python -m benchmarks.calibrators [--splits 5] [--jobs 2] [--out
+    benchmarks/results/calibrators.json]
 
-5,000 rows to fit, 10,000 to measure, random splits (seeds 0, 1, ...). All methods of the registry as they come, and
-a few of their options. ECE with 15 bins of equal width. `changed` counts rows whose most probable class is another
-than that of the largest logit. `seconds` is CPU time of one fit.
+5,000 rows to fit, 10,000 to measure, random splits (seeds 0, 1, ...). All methods of the registry
+as they come, and a few of their options. ECE with 15 bins of equal width. `changed` counts rows
+whose most probable class is another than that of the largest logit. `seconds` is CPU time of one
+fit.
 """
 
 from __future__ import annotations
@@ -42,12 +45,16 @@ def choices() -> list[tuple[str, str, dict[str, Any]]]:
     return sorted([*found, *OPTIONS], key=lambda choice: list(METHODS).index(choice[0]))
 
 
-def measure(data: str, method: str, option: str, parameters: dict[str, Any], splits: int) -> dict[str, Any]:
+def measure(
+    data: str, method: str, option: str, parameters: dict[str, Any], splits: int
+) -> dict[str, Any]:
     """One method on one set: means over the splits."""
     module, _, name = METHODS[method].estimator.partition(":")
     kind = getattr(import_module(module), name)
     whole = mc.datasets.load(data, folder=None if data in mc.datasets.names() else DATA)
-    found: dict[str, list[float]] = {key: [] for key in ("nll", "ece", "accuracy", "changed", "seconds")}
+    found: dict[str, list[float]] = {
+        key: [] for key in ("nll", "ece", "accuracy", "changed", "seconds")
+    }
     for seed in range(splits):
         (fit_x, fit_y), (x, y) = whole.split(N_FIT, random_state=seed)
         begun = time.process_time()
@@ -66,7 +73,9 @@ def measure(data: str, method: str, option: str, parameters: dict[str, Any], spl
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -75,7 +84,10 @@ def main() -> None:
     tasks = [(data, *choice, options.splits) for data in sets for choice in choices()]
     rows = list(in_order(measure, tasks, options.jobs))
     lines = ",\n  ".join(map(json.dumps, rows))
-    head = f'"splits": {options.splits}, "fitted": {N_FIT}, "methods": {len(METHODS)}, "sets": {len(sets)}'
+    head = (
+        f'"splits": {options.splits}, "fitted": {N_FIT}, "methods": {len(METHODS)}, "sets":'
+        f" {len(sets)}"
+    )
     options.out.write_text("{" + head + ', "rows": [\n  ' + lines + "\n]}\n", encoding="utf-8")
 
 

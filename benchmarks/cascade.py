@@ -1,16 +1,20 @@
-"""How much a small network may answer under a promise over two: all pairs of the networks that ship with the project.
+"""How much a small network may answer under a promise over two: all pairs of the networks that ship
+with the project.
 
     python -m benchmarks.cascade [--draws 200] [-n 1000] [-o benchmarks/results/cascade.json]
 
-Two networks on the same images (the files are in the same order, which is checked) are taken as the whole truth; n rows
-are drawn from it with replacement, a cascade is certified on them, and what it does to all rows is measured: the share
-that the small network answers, and whether the promise is broken. For each pair, the less accurate network is the small
-one:
+Two networks on the same images (the files are in the same order, which is checked) are taken as the
+whole truth; n rows are drawn from it with replacement, a cascade is certified on them, and what it
+does to all rows is measured: the share that the small network answers, and whether the promise is
+broken. For each pair, the less accurate network is the small one:
 
-- relative, `MaxLoss(0.01)`: the exact test, and beside it betting (Waudby-Smith & Ramdas 2024) at the same thresholds;
-- absolute, `MinAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no people;
-- absolute with people, `MinAccuracy(accuracy of the large network + 0.03)`: who answers, and what it costs in
-  calls of the large network where a person costs ten, beside the cheapest pair of thresholds that keeps the promise.
+- relative, `MaxLoss(0.01)`: the exact test, and beside it betting (Waudby-Smith & Ramdas 2024) at
+  the same thresholds;
+- absolute, `MinAccuracy(accuracy of the large network - 0.01)`, the same limit as an accuracy, no
+  people;
+- absolute with people, `MinAccuracy(accuracy of the large network + 0.03)`: who answers, and what
+  it costs in calls of the large network where a person costs ten, beside the cheapest pair of
+  thresholds that keeps the promise.
 """
 
 from __future__ import annotations
@@ -51,9 +55,16 @@ def networks(family: str) -> dict[str, Any]:
         full = f"{family}-{name}"
         one = datasets.load(full, folder=None if full in datasets.names() else DATA)
         answer = one.logits.argmax(axis=1)
-        found[name] = (score_rows(Rows(one.logits), "entropy"), answer, answer == one.labels, one.labels)
+        found[name] = (
+            score_rows(Rows(one.logits), "entropy"),
+            answer,
+            answer == one.labels,
+            one.labels,
+        )
     labels = [each[3] for each in found.values()]
-    assert all(np.array_equal(labels[0], other) for other in labels[1:]), "the files are not in the same order"
+    assert all(np.array_equal(labels[0], other) for other in labels[1:]), (
+        "the files are not in the same order"
+    )
     return found
 
 
@@ -73,7 +84,9 @@ def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
     difference = tested.large_right.astype(int) - tested.small_right.astype(int)
     found = None
     for candidate in loss_walks(aside, RELATIVE)[0].candidates:
-        if not betting_passes(np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA):
+        if not betting_passes(
+            np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA
+        ):
             break
         found = candidate
     return found
@@ -89,7 +102,9 @@ def by_rule(promise: Promise, rows: Paired, plan: Plan) -> tuple[Candidate | Non
 
 
 def measured(population: Paired, found: list[Candidate | None], limit: float) -> dict[str, float]:
-    """Mean share that the small network answers, and the share of broken promises: risk of all rows above the limit."""
+    """Mean share that the small network answers, and the share of broken promises: risk of all rows
+    above the limit.
+    """
     shares, broken = [], 0
     for candidate in found:
         seen = counts(population, candidate or Candidate(-math.inf))
@@ -133,12 +148,16 @@ def pair(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
 
 
 def cost(shares: NDArray[np.float64]) -> float:
-    """Calls of the large network a row: what the small one does not answer goes there, and a person costs ten."""
+    """Calls of the large network a row: what the small one does not answer goes there, and a person
+    costs ten.
+    """
     return float(shares[1] + shares[2] + 10.0 * shares[2])
 
 
 def cheapest(population: Paired, beta: float) -> float:
-    """The lowest cost of any pair of thresholds, on a grid of quantiles, that keeps the accuracy."""
+    """The lowest cost of any pair of thresholds, on a grid of quantiles, that keeps the
+    accuracy.
+    """
     grid = [-np.inf, *np.quantile(population.small_score, np.linspace(0.0, 1.0, 41)), np.inf]
     other = [-np.inf, *np.quantile(population.large_score, np.linspace(0.0, 1.0, 41)), np.inf]
     found = np.inf
@@ -161,7 +180,9 @@ def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
         rows = population.take(rng.integers(len(population), size=n))
         found = by_rule(MinAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
         seen = counts(population, found or Candidate(-math.inf, -math.inf))
-        shares.append(np.array([seen.small, seen.large, len(population) - seen.answered]) / len(population))
+        shares.append(
+            np.array([seen.small, seen.large, len(population) - seen.answered]) / len(population)
+        )
         broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered
     mean = np.mean(shares, axis=0)
     return {
@@ -181,24 +202,46 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
-    results: dict[str, Any] = {"n": options.n, "draws": options.draws, "epsilon": EPSILON, "delta": DELTA, "pairs": {}}
-    print("| small, large | accuracy | disagree | labels | exact | betting | absolute | best possible |")
+    results: dict[str, Any] = {
+        "n": options.n,
+        "draws": options.draws,
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "pairs": {},
+    }
+    print(
+        "| small, large | accuracy | disagree | labels | exact | betting | absolute | best"
+        " possible |"
+    )
     print("|---|---|---|---|---|---|---|---|")
-    found_of = list(in_order(of_pair, ((k, options.n, options.draws) for k in range(N_PAIRS)), options.jobs))
+    found_of = list(
+        in_order(of_pair, ((k, options.n, options.draws) for k in range(N_PAIRS)), options.jobs)
+    )
     for name, found, _ in found_of:
         results["pairs"][name] = found
         rules = [
-            f"{found[rule]['share']:.2f} ({found[rule]['broken']:.3f})" for rule in ("exact", "betting", "absolute")
+            f"{found[rule]['share']:.2f} ({found[rule]['broken']:.3f})"
+            for rule in ("exact", "betting", "absolute")
         ]
         accuracy = " / ".join(f"{value:.3f}" for value in found["accuracy"])
         labels = f"{found['disagree']:.3f} | {found['labels']:.0f}"
-        print(f"| {name} | {accuracy} | {labels} | {' | '.join(rules)} | {found['oracle']:.2f} |", flush=True)
-    print("\n| small, large | beta | small | large | people | cost | cheapest | broken |\n" + "|---" * 8 + "|")
+        print(
+            f"| {name} | {accuracy} | {labels} | {' | '.join(rules)} | {found['oracle']:.2f} |",
+            flush=True,
+        )
+    print(
+        "\n| small, large | beta | small | large | people | cost | cheapest | broken |\n"
+        + "|---" * 8
+        + "|"
+    )
     for name, _, found in found_of:
         results["pairs"][name]["people"] = found
         shares = " | ".join(f"{share:.2f}" for share in found["shares"])
         costs = f"{found['cost']:.2f} | {found['cheapest']:.2f}"
-        print(f"| {name} | {found['beta']:.4f} | {shares} | {costs} | {found['broken']:.3f} |", flush=True)
+        print(
+            f"| {name} | {found['beta']:.4f} | {shares} | {costs} | {found['broken']:.3f} |",
+            flush=True,
+        )
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 

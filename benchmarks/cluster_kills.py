@@ -1,14 +1,17 @@
-"""Kill workers of a real Dask cluster at random moments of fits, applies, evaluates and compares, many hundred times.
+"""Kill workers of a real Dask cluster at random moments of fits, applies, evaluates and compares,
+many hundred times.
 
     python -m benchmarks.cluster_kills                  # goes on where an earlier run has stopped
     python -m benchmarks.cluster_kills --runs 40 --out /tmp/kills.json
 
-Two processes of Dask on this machine work; in each run one to three SIGKILLs fall at moments drawn between 0 and 0.9
-of what the same work takes undisturbed, now on one worker, now on both, and nobody waits until all are back. Every
-other cluster gives a piece up with its first worker (`allowed-failures` 0), so that metacal's own resubmission is put
-to the test. What comes out is one of:
+Two processes of Dask on this machine work; in each run one to three SIGKILLs fall at moments drawn
+between 0 and 0.9 of what the same work takes undisturbed, now on one worker, now on both, and
+nobody waits until all are back. Every other cluster gives a piece up with its first worker
+(`allowed-failures` 0), so that metacal's own resubmission is put to the test. What comes out is one
+of:
 
-- `same_bits`: what one machine alone gives, bit for bit; of an apply, whole files and the record, nothing else;
+- `same_bits`: what one machine alone gives, bit for bit; of an apply, whole files and the record,
+  nothing else;
 - `sentence`: an InputError that names the file or the cluster;
 - `wrong_bits`, `raw_error`, `hung`: must never be.
 
@@ -56,16 +59,23 @@ class HungError(BaseException):
 
 def main() -> None:
     """Run and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--runs", type=int, default=556, help="in each a worker is killed before it ends; a tenth are compares"
+        "--runs",
+        type=int,
+        default=556,
+        help="in each a worker is killed before it ends; a tenth are compares",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     rows_module.BLOCK_ELEMENTS = 1 << 16  # many blocks
-    answer: dict[str, Any] = json.loads(chosen.out.read_text()) if chosen.out.exists() else {"seed": chosen.seed}
+    answer: dict[str, Any] = (
+        json.loads(chosen.out.read_text()) if chosen.out.exists() else {"seed": chosen.seed}
+    )
     if answer["seed"] != chosen.seed:
         parser.error(f"{chosen.out} has runs of seed {answer['seed']}")
     answer |= {"machine": description(), "rows": FILES * ROWS, "classes": CLASSES, "files": FILES}
@@ -82,8 +92,12 @@ def _hung(*_: Any) -> None:
     raise HungError
 
 
-def on_one_cluster(data: Data, until: int, allowed_failures: int, answer: dict[str, Any], out: Path) -> None:
-    """Some runs on a fresh cluster, `until` there are so many in all; the counts are written after each."""
+def on_one_cluster(
+    data: Data, until: int, allowed_failures: int, answer: dict[str, Any], out: Path
+) -> None:
+    """Some runs on a fresh cluster, `until` there are so many in all; the counts are written after
+    each.
+    """
     import dask
     import distributed
 
@@ -92,7 +106,8 @@ def on_one_cluster(data: Data, until: int, allowed_failures: int, answer: dict[s
         "distributed.worker.multiprocessing-method": "forkserver",
         "distributed.scheduler.allowed-failures": allowed_failures,
     }
-    # New workers are forks of one clean process that has imported what a worker needs: seconds each, spared.
+    # New workers are forks of one clean process that has imported what a worker needs: seconds
+    # each, spared.
     with dask.config.set(settings):
         distributed.utils.get_mp_context()  # sets a list of its own, once
     needed = [name for name in sys.modules if name.partition(".")[0] == "metacal"]
@@ -102,7 +117,9 @@ def on_one_cluster(data: Data, until: int, allowed_failures: int, answer: dict[s
         distributed.LocalCluster(n_workers=2, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
-        alone = {work: min(seconds(data.works[work], client) for _ in range(3)) for work in data.works}
+        alone = {
+            work: min(seconds(data.works[work], client) for _ in range(3)) for work in data.works
+        }
         while (run := answer.get("n_runs", 0)) < until:
             drawn = answer["n_drawn"] = answer.get("n_drawn", 0) + 1
             rng = np.random.default_rng([answer["seed"], drawn])
@@ -111,7 +128,11 @@ def on_one_cluster(data: Data, until: int, allowed_failures: int, answer: dict[s
             if killed or outcome != "same_bits":  # it may be over before the first kill
                 record(answer, work, outcome, text, killed)
             out.write_text(json.dumps(answer, indent=1) + "\n")
-            print(f"{run + 1} {work}: {outcome} after {killed} kills {text}", file=sys.stderr, flush=True)
+            print(
+                f"{run + 1} {work}: {outcome} after {killed} kills {text}",
+                file=sys.stderr,
+                flush=True,
+            )
             client.wait_for_workers(1, timeout=120)
 
 
@@ -168,14 +189,18 @@ def record(answer: dict[str, Any], work: str, outcome: str, text: str, killed: i
     counts = answer.setdefault(work, dict.fromkeys(OUTCOMES, 0))
     counts[outcome] += 1
     if text:
-        shape = re.sub(r"\S*/(x\d\.npy)", r"\1", re.sub(r"'_?\w+-[0-9a-f-]{36}'|tcp://\S+\d", "…", text))
+        shape = re.sub(
+            r"\S*/(x\d\.npy)", r"\1", re.sub(r"'_?\w+-[0-9a-f-]{36}'|tcp://\S+\d", "…", text)
+        )
         said = Counter(answer.get("said", {}))
         said[f"{outcome}: {re.sub(r'x[0-9]', 'x0', shape)}"] += 1
         answer["said"] = dict(said)
 
 
 class Data:
-    """Files of logits, and each work as a function of a client, with what it gives on one machine."""
+    """Files of logits, and each work as a function of a client, with what it gives on one
+    machine.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, logs = folder, folder / "logs"
@@ -186,7 +211,9 @@ class Data:
             np.save(logs / f"x{part}.npy", table)
         self.source = str(logs / "x*.npy")
         self.stored = mc.read_predictions(self.source, labels=str(logs / "y*.npy"), stream=True)
-        self.gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(np.asarray(self.stored.table), self.stored.labels)
+        self.gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(
+            np.asarray(self.stored.table), self.stored.labels
+        )
         self.works: dict[str, Callable[[Any], Any]] = {
             "fit": self.fit,
             "apply": self.apply,
@@ -205,19 +232,31 @@ class Data:
         out = self.folder / "out"
         try:
             mc.apply(self.gate, self.source, f"{out}/", executor=client, output_format="npy")
-            # A worker that was given up may be at work still, on a part that nobody will put in place.
-            return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name[0] not in "._"}
+            # A worker that was given up may be at work still, on a part that nobody will put in
+            # place.
+            return {
+                path.name: path.read_bytes()
+                for path in sorted(out.iterdir())
+                if path.name[0] not in "._"
+            }
         finally:
             shutil.rmtree(out, ignore_errors=True)
 
     def evaluate(self, client: Any) -> Any:
         """All measures; the softmax's, too."""
-        return mc.evaluate(self.gate, self.stored.table, self.stored.labels, n_resamples=0, executor=client).to_dict()
+        return mc.evaluate(
+            self.gate, self.stored.table, self.stored.labels, n_resamples=0, executor=client
+        ).to_dict()
 
     def compare(self, client: Any) -> Any:
         """The table of a comparison, but for the seconds."""
-        names, options = ["temperature", "vector"], {"n_splits": 2, "n_repeats": 1, "executor": client}
-        entries = mc.compare(self.stored.table, self.stored.labels, names, **options).to_dict()["calibrators"]
+        names, options = (
+            ["temperature", "vector"],
+            {"n_splits": 2, "n_repeats": 1, "executor": client},
+        )
+        entries = mc.compare(self.stored.table, self.stored.labels, names, **options).to_dict()[
+            "calibrators"
+        ]
         return [{**entry, "fit_seconds": None} for entry in entries]
 
 

@@ -1,13 +1,15 @@
-"""A limit on costs, certified by betting, by Hoeffding-Bentkus and by counting every cost as a whole; and the cheapest
-threshold, certified on all rows or on a part of them.
+"""A limit on costs, certified by betting, by Hoeffding-Bentkus and by counting every cost as a
+whole; and the cheapest threshold, certified on all rows or on a part of them.
 
-    python -m benchmarks.cost_rule --data FOLDER [--draws 60] [--out benchmarks/results/cost-rule.json]
+    python -m benchmarks.cost_rule --data FOLDER [--draws 60] [--out
+    benchmarks/results/cost-rule.json]
 
-Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
-with replacement. Tables of costs: of many sizes, of two sizes, mostly small and rarely large. Coverage is given as a
-share of the oracle's, the largest part of the ranking that costs at most the limit, and as that at most; how often a
-rule goes beyond, which delta of the draws may, stands beside it. All rules walk the same ranks with the same shares of
-delta, Hoeffding-Bentkus also from the earlier start of the exact tests.
+Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are
+drawn from its rows with replacement. Tables of costs: of many sizes, of two sizes, mostly small and
+rarely large. Coverage is given as a share of the oracle's, the largest part of the ranking that
+costs at most the limit, and as that at most; how often a rule goes beyond, which delta of the draws
+may, stands beside it. All rules walk the same ranks with the same shares of delta,
+Hoeffding-Bentkus also from the earlier start of the exact tests.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def table_of_costs(n_classes: int, kind: str) -> np.ndarray:
 
 
 def hoeffding_bentkus(losses: np.ndarray, limit: float) -> float:
-    """The p-value of "the mean is at least the limit" (Bates, Angelopoulos, Lei, Malik & Jordan 2021)."""
+    """The p-value of "the mean is at least the limit" (Bates, Angelopoulos, Lei, Malik & Jordan
+    2021).
+    """
     n, mean = len(losses), float(losses.mean())
     if mean >= limit:
         return 1.0
@@ -77,19 +81,30 @@ def walked(steps: list[tuple[Fraction, list[int]]], passes: Callable[[int, float
 def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
     """The same with the first start of the exact tests."""
     step = max(1, n // 200)
-    return [(part.share, list(range(part.start, part.stop, step))) for part in segments(n, 1.0 - limit, DELTA)]
+    return [
+        (part.share, list(range(part.start, part.stop, step)))
+        for part in segments(n, 1.0 - limit, DELTA)
+    ]
 
 
 def bentkus_rank(ranked: CostRanking, limit: float, steps: list[tuple[Fraction, list[int]]]) -> int:
     """The rank that Hoeffding-Bentkus certifies; ties do not matter here."""
-    return walked(steps, lambda rank, level: hoeffding_bentkus(ranked.losses[:rank], limit) <= level)
+    return walked(
+        steps, lambda rank, level: hoeffding_bentkus(ranked.losses[:rank], limit) <= level
+    )
 
 
 RULES: dict[str, Callable[[CostRanking, float], int]] = {
     "betting": lambda ranked, limit: certified_loss_rank(ranked, limit, DELTA),
-    "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(ranked, limit, rungs(ranked.blocks.n, limit, DELTA)),
-    "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(ranked, limit, early_rungs(ranked.blocks.n, limit)),
-    "every cost a whole one": lambda ranked, limit: certified_prefix(ranked.blocks, 1.0 - limit, DELTA),
+    "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
+        ranked, limit, rungs(ranked.blocks.n, limit, DELTA)
+    ),
+    "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
+        ranked, limit, early_rungs(ranked.blocks.n, limit)
+    ),
+    "every cost a whole one": lambda ranked, limit: certified_prefix(
+        ranked.blocks, 1.0 - limit, DELTA
+    ),
 }
 
 
@@ -103,7 +118,9 @@ def columns(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
 
 
 def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
-    """One record for each table, limit and size: share of the oracle's coverage, share of broken promises, by rule."""
+    """One record for each table, limit and size: share of the oracle's coverage, share of broken
+    promises, by rule.
+    """
     scores, labels, answers, n_classes = columns(path)
     records: list[dict[str, object]] = []
     for kind in TABLES:
@@ -124,7 +141,9 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                         broken = accepted > 0 and means[accepted - 1] > limit
                         found[j, i] = min(1.0, accepted / oracle), broken
                 used = found[:, : i + 1].mean(axis=1)
-                by_rule = {name: [round(float(x), 4) for x in used[j]] for j, name in enumerate(RULES)}
+                by_rule = {
+                    name: [round(float(x), 4) for x in used[j]] for j, name in enumerate(RULES)
+                }
                 about = {
                     "set": path.stem,
                     "table": kind,
@@ -137,7 +156,9 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
 
 
 def split_bound(scores: np.ndarray, wrong: np.ndarray, cost: float) -> tuple[float, float]:
-    """Choose the threshold on the first third of the rows and bound what it costs on the rest, by betting."""
+    """Choose the threshold on the first third of the rows and bound what it costs on the rest, by
+    betting.
+    """
     first = len(scores) // 3
     order = np.argsort(scores[:first])
     spent = np.concatenate(([0.0], np.cumsum(cost * wrong[:first][order] - 1.0)))
@@ -148,7 +169,9 @@ def split_bound(scores: np.ndarray, wrong: np.ndarray, cost: float) -> tuple[flo
 
 
 def measure_cheapest(path: Path, draws: int) -> list[dict[str, object]]:
-    """Cost at the chosen threshold and its certified bound, as multiples of the least cost; reviews cost 1."""
+    """Cost at the chosen threshold and its certified bound, as multiples of the least cost; reviews
+    cost 1.
+    """
     scores, labels, answers, _ = columns(path)
     wrong, records = labels != answers, []
     n_all = len(scores)
@@ -163,17 +186,30 @@ def measure_cheapest(path: Path, draws: int) -> list[dict[str, object]]:
                 certificate = promise.certify(
                     Sample.of(scores[rows], ~wrong[rows], losses=Losses(own, 1.0, cost, False))
                 )
-                pairs = (certificate.threshold, certificate.target), split_bound(scores[rows], wrong[rows], cost)
+                pairs = (
+                    (certificate.threshold, certificate.target),
+                    split_bound(scores[rows], wrong[rows], cost),
+                )
                 for j, (threshold, bound) in enumerate(pairs):
                     true = per_row[np.searchsorted(scores, threshold, side="right")]
                     found[j, i] = true / per_row.min(), bound / per_row.min(), true > bound
             for name, values in zip(("all rows", "a third chooses"), found.mean(axis=1)):
                 shown = [round(float(x), 4) for x in values]
-                records.append({"set": path.stem, "wrong": cost, "n": n, "rule": name, "cost, bound, broken": shown})
+                records.append(
+                    {
+                        "set": path.stem,
+                        "wrong": cost,
+                        "n": n,
+                        "rule": name,
+                        "cost, bound, broken": shown,
+                    }
+                )
     return records
 
 
-def measured(measure: Callable[..., list[dict[str, object]]], path: Path, draws: int) -> list[dict[str, object]]:
+def measured(
+    measure: Callable[..., list[dict[str, object]]], path: Path, draws: int
+) -> list[dict[str, object]]:
     """One of the two measurements of a file."""
     return measure(path, draws)
 
@@ -184,25 +220,41 @@ def averaged(records: list[dict[str, object]]) -> dict[str, dict[str, list[float
     for n in SIZES:
         of_size = [record["coverage and broken"] for record in records if record["n"] == n]
         values = {name: np.array([record[name] for record in of_size]) for name in RULES}  # type: ignore[index]
-        found[str(n)] = {name: [round(x, 4) for x in (v[:, 0].mean(), v[:, 1].mean())] for name, v in values.items()}
+        found[str(n)] = {
+            name: [round(x, 4) for x in (v[:, 0].mean(), v[:, 1].mean())]
+            for name, v in values.items()
+        }
     return found
 
 
 def main() -> None:
     """Measure every set and write the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=60)
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "cost-rule.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "cost-rule.json"
+    )
     options = parser.parse_args()
     paths = [options.data / f"{name}.npz" for name in options.sets]
-    tasks = [(measure, path, options.draws) for measure in (measure_limits, measure_cheapest) for path in paths]
+    tasks = [
+        (measure, path, options.draws)
+        for measure in (measure_limits, measure_cheapest)
+        for path in paths
+    ]
     found = list(in_order(measured, tasks, options.jobs))
     limits = [record for records in found[: len(paths)] for record in records]
     cheapest = [record for records in found[len(paths) :] for record in records]
-    answer = {"delta": DELTA, "limits": averaged(limits), "limit records": limits, "cheapest": cheapest}
+    answer = {
+        "delta": DELTA,
+        "limits": averaged(limits),
+        "limit records": limits,
+        "cheapest": cheapest,
+    }
     options.out.write_text(json.dumps(answer, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(answer["limits"], indent=1))
 

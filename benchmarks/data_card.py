@@ -1,4 +1,5 @@
-"""The sets that come with the project, as the data card has them: accuracy, log loss, ECE, best temperature, size.
+"""The sets that come with the project, as the data card has them: accuracy, log loss, ECE, best
+temperature, size.
 
 python -m benchmarks.data_card [--out benchmarks/results/data-card.json]
 """
@@ -39,7 +40,9 @@ def describe(name: str) -> dict[str, object]:
         "ece": round(float(metrics.ece(proba, data.labels)), 6),
         "temperature": round(float(fitted.temperature_), 6),
         "float16_ties": _ties(data.logits),
-        "float16_moved": int((data.logits.astype(np.float16).argmax(axis=1) != data.logits.argmax(axis=1)).sum()),
+        "float16_moved": int(
+            (data.logits.astype(np.float16).argmax(axis=1) != data.logits.argmax(axis=1)).sum()
+        ),
         "bytes": path.stat().st_size,
     }
 
@@ -52,11 +55,15 @@ def _ties(logits: np.ndarray) -> int:
 
 def main() -> None:
     """Describe and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     sets = [*mc.datasets.names(), *mc.datasets.names(folder=DATA)]
-    options.out.write_text(json.dumps({"sets": {name: describe(name) for name in sets}}, indent=1) + "\n")
+    options.out.write_text(
+        json.dumps({"sets": {name: describe(name) for name in sets}}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

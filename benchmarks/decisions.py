@@ -1,12 +1,15 @@
-"""Does one gate decide alike everywhere? Every row by every kernel, by ONNX and by the torch module.
+"""Does one gate decide alike everywhere? Every row by every kernel, by ONNX and by the torch
+module.
 
-Gates are fitted under each kernel that this processor runs (plain C, AVX2, AVX-512, NumPy) and applied under each, to
-their own calibration rows and to new ones; the exported graph and module of each are run on the same rows. A *flip* is
-a row that is decided otherwise than under the kernel that fitted the gate. The rows are those where rounding shows:
-votes of forests, logits of one decimal or eight bits; and continuous logits, for comparison.
+Gates are fitted under each kernel that this processor runs (plain C, AVX2, AVX-512, NumPy) and
+applied under each, to their own calibration rows and to new ones; the exported graph and module of
+each are run on the same rows. A *flip* is a row that is decided otherwise than under the kernel
+that fitted the gate. The rows are those where rounding shows: votes of forests, logits of one
+decimal or eight bits; and continuous logits, for comparison.
 
-python -m benchmarks.decisions           # about half an hour; writes benchmarks/results/decisions.json
-python -m benchmarks.decisions --every 7 # every seventh case, promise, score and precision: five minutes
+python -m benchmarks.decisions           # about half an hour; writes
+benchmarks/results/decisions.json python -m benchmarks.decisions --every 7 # every seventh case,
+promise, score and precision: five minutes
 """
 
 from __future__ import annotations
@@ -40,7 +43,12 @@ from metacal.promises.verdict import judge
 
 RESULTS = Path(__file__).resolve().parent / "results" / "decisions.json"
 SCORES = ("entropy", "max_probability", "margin", "energy")
-PROMISES = (mc.MaxMiscoverage(0.1), mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.95), mc.MinAccuracy(0.98))
+PROMISES = (
+    mc.MaxMiscoverage(0.1),
+    mc.MaxMiscoverage(0.2),
+    mc.MinAccuracy(0.95),
+    mc.MinAccuracy(0.98),
+)
 DTYPES = ("float32", "float64")
 
 
@@ -83,8 +91,13 @@ class Tally:
 
 
 def kernel_names() -> list[str]:
-    """What this process can run: every instruction set of the C kernel, if it is active, and NumPy."""
-    return [*(kernels.active.instruction_sets() if kernels.active is not definition else ()), "numpy"]
+    """What this process can run: every instruction set of the C kernel, if it is active, and
+    NumPy.
+    """
+    return [
+        *(kernels.active.instruction_sets() if kernels.active is not definition else ()),
+        "numpy",
+    ]
 
 
 @contextmanager
@@ -96,7 +109,10 @@ def using(kernel: str) -> Iterator[None]:
     from metacal.kernels import _fused, fused
 
     if kernel == "numpy":
-        with mock.patch.object(fused, "_score", _by_definition), mock.patch.object(_fused, "predicted", _predicted):
+        with (
+            mock.patch.object(fused, "_score", _by_definition),
+            mock.patch.object(_fused, "predicted", _predicted),
+        ):
             yield
         return
     _fused.use(kernel)
@@ -109,11 +125,18 @@ def using(kernel: str) -> Iterator[None]:
 def _by_definition(
     block: NDArray[Any], kind: int, *, rows: Any = None, top: Any = None, careful: bool = False
 ) -> NDArray[np.float64]:
-    """What `fused._score` does, by NumPy; a table that was not looked over yet has nothing to be careful about here."""
+    """What `fused._score` does, by NumPy; a table that was not looked over yet has nothing to be
+    careful about here.
+    """
     block = block if rows is None else block[rows]
     if top is not None:
         top[...] = definition.predicted(block)
-    score = (definition.entropy, definition.doubt, definition.negative_margin, definition.free_energy)[kind]
+    score = (
+        definition.entropy,
+        definition.doubt,
+        definition.negative_margin,
+        definition.free_energy,
+    )[kind]
     return score(block)
 
 
@@ -121,7 +144,7 @@ def _predicted(block: NDArray[Any], rows: Any, out: NDArray[Any]) -> None:
     out[...] = definition.predicted(block if rows is None else block[rows])
 
 
-# ── the rows ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the rows ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def forests(trees: tuple[int, ...] = (5, 10, 20, 25, 50), seeds: int = 6) -> Iterator[Case]:
@@ -131,11 +154,21 @@ def forests(trees: tuple[int, ...] = (5, 10, 20, 25, 50), seeds: int = 6) -> Ite
         for seed in range(seeds):
             order = np.random.default_rng(seed).permutation(len(images))
             train, fit, new = order[:500], order[500:1150], order[1150:]
-            forest = RandomForestClassifier(count, max_depth=6, random_state=seed).fit(images[train], digits[train])
-            share = np.stack([tree.predict(images).astype(int) for tree in forest.estimators_], axis=1)
+            forest = RandomForestClassifier(count, max_depth=6, random_state=seed).fit(
+                images[train], digits[train]
+            )
+            share = np.stack(
+                [tree.predict(images).astype(int) for tree in forest.estimators_], axis=1
+            )
             votes = np.stack([np.bincount(row, minlength=10) for row in share]) / count
             yield Case(
-                "forest votes", f"{count} trees", votes[fit], digits[fit], votes[new], digits[new], "probabilities"
+                "forest votes",
+                f"{count} trees",
+                votes[fit],
+                digits[fit],
+                votes[new],
+                digits[new],
+                "probabilities",
             )
 
 
@@ -155,11 +188,25 @@ def continuous(classes: tuple[int, ...] = (2, 10, 100, 1000), seeds: int = 2) ->
         for seed in range(seeds):
             order = np.random.default_rng(seed).permutation(len(data.logits))
             fit, new = order[:1500], order[1500:4000]
-            yield Case("continuous", name, data.logits[fit], data.labels[fit], data.logits[new], data.labels[new])
+            yield Case(
+                "continuous",
+                name,
+                data.logits[fit],
+                data.labels[fit],
+                data.logits[new],
+                data.labels[new],
+            )
     for width in classes:
         for seed in range(seeds):
             logits, labels = synthetic(width, seed)
-            yield Case("continuous", f"drawn, {width} classes", logits[:600], labels[:600], logits[600:], labels[600:])
+            yield Case(
+                "continuous",
+                f"drawn, {width} classes",
+                logits[:600],
+                labels[:600],
+                logits[600:],
+                labels[600:],
+            )
 
 
 def quantised(classes: tuple[int, ...] = (2, 10, 100), seeds: int = 2) -> Iterator[Case]:
@@ -172,7 +219,7 @@ def quantised(classes: tuple[int, ...] = (2, 10, 100), seeds: int = 2) -> Iterat
             yield replace(case, family=family, fit=fit, new=new)
 
 
-# ── the comparison ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the comparison ────────────────────────────────────────────────────────────────────────────────
 
 
 def by_kernels(gate: Any, table: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
@@ -197,7 +244,9 @@ def by_exports(gate: Any, table: NDArray[Any]) -> dict[str, NDArray[np.bool_]]:
 def compare(case: Case, promise: Any, score: Any, dtype: str) -> Tally:
     """One promise on one kind of rows: fitted under each kernel, applied under each."""
     tally = Tally(gates=1)
-    exported: dict[Any, dict[str, NDArray[np.bool_]]] = {}  # by threshold: nothing else of a gate decides
+    exported: dict[
+        Any, dict[str, NDArray[np.bool_]]
+    ] = {}  # by threshold: nothing else of a gate decides
     fit, new = case.fit.astype(dtype), case.new.astype(dtype)
     both = np.concatenate([fit, new])
     for kernel in kernel_names():
@@ -213,16 +262,28 @@ def compare(case: Case, promise: Any, score: Any, dtype: str) -> Tally:
             exported[gate.threshold_] = by_exports(gate, both)
         found = by_kernels(gate, both) | exported[gate.threshold_]
         flips = {target: int((accept != found[kernel]).sum()) for target, accept in found.items()}
-        tally.add(Tally(decisions=sum(map(len, found.values())), flips=flips, flipped_gates=int(any(flips.values()))))
+        tally.add(
+            Tally(
+                decisions=sum(map(len, found.values())),
+                flips=flips,
+                flipped_gates=int(any(flips.values())),
+            )
+        )
         _judged(tally, gate, found, fit, case.labels)
     tally.other_thresholds += len(exported) - 1
     return tally
 
 
 def _judged(
-    tally: Tally, gate: Any, found: dict[str, NDArray[np.bool_]], table: NDArray[Any], labels: NDArray[Any]
+    tally: Tally,
+    gate: Any,
+    found: dict[str, NDArray[np.bool_]],
+    table: NDArray[Any],
+    labels: NDArray[Any],
 ) -> None:
-    """The gate on its own rows: the same verdict everywhere, the certificate's own counts, and the same once saved."""
+    """The gate on its own rows: the same verdict everywhere, the certificate's own counts, and the
+    same once saved.
+    """
     certificate, right, verdicts = gate.certificate_, table.argmax(axis=1) == labels, set()
     for decisions in found.values():
         accept = decisions[: len(table)]
@@ -231,7 +292,9 @@ def _judged(
         tally.other_counts += counts != (certificate.n_accepted, certificate.n_correct_accepted)
     tally.other_verdicts += len(verdicts) - 1
     if isinstance(gate.score, str):
-        tally.other_once_saved += artifact.loads(artifact.dumps(gate).encode()).threshold_ != gate.threshold_
+        tally.other_once_saved += (
+            artifact.loads(artifact.dumps(gate).encode()).threshold_ != gate.threshold_
+        )
 
 
 def run(
@@ -240,7 +303,9 @@ def run(
     promises: tuple[Any, ...] = PROMISES,
     every: int = 1,
 ) -> Tally:
-    """Every case with every promise, score and precision that go together, or every n-th of these."""
+    """Every case with every promise, score and precision that go together, or every n-th of
+    these.
+    """
     total, seen = Tally(), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -257,7 +322,9 @@ def run(
 def main() -> None:
     """Run everything and write the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--every", type=int, default=1, help="only every n-th case, promise, score and precision")
+    parser.add_argument(
+        "--every", type=int, default=1, help="only every n-th case, promise, score and precision"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
     onnxruntime.set_default_logger_severity(4)
@@ -277,7 +344,11 @@ def main() -> None:
         "kernels": kernel_names(),
         "scores": SCORES,
         "promises": [repr(promise) for promise in PROMISES],
-        "versions": {"numpy": np.__version__, "onnxruntime": onnxruntime.__version__, "torch": torch.__version__},
+        "versions": {
+            "numpy": np.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "torch": torch.__version__,
+        },
         "machine": platform.machine(),
         "families": found,
     }

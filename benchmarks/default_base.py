@@ -1,15 +1,19 @@
-"""Does `MetaCal` as it comes ever make the accepted rows' probabilities worse than no calibration at all?
+"""Does `MetaCal` as it comes ever make the accepted rows' probabilities worse than no calibration
+at all?
 
-    python -m benchmarks.default_base FOLDER ... [--splits 3] [-o benchmarks/results/default-base.json]
+    python -m benchmarks.default_base FOLDER ... [--splits 3] [-o
+    benchmarks/results/default-base.json]
 
-Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong (`quality_variants`);
-500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at most 10% of the right answers rejected,
-and an accuracy halfway between the classifier's own and one, where that can be certified. Accepted rows: ECE with 15
-bins, log loss, their differences to the softmax of the logits, and the standard errors of these.
+Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong
+(`quality_variants`); 500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at
+most 10% of the right answers rejected, and an accuracy halfway between the classifier's own and
+one, where that can be certified. Accepted rows: ECE with 15 bins, log loss, their differences to
+the softmax of the logits, and the standard errors of these.
 
-Beside the ECE, two that say how low it can be: `ece_floor`, of the same confidences with labels drawn from them, so of
-a map that is right; and `ece_line`, of somebody who knows the curve from confidence to accuracy (from the rows that are
-measured on) but for a straight line in the log-odds, and has that line from the n rows.
+Beside the ECE, two that say how low it can be: `ece_floor`, of the same confidences with labels
+drawn from them, so of a map that is right; and `ece_line`, of somebody who knows the curve from
+confidence to accuracy (from the rows that are measured on) but for a straight line in the log-odds,
+and has that line from the n rows.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ Table = tuple[NDArray[Any], NDArray[Any]]
 
 
 def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
-    """ECE and log loss of the accepted rows, with and without, and the differences with their standard errors."""
+    """ECE and log loss of the accepted rows, with and without, and the differences with their
+    standard errors.
+    """
     accept = gate.accepts(new[0])
     if accept.sum() < FEWEST:
         return None
@@ -62,7 +68,9 @@ def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
     drawn = [random.random(len(labels)) < tops[0].confidence for _ in range(DRAWS)]
     return {
         "ece": ece[0],
-        "ece_floor": float(np.mean([metrics.ece(tops[0].confidence, right.astype(float)) for right in drawn])),
+        "ece_floor": float(
+            np.mean([metrics.ece(tops[0].confidence, right.astype(float)) for right in drawn])
+        ),
         "ece_line": float(metrics.ece(known, tops[0].correct)),
         "ece_plain": ece[1],
         "ece_error": float(np.std(draws)) if draws else 0.0,
@@ -75,10 +83,15 @@ def measured(gate: mc.MetaCal, fit: Table, new: Table) -> dict[str, Any] | None:
 
 
 def all_but_a_line(gate: mc.MetaCal, fit: Table, new: Table) -> NDArray[Any]:
-    """The confidence of each new row by the curve of the new rows, after a line in log-odds that `fit` says."""
+    """The confidence of each new row by the curve of the new rows, after a line in log-odds that
+    `fit` says.
+    """
     front = gate.gate_.source.map.first
     (z, right), (new_z, new_right) = (
-        (confidence_log_odds(np.log(front(logits))), (logits.argmax(axis=1) == labels).astype(float))
+        (
+            confidence_log_odds(np.log(front(logits))),
+            (logits.argmax(axis=1) == labels).astype(float),
+        )
         for logits, labels in (fit, new)
     )
     curve = fit_averaged(new_z, new_right, None, n_knots=12).curve
@@ -90,13 +103,18 @@ def all_but_a_line(gate: mc.MetaCal, fit: Table, new: Table) -> NDArray[Any]:
     return np.asarray(expit(line[0] + line[1] * curve.value(new_z)))
 
 
-def of_task(logits: NDArray[Any], labels: NDArray[Any], n: int, random: np.random.Generator) -> dict[str, Any]:
+def of_task(
+    logits: NDArray[Any], labels: NDArray[Any], n: int, random: np.random.Generator
+) -> dict[str, Any]:
     """Both gates fitted on n rows and measured on the others."""
     order = random.permutation(len(labels))
     fit, new = order[:n], order[n:]
     beta = 0.5 * (1.0 + float((logits[fit].argmax(axis=1) == labels[fit]).mean()))
     found: dict[str, Any] = {}
-    for name, promise in (("miscoverage", mc.MaxMiscoverage(0.1)), ("accuracy", mc.MinAccuracy(beta))):
+    for name, promise in (
+        ("miscoverage", mc.MaxMiscoverage(0.1)),
+        ("accuracy", mc.MinAccuracy(beta)),
+    ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
@@ -105,7 +123,10 @@ def of_task(logits: NDArray[Any], labels: NDArray[Any], n: int, random: np.rando
                 continue
             answer = measured(gate, (logits[fit], labels[fit]), (logits[new], labels[new]))
         if answer is not None:
-            found[name] = {key: value if isinstance(value, bool) else round(value, 6) for key, value in answer.items()}
+            found[name] = {
+                key: value if isinstance(value, bool) else round(value, 6)
+                for key, value in answer.items()
+            }
     return found
 
 
@@ -114,7 +135,9 @@ def of_file(file: Path, splits: int) -> list[dict[str, Any]]:
     with np.load(file) as data:
         table, truth = data["logits"], data["labels"].astype(np.int64)
     rows = []
-    for (at, (variant, made)), n, split in product(enumerate(VARIANTS.items()), SIZES, range(splits)):
+    for (at, (variant, made)), n, split in product(
+        enumerate(VARIANTS.items()), SIZES, range(splits)
+    ):
         random = np.random.default_rng([1, at, n, split])
         logits, labels = made(table, truth, random)
         if len(labels) < n + FEWEST:
@@ -131,13 +154,19 @@ def main() -> None:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/default-base.json"))
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("benchmarks/results/default-base.json")
+    )
     arguments = parser.parse_args()
     files = sorted(path for folder in arguments.folders for path in folder.glob("*.npz"))
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        rows = [row for own in pool.map(of_file, files, [arguments.splits] * len(files)) for row in own]
+        rows = [
+            row for own in pool.map(of_file, files, [arguments.splits] * len(files)) for row in own
+        ]
     lines = ",\n".join(f"    {json.dumps(row)}" for row in rows)
-    arguments.output.write_text(f'{{\n  "format": 1,\n  "rows": [\n{lines}\n  ]\n}}\n', encoding="utf-8")
+    arguments.output.write_text(
+        f'{{\n  "format": 1,\n  "rows": [\n{lines}\n  ]\n}}\n', encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ ABOVE = 1.003
 
 
 def skip_explanations() -> None:
-    """Replace the search for the best certifiable limit, which changes no certificate, by nothing."""
+    """Replace the search for the best certifiable limit, which changes no certificate, by
+    nothing.
+    """
 
     def infeasible(*_: Any) -> mc.InfeasibleTargetError:
         return mc.InfeasibleTargetError("infeasible", target=0.1)
@@ -51,7 +53,9 @@ class Columns(dict[str, Any]):
 
 
 def one_row_of_each_unit(rng: np.random.Generator) -> tuple[Columns, dict[str, Any]]:
-    """Draw 300 units of 8 rows. Rows of one unit err independently, so each seed sees other rows."""
+    """Draw 300 units of 8 rows. Rows of one unit err independently, so each seed sees other
+    rows.
+    """
     n = 2400
     score, correct = rng.random(n), rng.random(n) > 0.1 * ABOVE
     return Columns(score=score, correct=correct, units=np.repeat(np.arange(300), 8)), {}
@@ -80,7 +84,9 @@ def max_risk(rng: np.random.Generator) -> tuple[Columns, dict[str, Any]]:
 def near_binary(rng: np.random.Generator) -> tuple[Columns, dict[str, Any]]:
     """Draw losses that are rounded at random."""
     n = 1000
-    loss = np.where(rng.random(n) < 0.5, rng.random(n) < 0.1 * ABOVE, rng.beta(0.2, 0.2 * (10 / ABOVE - 1), n))
+    loss = np.where(
+        rng.random(n) < 0.5, rng.random(n) < 0.1 * ABOVE, rng.beta(0.2, 0.2 * (10 / ABOVE - 1), n)
+    )
     return Columns(score=rng.random(n), loss=loss.astype(float)), {"near_binary": True}
 
 
@@ -92,11 +98,20 @@ def few_marks(rng: np.random.Generator) -> tuple[Columns, dict[str, Any]]:
 
 POPULATIONS = {
     population.__name__: population
-    for population in (one_row_of_each_unit, whole_units, importance, max_risk, near_binary, few_marks)
+    for population in (
+        one_row_of_each_unit,
+        whole_units,
+        importance,
+        max_risk,
+        near_binary,
+        few_marks,
+    )
 }
 
 
-def accepted(columns: Columns, options: dict[str, Any], random_state: int | None = None) -> tuple[int, float]:
+def accepted(
+    columns: Columns, options: dict[str, Any], random_state: int | None = None
+) -> tuple[int, float]:
     """Return how many rows a certificate accepts, and its threshold; nothing if there is none."""
     given = dict(columns)
     promise: Any = mc.MinAccuracy(0.9, DELTA)
@@ -125,7 +140,11 @@ def one_draw(name: str, tries: int, draw: int) -> dict[str, bool]:
     if tries:
         seeds = [accepted(columns, options, seed)[0] for seed in range(tries)]
         shuffles = [accepted(columns.ordered(rng.permutation(n)), options) for _ in range(tries)]
-        orders = [np.argsort(columns["score"]), np.argsort(columns["score"])[::-1], np.arange(n)[::-1]]
+        orders = [
+            np.argsort(columns["score"]),
+            np.argsort(columns["score"])[::-1],
+            np.arange(n)[::-1],
+        ]
         shuffles += [accepted(columns.ordered(order), options) for order in orders]
         found["20 seeds"] = max(seeds) > 0
         found["20 shuffles"] = max(shuffle[0] for shuffle in shuffles) > 0
@@ -137,7 +156,9 @@ def main() -> None:
     """Print, and with --out write, the share of broken promises."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--searched", type=int, default=200, help="draws with 20 seeds and 20 shuffles")
+    parser.add_argument(
+        "--searched", type=int, default=200, help="draws with 20 seeds and 20 shuffles"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", choices=POPULATIONS, help="one population")
     parser.add_argument("--out")
@@ -146,7 +167,9 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         for name in [options.only] if options.only else POPULATIONS:
             found = list(pool.map(partial(one_draw, name, 0), range(options.draws), chunksize=16))
-            searched = list(pool.map(partial(one_draw, name, TRIES), range(options.searched), chunksize=4))
+            searched = list(
+                pool.map(partial(one_draw, name, TRIES), range(options.searched), chunksize=4)
+            )
             rates = {"derived": float(np.mean([one["derived"] for one in found]))}
             for kind in ("20 seeds", "20 shuffles", "every order agrees"):
                 rates[kind] = float(np.mean([one[kind] for one in searched])) if searched else None

@@ -1,11 +1,12 @@
-"""What `metacal evaluate` takes, start-up and bootstrap with it: wall, CPU and memory of the whole process.
+"""What `metacal evaluate` takes, start-up and bootstrap with it: wall, CPU and memory of the whole
+process.
 
     python -m benchmarks.evaluate_command --repeats 9
 
-10,000 rows of 10 classes, and 25,000 of 1,000 (a table of 100 MB in float32) from each kind of file, without a gate and
-through one. Medians; memory is the largest resident set of the process as the system counts it (`ru_maxrss`): the
-interpreter, NumPy and SciPy, some 60 MB, and mapped libraries are in it. Results go to
-benchmarks/results/evaluate-command.json.
+10,000 rows of 10 classes, and 25,000 of 1,000 (a table of 100 MB in float32) from each kind of
+file, without a gate and through one. Medians; memory is the largest resident set of the process as
+the system counts it (`ru_maxrss`): the interpreter, NumPy and SciPy, some 60 MB, and mapped
+libraries are in it. Results go to benchmarks/results/evaluate-command.json.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ SIZES = {"10,000 x 10": (10_000, 10), "25,000 x 1,000": (25_000, 1000)}
 
 def main() -> None:
     """Measure, write and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--out", type=Path, default=RESULTS)
     chosen = parser.parse_args()
@@ -51,9 +54,13 @@ def main() -> None:
 
 
 def written(folder: Path, n: int, k: int) -> dict[str, list[str]]:
-    """The same rows in each kind of file, as arguments of the command; and a gate, fitted on others."""
+    """The same rows in each kind of file, as arguments of the command; and a gate, fitted on
+    others.
+    """
     table = np.empty((n, k), dtype=np.float32)
-    mc.save(mc.MetaCal(mc.MinAccuracy(0.85)).fit(table, fill_table(table, seed=1)), folder / "cal.json")
+    mc.save(
+        mc.MetaCal(mc.MinAccuracy(0.85)).fit(table, fill_table(table, seed=1)), folder / "cal.json"
+    )
     labels = fill_table(table, seed=0)
     np.savez(folder / "test.npz", logits=table, labels=labels)
     np.save(folder / "logits.npy", table)
@@ -83,11 +90,15 @@ print(status, time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.r
 def taken(arguments: list[str], repeats: int) -> dict[str, float]:
     """Medians of wall and CPU seconds, the largest memory."""
     command = [sys.executable, "-m", "metacal", "evaluate", *arguments, "--json"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     found = []
     for _ in range(repeats):
         starter = [sys.executable, "-S", "-c", STARTER, *command]
-        told = subprocess.run(starter, capture_output=True, text=True, check=True, env=environment).stdout.split()
+        told = subprocess.run(
+            starter, capture_output=True, text=True, check=True, env=environment
+        ).stdout.split()
         status, *numbers = map(float, told)
         if status:
             raise SystemExit(f"{' '.join(command)} failed")

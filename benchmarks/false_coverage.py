@@ -1,11 +1,13 @@
-"""PerClass with the false-coverage rate, beside "together" and "each": coverage, and how many classes are broken.
+"""PerClass with the false-coverage rate, beside "together" and "each": coverage, and how many
+classes are broken.
 
-    python -m benchmarks.false_coverage --data FOLDER [--jobs 16] [--out benchmarks/results/false-coverage.json]
+    python -m benchmarks.false_coverage --data FOLDER [--jobs 16] [--out
+    benchmarks/results/false-coverage.json]
 
-Every `*.npz` file of a hundred classes is a truth of its own; calibration rows are drawn from it with replacement. A
-class is broken in a draw where what is accepted of it is right less than beta of the time. "best starts" is a ceiling,
-no rule: each class by itself at delta, from the one start that accepts most of it on average, were the truth known.
-About 2 minutes on 16 cores.
+Every `*.npz` file of a hundred classes is a truth of its own; calibration rows are drawn from it
+with replacement. A class is broken in a draw where what is accepted of it is right less than beta
+of the time. "best starts" is a ceiling, no rule: each class by itself at delta, from the one start
+that accepts most of it on average, were the truth known. About 2 minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def best_starts(sample: Sample, beta: float, scores: np.ndarray, top: np.ndarray
     for k in sample.names:
         ranking, own = sample.take(sample.part == k).ranking, scores[top == k]
         for s, start in enumerate(STARTS):
-            rank = walk(ranking, beta, DELTA, starts=((start, Fraction(1)),)).best if ranking.n else 0
+            rank = (
+                walk(ranking, beta, DELTA, starts=((start, Fraction(1)),)).best if ranking.n else 0
+            )
             found[k, s] = accepts(own, ranking.threshold_at(rank)).sum() if rank else 0.0
     return found
 
@@ -51,7 +55,11 @@ def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
         logits, labels = file["logits"], file["labels"]
     scores, top = score_rows(Rows(logits), "entropy"), logits.argmax(axis=1)
     correct, classes = top == labels, np.arange(logits.shape[1])
-    rng, found, ceiling = np.random.default_rng([n, int(100 * beta)]), np.zeros((DRAWS, 3)), shares == "best starts"
+    rng, found, ceiling = (
+        np.random.default_rng([n, int(100 * beta)]),
+        np.zeros((DRAWS, 3)),
+        shares == "best starts",
+    )
     promise = mc.PerClass(mc.MinAccuracy(beta, DELTA), shares="each" if ceiling else shares)
     from_starts = np.zeros((len(classes), len(STARTS)))
     for i in range(DRAWS):
@@ -65,7 +73,9 @@ def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
         except mc.InfeasibleTargetError:
             continue
         kept = np.bincount(top[accept], minlength=len(classes))
-        broken = (np.bincount(top[accept & correct], minlength=len(classes)) < beta * kept - 1e-9) & (kept > 0)
+        broken = (
+            np.bincount(top[accept & correct], minlength=len(classes)) < beta * kept - 1e-9
+        ) & (kept > 0)
         found[i] = accept.mean(), broken.sum() / max(1, (kept > 0).sum()), broken.any()
     coverage, share, anyone = found.mean(axis=0).round(4).tolist()
     at = {"set": Path(path).stem, "n": n, "beta": beta, "shares": shares}
@@ -76,14 +86,22 @@ def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "false-coverage.json")
     options = parser.parse_args()
     files = sorted(map(str, options.data.glob("cifar100*.npz")))
     kinds = ("together", "each", "fcr", "best starts")
-    tasks = [(path, n, beta, shares) for path in files for n in SIZES for beta in BETAS for shares in kinds]
+    tasks = [
+        (path, n, beta, shares)
+        for path in files
+        for n in SIZES
+        for beta in BETAS
+        for shares in kinds
+    ]
     rows = list(in_order(measured, tasks, options.jobs))
     print(*rows, sep="\n")
     lines = ",\n  ".join(json.dumps(row) for row in rows)

@@ -1,4 +1,6 @@
-"""The gates that `frozen_gates.py` fits: each has a name, and a function that fits it and says everything about it."""
+"""The gates that `frozen_gates.py` fits: each has a name, and a function that fits it and says
+everything about it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ import metacal as mc
 
 Fit = dict[str, Any]
 
-# How today's public face spells what the cases below ask for: a renamed argument changes here and nowhere else.
+# How today's public face spells what the cases below ask for: a renamed argument changes here and
+# nowhere else.
 
 
 def promises(n_classes: int) -> dict[str, Any]:
     """Every promise of a single gate, with and without a confidence where it can be had."""
     accuracy, right_kept = mc.MinAccuracy, mc.MaxMiscoverage
-    table = tuple(tuple(0.0 if i == j else 1.0 + (i + 2 * j) % 3 for j in range(n_classes)) for i in range(n_classes))
+    table = tuple(
+        tuple(0.0 if i == j else 1.0 + (i + 2 * j) % 3 for j in range(n_classes))
+        for i in range(n_classes)
+    )
     made = {}
     for delta in (0.1, None):
         made |= {
@@ -82,7 +88,9 @@ def wrapped(estimator: Any, promise: Any, score: str = "entropy", **more: Any) -
 Case = tuple[str, Callable[[], dict[str, Any]]]
 
 
-def gate_case(name: str, rows: Table, estimator: Any, fit: Fit | None = None, new: Fit | None = None) -> Case:
+def gate_case(
+    name: str, rows: Table, estimator: Any, fit: Fit | None = None, new: Fit | None = None
+) -> Case:
     """A gate on a table, and all that it says of the rows held out."""
 
     def said() -> dict[str, Any]:
@@ -100,7 +108,12 @@ def gate_case(name: str, rows: Table, estimator: Any, fit: Fit | None = None, ne
 
 def certificate(of: Any) -> dict[str, Any]:
     """Facts and texts of a certificate."""
-    return {"facts": of.to_dict(), "text": str(of), "html": of._repr_html_(), "statement": of.statement}
+    return {
+        "facts": of.to_dict(),
+        "text": str(of),
+        "html": of._repr_html_(),
+        "statement": of.statement,
+    }
 
 
 def from_promises() -> Iterator[Case]:
@@ -112,7 +125,10 @@ def from_promises() -> Iterator[Case]:
                 yield gate_case(f"promise/{name}/{title}", rows, meta(promise))
     for name in ("three", "two"):
         rows = table(name)
-        for title, asked in {"accuracy": mc.MinAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1)}.items():
+        for title, asked in {
+            "accuracy": mc.MinAccuracy(0.9),
+            "miscoverage": mc.MaxMiscoverage(0.1),
+        }.items():
             for options in ({}, {"shares": "each"}, {"fallback": "pooled"}):
                 promise, fit = per_group(asked, groups_of(len(rows.fit)), **options)
                 new = groups(groups_of(len(rows.new)))
@@ -135,7 +151,13 @@ def from_calibrators() -> Iterator[Case]:
     for name, calibrators in {
         "cifar10-wrn32": [c for c in CALIBRATORS if c != "AutoCalibrator"],
         "three": CALIBRATORS,
-        "two": ["TemperatureScaling", "PlattScaling", "BetaCalibration", "IsotonicCalibration", "HistogramBinning"],
+        "two": [
+            "TemperatureScaling",
+            "PlattScaling",
+            "BetaCalibration",
+            "IsotonicCalibration",
+            "HistogramBinning",
+        ],
     }.items():
         for calibrator in calibrators:
             promise = mc.MinAccuracy(0.9)
@@ -151,14 +173,20 @@ def from_scores() -> Iterator[Case]:
 
     for name in ("cifar10-wrn32", "twenty"):
         rows = table(name)
-        rankers = [kind().fit(rows.fit[:500], rows.labels[:500]) for kind in (mc.ranking.LogisticRanker,)]
+        rankers = [
+            kind().fit(rows.fit[:500], rows.labels[:500]) for kind in (mc.ranking.LogisticRanker,)
+        ]
         named = ["entropy", "max_probability", "margin", "maxlogit_pnorm", "energy", "auto"]
         scores = {**{score: score for score in named}, "own": own}
         scores |= {type(ranker).__name__: ranker for ranker in rankers}
         rest = replace(rows, fit=rows.fit[500:], labels=rows.labels[500:])
         for title, score in scores.items():
             for promise in (mc.MinAccuracy(0.9), mc.MaxMiscoverage(0.1)):
-                yield gate_case(f"score/{name}/{title}/{type(promise).__name__}", rest, meta(promise, score=score))
+                yield gate_case(
+                    f"score/{name}/{title}/{type(promise).__name__}",
+                    rest,
+                    meta(promise, score=score),
+                )
 
 
 def from_inputs() -> Iterator[Case]:
@@ -175,14 +203,18 @@ def from_inputs() -> Iterator[Case]:
         meta(promise),
     )
     yield gate_case("input/fortran", replace(rows, fit=np.asfortranarray(rows.fit)), meta(promise))
-    yield gate_case("input/lists", replace(rows, fit=rows.fit.tolist(), new=rows.new.tolist()), meta(promise))
+    yield gate_case(
+        "input/lists", replace(rows, fit=rows.fit.tolist(), new=rows.new.tolist()), meta(promise)
+    )
     yield gate_case("input/masked", replace(rows, fit=masked), meta(promise))
     for calibrator in (None, "temperature", "isotonic", "dirichlet", "beta", "histogram"):
         estimator = meta(promise, input="probabilities", calibrator=calibrator)
         yield gate_case(f"input/probabilities/{calibrator}", probable, estimator)
     named = replace(rows, labels=names[rows.labels])
     yield gate_case("input/named", named, meta(promise, classes=list(names)))
-    yield gate_case("input/named/other", named, meta(promise, classes=list(names), reject_label="nobody"))
+    yield gate_case(
+        "input/named/other", named, meta(promise, classes=list(names), reject_label="nobody")
+    )
     yield gate_case("input/named/per class", named, meta(mc.PerClass(promise), classes=list(names)))
 
 
@@ -197,7 +229,9 @@ def from_counting() -> Iterator[Case]:
         "array": weights,
         "largest": mc.Importance(weights, largest=4.0),
         "labels": mc.Importance.of_labels(rows.labels, target),
-        "labels known": mc.Importance.of_labels(rows.labels, target, dict.fromkeys(range(3), 1 / 3)),
+        "labels known": mc.Importance.of_labels(
+            rows.labels, target, dict.fromkeys(range(3), 1 / 3)
+        ),
         "unlabelled": mc.Importance.from_unlabelled(rows.fit, rows.labels, rows.new),
     }
     asked = {
@@ -208,11 +242,15 @@ def from_counting() -> Iterator[Case]:
         "cost": mc.MaxCost(5.0, 1.0),
     }
     for title, promise in asked.items():
-        yield gate_case(f"units/{title}", rows, meta(promise), {**units(of_rows), "random_state": 3})
+        yield gate_case(
+            f"units/{title}", rows, meta(promise), {**units(of_rows), "random_state": 3}
+        )
         yield gate_case(f"sample weight/{title}", rows, meta(promise), {"sample_weight": weights})
     for kind, value in importance.items():
         for title in ("accuracy", "miscoverage") if kind != "array" else asked:
-            yield gate_case(f"importance/{kind}/{title}", rows, meta(asked[title]), {"importance": value})
+            yield gate_case(
+                f"importance/{kind}/{title}", rows, meta(asked[title]), {"importance": value}
+            )
     both = {**units(of_rows), "importance": weights}
     yield gate_case("units and importance", rows, meta(asked["accuracy"]), both)
 
@@ -238,9 +276,13 @@ def from_marks() -> Iterator[Case]:
         sign = -1.0 if options else 1.0
 
         def said() -> dict[str, Any]:
-            gate = mc.ScoreGate(promise, **options).fit(sign * mark[:2000], right[:2000], **fits[kind])
+            gate = mc.ScoreGate(promise, **options).fit(
+                sign * mark[:2000], right[:2000], **fits[kind]
+            )
             made = gate.decide(sign * mark[2000:])
-            columns = {column: getattr(made, column) for column in ("accept", "score", "confidence")}
+            columns = {
+                column: getattr(made, column) for column in ("accept", "score", "confidence")
+            }
             checked = mc.verify(gate, sign * mark[2000:], right[2000:])
             return {**columns, **certificate(gate.certificate_), "verify": str(checked)}
 
@@ -261,7 +303,9 @@ def from_cascades() -> Iterator[Case]:
 
     def case(title: str, fit: Fit | None = None, **options: Any) -> Case:
         def said() -> dict[str, Any]:
-            cal = mc.Cascade(**options).fit(small[:3000], y[:3000], large=large[:3000], **(fit or {}))
+            cal = mc.Cascade(**options).fit(
+                small[:3000], y[:3000], large=large[:3000], **(fit or {})
+            )
             made = cal.decide(small[3000:], large=large[3000:])
             columns = (
                 "accept",
@@ -273,7 +317,9 @@ def from_cascades() -> Iterator[Case]:
                 "answered_by",
             )
             checked = mc.verify(cal, small[3000:], y[3000:], large=large[3000:])
-            said = {column: getattr(made, column) for column in columns} | {"large_score": made.later[:, 0]}
+            said = {column: getattr(made, column) for column in columns} | {
+                "large_score": made.later[:, 0]
+            }
             return {**said, **certificate(cal.certificate_), "verify": str(checked)}
 
         return f"cascade/{title}", said
@@ -359,7 +405,11 @@ def from_measures() -> Iterator[Case]:
                     cal = meta(promise, calibrator="temperature").fit(rows.fit, rows.labels)
                     measured = mc.evaluate(cal, rows.new, rows.new_labels, n_resamples=100)
                     checked = mc.verify(cal, rows.new, rows.new_labels)
-                    said = {"facts": measured.to_dict(), "evaluate": str(measured), "verify": str(checked)}
+                    said = {
+                        "facts": measured.to_dict(),
+                        "evaluate": str(measured),
+                        "verify": str(checked),
+                    }
                     return {**said, "report": page(cal, rows)}
 
                 yield f"measured/{name}/{title}", said

@@ -53,7 +53,9 @@ def parted(logits: NDArray[Any], labels: NDArray[Any], rows: int, held_out: int 
 @cache
 def groups_of(rows: int) -> NDArray[np.str_]:
     """A group for each row."""
-    return np.random.default_rng(rows).choice(["north", "south", "west"], size=rows, p=[0.5, 0.4, 0.1])
+    return np.random.default_rng(rows).choice(
+        ["north", "south", "west"], size=rows, p=[0.5, 0.4, 0.1]
+    )
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

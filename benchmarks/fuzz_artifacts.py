@@ -1,10 +1,12 @@
-"""Mutated artifacts, checksums recomputed: each is refused in a sentence or becomes an object that works.
+"""Mutated artifacts, checksums recomputed: each is refused in a sentence or becomes an object that
+works.
 
     python -m benchmarks.fuzz_artifacts --count 20000 --json benchmarks/results/fuzz-artifacts.json
 
-A case is a number: `mutated(texts(), n)` always gives the same bytes. Cases run in child processes that may use a
-few seconds of processor time and some hundred megabytes each; when a child dies, the case it was at is named and a new
-child goes on behind it. `--only N` runs one case here and prints what happens.
+A case is a number: `mutated(texts(), n)` always gives the same bytes. Cases run in child processes
+that may use a few seconds of processor time and some hundred megabytes each; when a child dies, the
+case it was at is named and a new child goes on behind it. `--only N` runs one case here and prints
+what happens.
 """
 
 from __future__ import annotations
@@ -28,13 +30,14 @@ import numpy as np
 from benchmarks.artifact_mutations import mutated, texts
 
 ROOT = Path(__file__).resolve().parents[1]
-#: What one case may take: seconds of processor time, megabytes beyond what the child has after its imports.
+#: What one case may take: seconds of processor time, megabytes beyond what the child has after its
+#: imports.
 CPU_SECONDS, MEGABYTES = 10, 700
 #: Cases of one child.
 BATCH = 1000
 
 
-# ── what may happen ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what may happen ───────────────────────────────────────────────────────────────────────────────
 
 ROWS = np.random.default_rng(3).normal(size=(40, 3)) * 3
 
@@ -58,7 +61,9 @@ def judged(raw: bytes) -> str:
 
 
 def check_sound(estimator: Any) -> None:
-    """Raise unless it predicts probabilities in either dtype, keeps its promise on paper, and can be saved again."""
+    """Raise unless it predicts probabilities in either dtype, keeps its promise on paper, and can
+    be saved again.
+    """
     from metacal.export import saved as artifact
 
     gate = estimator.gate_
@@ -73,14 +78,19 @@ def check_sound(estimator: Any) -> None:
             assert decision.probabilities.shape == rows.shape
             assert np.isfinite(decision.probabilities).all()
             assert (decision.probabilities >= 0).all()
-            assert np.abs(decision.probabilities.sum(axis=1, dtype=np.float64) - 1.0).max() <= tolerance
+            assert (
+                np.abs(decision.probabilities.sum(axis=1, dtype=np.float64) - 1.0).max()
+                <= tolerance
+            )
             assert len(decision.label) == len(rows)
     certificate = gate.certificate
     if certificate is not None:
         assert str(certificate)
         assert estimator.promise.contradiction(certificate) is None
         assert replace(certificate).statement == certificate.statement
-    again = artifact.loads(artifact.dumps(estimator).encode()).gate_.decide(*given, rejected="uniform", **by_group)
+    again = artifact.loads(artifact.dumps(estimator).encode()).gate_.decide(
+        *given, rejected="uniform", **by_group
+    )
     assert np.array_equal(again.accept, decision.accept)
     if gate.n_classes:
         assert np.array_equal(again.probabilities, decision.probabilities)
@@ -91,7 +101,9 @@ def rows_for(gate: Any, dtype: Any) -> Any:
     width = gate.n_classes
     if not width:
         return ROWS.ravel().astype(dtype)
-    rows = (ROWS if width == 3 else np.linspace(-3.0, 3.0, 2 * width).reshape(2, width)).astype(dtype)
+    rows = (ROWS if width == 3 else np.linspace(-3.0, 3.0, 2 * width).reshape(2, width)).astype(
+        dtype
+    )
     if gate.source.input == "logits":
         return rows
     powers = np.exp(rows.astype(np.float64))
@@ -99,7 +111,9 @@ def rows_for(gate: Any, dtype: Any) -> Any:
 
 
 def groups_for(gate: Any, n_rows: int) -> dict[str, Any]:
-    """The groups that a gate with a threshold for each asks for: its own in turn, and one that it does not know."""
+    """The groups that a gate with a threshold for each asks for: its own in turn, and one that it
+    does not know.
+    """
     parts = None if gate.certificate is None else gate.certificate.parts
     if parts is None or parts.by != "group":
         return {}
@@ -107,7 +121,7 @@ def groups_for(gate: Any, n_rows: int) -> dict[str, Any]:
     return {"groups": np.resize([*names, "no such group"], n_rows)}
 
 
-# ── child processes ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── child processes ───────────────────────────────────────────────────────────────────────────────
 
 
 def child(numbers: range, megabytes: int = MEGABYTES) -> None:
@@ -154,7 +168,13 @@ def run_batch(numbers: range) -> tuple[list[dict[str, Any]], int | None]:
         raise SystemExit(f"the child could not start: {complaint[-2000:]}")
     last = started[-1]
     answers.append(
-        {"end": last, "found": f"died with {process.returncode}", "seconds": 0.0, "fixture": "?", "kinds": []}
+        {
+            "end": last,
+            "found": f"died with {process.returncode}",
+            "seconds": 0.0,
+            "fixture": "?",
+            "kinds": [],
+        }
     )
     return answers, last
 
@@ -169,17 +189,26 @@ def campaign(first: int, count: int) -> dict[str, Any]:
         answers += found
         number = stop if died is None else died + 1
         bad = sum(answer["found"] not in ("refused", "works") for answer in answers)
-        print(f"{number - first:,} cases, {bad} bad, {time.time() - began:.0f} s", file=sys.stderr, flush=True)
+        print(
+            f"{number - first:,} cases, {bad} bad, {time.time() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
     return summed_up(answers, first)
 
 
 def summed_up(answers: list[dict[str, Any]], first: int) -> dict[str, Any]:
     """What happened, in counts; every failure in full."""
-    outcomes = Counter(answer["found"] if answer["found"] in ("refused", "works") else "failed" for answer in answers)
+    outcomes = Counter(
+        answer["found"] if answer["found"] in ("refused", "works") else "failed"
+        for answer in answers
+    )
     by_kind: dict[str, Counter[str]] = {}
     for answer in answers:
         for kind in set(answer["kinds"]):
-            by_kind.setdefault(kind, Counter())[answer["found"] if len(answer["found"]) < 9 else "failed"] += 1
+            by_kind.setdefault(kind, Counter())[
+                answer["found"] if len(answer["found"]) < 9 else "failed"
+            ] += 1
     slowest = max(answers, key=lambda answer: answer["seconds"])
     return {
         "cases": len(answers),
@@ -189,7 +218,9 @@ def summed_up(answers: list[dict[str, Any]], first: int) -> dict[str, Any]:
         "limits": {"cpu_seconds": CPU_SECONDS, "megabytes": MEGABYTES},
         "slowest": {"case": slowest["end"], "cpu_seconds": round(slowest["seconds"], 3)},
         "fixtures": len({answer["fixture"] for answer in answers}),
-        "by_mutation": {kind: dict(sorted(found.items())) for kind, found in sorted(by_kind.items())},
+        "by_mutation": {
+            kind: dict(sorted(found.items())) for kind, found in sorted(by_kind.items())
+        },
     }
 
 
@@ -210,7 +241,9 @@ def main() -> None:
         print(case.fixture, case.kinds, len(case.raw), "bytes")
         print(judged(case.raw))
         return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a pool of threads would take address space of its own
+    os.environ.setdefault(
+        "OPENBLAS_NUM_THREADS", "1"
+    )  # a pool of threads would take address space of its own
     result = campaign(chosen.first, chosen.count)
     text = json.dumps(result, indent=1)
     if chosen.json:

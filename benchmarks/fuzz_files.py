@@ -1,8 +1,10 @@
-"""Drive spoiled files of every kind through the library and the command line: python -m benchmarks.fuzz_files 0 20000.
+"""Drive spoiled files of every kind through the library and the command line: python -m
+benchmarks.fuzz_files 0 20000.
 
-Each case is made from its seed (tests/hostile/mutate.py), judged in a child with limits on memory and time
-(tests/hostile/drive.py), and is either refused in a sentence or read soundly: finite rows that sum to one, in float32
-and float64, from the library and from `metacal fit` and `apply`. What else happened is written down with its seed.
+Each case is made from its seed (tests/hostile/mutate.py), judged in a child with limits on memory
+and time (tests/hostile/drive.py), and is either refused in a sentence or read soundly: finite rows
+that sum to one, in float32 and float64, from the library and from `metacal fit` and `apply`. What
+else happened is written down with its seed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ def main() -> None:
 
     first, last = int(sys.argv[1]), int(sys.argv[2])
     result = campaign(first, last, tell=lambda line: print(line, flush=True))
-    versions = {"python": platform.python_version(), "numpy": np.__version__, "pyarrow": pyarrow.__version__}
+    versions = {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "pyarrow": pyarrow.__version__,
+    }
     result = {"first": first, **result, "versions": versions | {"torch": torch.__version__}}
     result.pop("slowest")
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)

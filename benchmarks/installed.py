@@ -7,7 +7,9 @@ from importlib.util import find_spec
 
 
 class Installable:
-    """What stands for another package: the module that must be there, and the distribution it comes in."""
+    """What stands for another package: the module that must be there, and the distribution it comes
+    in.
+    """
 
     module: str
     distribution: str

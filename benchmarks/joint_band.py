@@ -1,13 +1,14 @@
 """Measure the band on the selective accuracy: how often it is left, and how much it accepts.
 
-    python -m benchmarks.joint_band --data FOLDER [--jobs 16] [--out benchmarks/results/joint-band.json]
+    python -m benchmarks.joint_band --data FOLDER [--jobs 16] [--out
+    benchmarks/results/joint-band.json]
 
 Exits: 2,000 draws of 20 to 1,000 rows and 1,000 draws of 5,000 rows from each population. The error
-rate is the same for all rows (flat), rises, falls, steps or goes up and down with the score, is drawn
-at random, or is that of a logits file. `score_populations.HARD_POPULATIONS` holds the ones on which a
-band that was calibrated by simulation failed. Each side of the band has all of delta. A side is left
-if the true selective accuracy lies beyond it at any threshold, including those between two scores of
-the sample.
+rate is the same for all rows (flat), rises, falls, steps or goes up and down with the score, is
+drawn at random, or is that of a logits file. `score_populations.HARD_POPULATIONS` holds the ones on
+which a band that was calibrated by simulation failed. Each side of the band has all of delta. A
+side is left if the true selective accuracy lies beyond it at any threshold, including those between
+two scores of the sample.
 
 Coverage: of `AfterLooking(beta=...)` on each file, as a share of the coverage of the best threshold
 for the whole file, with this band and with two bands on distribution functions.
@@ -52,26 +53,44 @@ RANDOM_POPULATIONS = 32
 #: Error rate at a score between 0 and 1.
 ERROR_RATES: dict[str, Callable[[Floats], Floats]] = {
     **{f"flat {r:g}": lambda u, r=r: np.full(len(u), r) for r in (0.5, 0.4, 0.3, 0.2, 0.1, 0.05)},
-    **{f"rising {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u for a in (0.0, 0.1) for b in (0.3, 0.6, 0.9)},
-    **{f"falling {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u for a in (0.3, 0.6, 0.9) for b in (0.0, 0.1)},
+    **{
+        f"rising {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u
+        for a in (0.0, 0.1)
+        for b in (0.3, 0.6, 0.9)
+    },
+    **{
+        f"falling {a:g} to {b:g}": lambda u, a=a, b=b: a + (b - a) * u
+        for a in (0.3, 0.6, 0.9)
+        for b in (0.0, 0.1)
+    },
     **{f"power {p:g}": lambda u, p=p: u**p for p in (0.5, 2.0, 4.0, 8.0, 16.0)},
     **{f"step at {s:g}": lambda u, s=s: np.where(u < s, 0.02, 0.5) for s in (0.01, 0.1, 0.5, 0.9)},
     **{f"step down at {s:g}": lambda u, s=s: np.where(u < s, 0.5, 0.02) for s in (0.01, 0.1, 0.5)},
     "four steps": lambda u: np.select([u < 0.3, u < 0.6, u < 0.85], [0.002, 0.02, 0.1], 0.6),
-    **{f"waves of {k}": lambda u, k=k: 0.25 + 0.24 * np.sin(2 * np.pi * k * u) for k in (1, 3, 10, 30)},
-    **{f"late waves of {k}": lambda u, k=k: 0.25 - 0.24 * np.cos(2 * np.pi * k * np.log(u)) for k in (1, 2)},
+    **{
+        f"waves of {k}": lambda u, k=k: 0.25 + 0.24 * np.sin(2 * np.pi * k * u)
+        for k in (1, 3, 10, 30)
+    },
+    **{
+        f"late waves of {k}": lambda u, k=k: 0.25 - 0.24 * np.cos(2 * np.pi * k * np.log(u))
+        for k in (1, 2)
+    },
 }
 
 
 def smooth_population(error_rate: Callable[[Floats], Floats]) -> StepPopulation:
     """Approximate an error rate by steps that are narrow at the sure end."""
-    edges = np.unique(np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 300), np.linspace(0.0, 1.0, 401)]))
+    edges = np.unique(
+        np.concatenate([[0.0], np.geomspace(1e-5, 1.0, 300), np.linspace(0.0, 1.0, 401)])
+    )
     middles = (edges[1:] + edges[:-1]) / 2.0
     return StepPopulation(edges=edges, error_rates=error_rate(middles))
 
 
 def random_population(seed: int) -> StepPopulation:
-    """Draw a population of one to five steps. Half have error rates 0 and 1, a quarter have ties."""
+    """Draw a population of one to five steps. Half have error rates 0 and 1, a quarter have
+    ties.
+    """
     rng = np.random.default_rng(seed)
     n_steps = int(rng.integers(1, 6))
     inner_edges = np.sort(rng.random(n_steps) ** rng.choice([1.0, 3.0]))
@@ -123,7 +142,8 @@ def _exceeds(n_hits: np.ndarray, n_misses: np.ndarray, truth: Floats, n_rows: in
     """Check whether a lower bound on the share of hits exceeds the truth at any threshold."""
     n_accepted = n_hits + n_misses
     log_ratio = log_likelihood_ratio(n_hits, n_accepted, truth)
-    # A bound exceeds the truth only if this reaches log(1 / DELTA). Some slack is left for mistakes.
+    # A bound exceeds the truth only if this reaches log(1 / DELTA). Some slack is left for
+    # mistakes.
     is_doubtful = (n_hits > truth * n_accepted) & (log_ratio >= -0.7 * np.log(DELTA))
     doubtful = np.flatnonzero(is_doubtful)
     bound = selective_accuracy_bound(n_hits[doubtful], n_misses[doubtful], n_rows, DELTA)
@@ -211,25 +231,42 @@ def logits_files(folder: Path) -> list[str]:
 
 def main() -> None:
     """Measure, print the summary, write the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "joint-band.json")
     options = parser.parse_args()
     files = logits_files(options.data)
-    names = [*HARD_POPULATIONS, *ERROR_RATES, *(f"random {seed}" for seed in range(RANDOM_POPULATIONS))]
-    sources = [*((name, None) for name in dict.fromkeys(names)), *((Path(path).stem, path) for path in files)]
+    names = [
+        *HARD_POPULATIONS,
+        *ERROR_RATES,
+        *(f"random {seed}" for seed in range(RANDOM_POPULATIONS)),
+    ]
+    sources = [
+        *((name, None) for name in dict.fromkeys(names)),
+        *((Path(path).stem, path) for path in files),
+    ]
     # The largest samples take longest, so they are drawn first.
     exit_tasks = [(*source, n_rows) for n_rows in reversed(SIZES) for source in sources]
     band = list(in_order(exits, exit_tasks, options.jobs))
-    coverage_tasks = [(path, n, beta) for n in reversed(COVERAGE_SIZES) for path in files for beta in TARGETS]
+    coverage_tasks = [
+        (path, n, beta) for n in reversed(COVERAGE_SIZES) for path in files for beta in TARGETS
+    ]
     rows = [row for row in in_order(coverage, coverage_tasks, options.jobs) if row is not None]
     rows.sort(key=lambda row: (row["n"], row["beta"], row["set"]))
     summary = summarise(rows)
     worst = max(band, key=lambda row: max(row["left"], row["left above"]))
     print(f"{len(sources)} populations; the band was left most often by {worst}")
     print(*summary, sep="\n")
-    document = {"draws": DRAWS, "delta": DELTA, "populations": len(sources), "band": band, "coverage": rows}
+    document = {
+        "draws": DRAWS,
+        "delta": DELTA,
+        "populations": len(sources),
+        "band": band,
+        "coverage": rows,
+    }
     text = json.dumps({**document, "summary": summary}, indent=1)
     options.out.write_text(text + "\n", encoding="utf-8")
 

@@ -1,12 +1,13 @@
-"""Kill `metacal label` at random moments, and start it several times at once: is every answer there, once?
+"""Kill `metacal label` at random moments, and start it several times at once: is every answer
+there, once?
 
     python -m benchmarks.label_kills [--kills 200] [--pairs 100] [--fives 100] [--jobs 2]
 
-A person fills in the sheet; the real command is started in a process of its own and gets SIGKILL at a moment drawn
-between 0 and the time that it takes undisturbed, or it is started two or five times at once. After each of these every
-answer that the person has ever given must be in the journal, once and unchanged, or still stand in the sheet. A
-labelling that is finished is held against one that was never disturbed, and another begins. Results go to
-benchmarks/results/label-kills.json.
+A person fills in the sheet; the real command is started in a process of its own and gets SIGKILL at
+a moment drawn between 0 and the time that it takes undisturbed, or it is started two or five times
+at once. After each of these every answer that the person has ever given must be in the journal,
+once and unchanged, or still stand in the sheet. A labelling that is finished is held against one
+that was never disturbed, and another begins. Results go to benchmarks/results/label-kills.json.
 """
 
 from __future__ import annotations
@@ -40,13 +41,26 @@ class Labelling:
         folder.mkdir()
         doubts = self.rng.random(ROWS)
         self.right = self.rng.random(ROWS) >= 0.5 * doubts**2
-        lines = [json.dumps({"id": f"r{k}", "s": 1.0 - doubt}) for k, doubt in enumerate(doubts.tolist())]
+        lines = [
+            json.dumps({"id": f"r{k}", "s": 1.0 - doubt}) for k, doubt in enumerate(doubts.tolist())
+        ]
         (folder / "pool.jsonl").write_text("\n".join(lines) + "\n")
         self.answered: set[int] = set()
 
     def start(self, output: str = "labels.csv") -> subprocess.Popen[str]:
         """The command, as a user calls it."""
-        line = ["label", "pool.jsonl", "--score-key", "s", "--id-key", "id", *BEGIN, "--batch", str(BATCH), "--json"]
+        line = [
+            "label",
+            "pool.jsonl",
+            "--score-key",
+            "s",
+            "--id-key",
+            "id",
+            *BEGIN,
+            "--batch",
+            str(BATCH),
+            "--json",
+        ]
         return subprocess.Popen(
             [sys.executable, "-m", "metacal", *line, "-o", output],
             cwd=self.folder,
@@ -81,9 +95,16 @@ class Labelling:
         """How many answers are lost, there twice, or changed."""
         path = self.folder / "labels.journal"
         content = path.read_bytes() if path.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1].splitlines()  # a last line that is torn does not count
+        whole = content[
+            : content.rfind(b"\n") + 1
+        ].splitlines()  # a last line that is torn does not count
         records = [json.loads(line.partition(b" ")[2]) for line in whole]
-        known = [(row, ok) for one in records if "rows" in one for row, ok in zip(one["rows"], one["right"])]
+        known = [
+            (row, ok)
+            for one in records
+            if "rows" in one
+            for row, ok in zip(one["rows"], one["right"])
+        ]
         rows = {row for row, _ in known}
         waiting = {int(line[0]) for line in self.sheet()[1:] if line[-1]}
         return {
@@ -98,7 +119,9 @@ class Labelling:
         while (other := self.call("never.csv"))["n_waiting"]:
             self.person("never.csv")
         self.answered -= {int(line[0]) for line in self.sheet("never.csv")[1:]}
-        return int(own["certificate"] != other["certificate"] or own["n_labels"] != other["n_labels"])
+        return int(
+            own["certificate"] != other["certificate"] or own["n_labels"] != other["n_labels"]
+        )
 
 
 def kills(folder: Path, times: int, seed: int) -> dict[str, int]:
@@ -140,7 +163,15 @@ def kills(folder: Path, times: int, seed: int) -> dict[str, int]:
 
 def together(folder: Path, times: int, runs: int, seed: int) -> dict[str, int]:
     """Several calls at once, so many times; whoever is refused is told by whom, and ends with 2."""
-    total = {"times": 0, "lost": 0, "doubled": 0, "changed": 0, "taken": 0, "refused": 0, "other ends": 0}
+    total = {
+        "times": 0,
+        "lost": 0,
+        "doubled": 0,
+        "changed": 0,
+        "taken": 0,
+        "refused": 0,
+        "other ends": 0,
+    }
     for number in range(times):
         if number % 4 == 0:
             own = Labelling(folder / f"{runs}-{seed}-{number}", 7 * seed + number)
@@ -161,7 +192,9 @@ def together(folder: Path, times: int, runs: int, seed: int) -> dict[str, int]:
 
 def main() -> None:
     """Run, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--pairs", type=int, default=100)
     parser.add_argument("--fives", type=int, default=100)
@@ -173,9 +206,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         works = {
-            "kills": [pool.submit(kills, folder, -(-options.kills // jobs), seed) for seed in range(jobs)],
-            "two at once": [pool.submit(together, folder, -(-options.pairs // jobs), 2, s) for s in range(jobs)],
-            "five at once": [pool.submit(together, folder, -(-options.fives // jobs), 5, s) for s in range(jobs)],
+            "kills": [
+                pool.submit(kills, folder, -(-options.kills // jobs), seed) for seed in range(jobs)
+            ],
+            "two at once": [
+                pool.submit(together, folder, -(-options.pairs // jobs), 2, s) for s in range(jobs)
+            ],
+            "five at once": [
+                pool.submit(together, folder, -(-options.fives // jobs), 5, s) for s in range(jobs)
+            ],
         }
         for work, futures in works.items():
             parts = [future.result() for future in futures]

@@ -1,17 +1,20 @@
-"""How many labels the walk takes to the certificate of fit on the same rows, and whether what it certifies is kept.
+"""How many labels the walk takes to the certificate of fit on the same rows, and whether what it
+certifies is kept.
 
-    python -m benchmarks.labels --data FOLDER [--replays 40] [--broken 2000] [--jobs 2] [--only hostile]
+    python -m benchmarks.labels --data FOLDER [--replays 40] [--broken 2000] [--jobs 2] [--only
+    hostile]
 
-*Shares.* Every `*.npz` file (`logits`, `labels`) in the folder is a pool with hidden labels, and each set that ships
-with metacal or lies packed in benchmarks/data where the folder lacks it. N of its rows are drawn and labelled from the
-surest upward, block by block, until further labels change nothing. `share` is the mean of labels / N; `identical` says
-whether every certificate was that of `MinAccuracy.certify` on all N rows. Targets that all rows of a set keep
-are left out.
+*Shares.* Every `*.npz` file (`logits`, `labels`) in the folder is a pool with hidden labels, and
+each set that ships with metacal or lies packed in benchmarks/data where the folder lacks it. N of
+its rows are drawn and labelled from the surest upward, block by block, until further labels change
+nothing. `share` is the mean of labels / N; `identical` says whether every certificate was that of
+`MinAccuracy.certify` on all N rows. Targets that all rows of a set keep are left out.
 
-*Broken.* Populations made to break an accuracy of 0.9 at delta = 0.1, whose accuracy below each threshold is known:
-flat, with a dip, with a jump, oscillating; with scores that tie; with an extension. After every block the threshold
-that is certified by then is held against the truth; a replay counts as broken if any of them ever was, which is the
-stopping time of somebody who waits for the most flattering moment.
+*Broken.* Populations made to break an accuracy of 0.9 at delta = 0.1, whose accuracy below each
+threshold is known: flat, with a dip, with a jump, oscillating; with scores that tie; with an
+extension. After every block the threshold that is certified by then is held against the truth; a
+replay counts as broken if any of them ever was, which is the stopping time of somebody who waits
+for the most flattering moment.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ DELTA, SIZES, BETAS = 0.1, (150, 300, 600, 1200, 2400), (0.9, 0.95, 0.97, 0.99)
 BANDS = (1e-9, 0.5, 0.8)
 
 
-# ── shares of labels on real sets ────────────────────────────────────────────────────────────────────────────────────
+# ── shares of labels on real sets ─────────────────────────────────────────────────────────────────
 
 
 def sets(folder: Path | None) -> list[Path]:
@@ -102,7 +105,10 @@ def shares(path: Path, replays: int, run: Callable[..., Any]) -> list[dict[str, 
                     "coverage": round(float(rows[:, 1].mean()), 4),
                     "identical": bool(rows[:, 2].all()),
                     "replays": replays,
-                    "band": [round(float(rows[where(rows[:, 1], k), 0].sum()), 4) for k in range(len(BANDS) + 1)],
+                    "band": [
+                        round(float(rows[where(rows[:, 1], k), 0].sum()), 4)
+                        for k in range(len(BANDS) + 1)
+                    ],
                     "in_band": [int(where(rows[:, 1], k).sum()) for k in range(len(BANDS) + 1)],
                 }
             )
@@ -114,7 +120,7 @@ def where(coverage: np.ndarray, band: int) -> np.ndarray:
     return np.searchsorted(BANDS, coverage, side="right") == band
 
 
-# ── populations made to break it ─────────────────────────────────────────────────────────────────────────────────────
+# ── populations made to break it ──────────────────────────────────────────────────────────────────
 
 _WAVES = 400
 #: Name -> (where pieces of the ranking end, the error rate in each), for an accuracy of 0.9.
@@ -128,7 +134,13 @@ POPULATIONS: dict[str, tuple[np.ndarray, np.ndarray]] = {
     ),
 }
 #: What is asked of each: rows drawn, digits of the scores, whether they are extended.
-ASKED = ((400, None, False), (1000, None, False), (400, 2, False), (400, 1, False), (200, None, True))
+ASKED = (
+    (400, None, False),
+    (1000, None, False),
+    (400, 2, False),
+    (400, 1, False),
+    (200, None, True),
+)
 
 
 def is_broken(population: str, threshold: float) -> bool:
@@ -147,9 +159,13 @@ def hostile(task: tuple[str, int, int | None, bool, int]) -> tuple[bool, bool, f
     ends, rates = POPULATIONS[population]
     right = rng.random(size) >= rates[np.searchsorted(ends, scores)]
     if digits is not None:
-        scores = (np.floor(scores * 10**digits) + 1.0) / 10**digits  # a tie is known by its upper end
+        scores = (
+            np.floor(scores * 10**digits) + 1.0
+        ) / 10**digits  # a tie is known by its upper end
     promise = MinAccuracy(0.9, DELTA)
-    certifier = Certifier(promise, scores, labels=n, may_extend=extend, random_state=seed, higher_is="doubtful")
+    certifier = Certifier(
+        promise, scores, labels=n, may_extend=extend, random_state=seed, higher_is="doubtful"
+    )
     thresholds: set[float] = set()
     for step in range(1 + extend):
         if step:
@@ -158,7 +174,9 @@ def hostile(task: tuple[str, int, int | None, bool, int]) -> tuple[bool, bool, f
             certifier.update(rows, right[rows])
             if certifier.coverage is not None:
                 thresholds.add(certifier.threshold)
-    if digits is not None:  # a threshold accepts whole ties: what it accepts ends at the last tie below it
+    if (
+        digits is not None
+    ):  # a threshold accepts whole ties: what it accepts ends at the last tie below it
         ties = np.arange(1, 10**digits + 1) / 10**digits
         thresholds = {float(ties[ties <= t][-1]) for t in thresholds}
     broken = any(is_broken(population, min(t, 1.0)) for t in thresholds)
@@ -167,16 +185,22 @@ def hostile(task: tuple[str, int, int | None, bool, int]) -> tuple[bool, bool, f
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--replays", type=int, default=40)
     parser.add_argument("--broken", type=int, default=2000)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--only", choices=("hostile", "records"), help="the other stays as it is in the file")
+    parser.add_argument(
+        "--only", choices=("hostile", "records"), help="the other stays as it is in the file"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     begin = time.monotonic()
-    answer: dict[str, Any] = json.loads(options.out.read_text(encoding="utf-8")) if options.only else {}
+    answer: dict[str, Any] = (
+        json.loads(options.out.read_text(encoding="utf-8")) if options.only else {}
+    )
     answer |= {name: [] for name in ("hostile", "records") if options.only in (None, name)}
     answer |= {"delta": DELTA, "replays": options.broken} if options.only != "records" else {}
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -190,7 +214,9 @@ def main() -> None:
                 some, bad, share = np.array(list(run(hostile, tasks))).T
                 of = {"population": name, "n": n, "digits": digits, "extended": extend}
                 means = {"certified": some.mean(), "broken": bad.mean(), "share": share.mean()}
-                answer["hostile"].append({**of, **{key: round(float(value), 4) for key, value in means.items()}})
+                answer["hostile"].append(
+                    {**of, **{key: round(float(value), 4) for key, value in means.items()}}
+                )
                 print(json.dumps(answer["hostile"][-1]), flush=True)
         for path in sets(options.data) if options.only != "hostile" else ():
             answer["records"] += shares(path, options.replays, run)
@@ -203,7 +229,8 @@ def write(out: Path, answer: dict[str, Any]) -> None:
     lists = {name: ",\n  ".join(map(json.dumps, answer[name])) for name in ("hostile", "records")}
     head = json.dumps({name: value for name, value in answer.items() if name not in lists})[:-1]
     out.write_text(
-        head + "".join(f', "{name}": [\n  {text}\n]' for name, text in lists.items()) + "}\n", encoding="utf-8"
+        head + "".join(f', "{name}": [\n  {text}\n]' for name, text in lists.items()) + "}\n",
+        encoding="utf-8",
     )
 
 

@@ -1,4 +1,6 @@
-"""Where the numbers come from: processor, versions, load. Nothing that names the machine or its owner."""
+"""Where the numbers come from: processor, versions, load. Nothing that names the machine or its
+owner.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return platform.processor() or platform.machine()
-    found = {name: _field(text, name) for name in ("model name", "cpu family", "model", "cache size")}
+    found = {
+        name: _field(text, name) for name in ("model name", "cpu family", "model", "cache size")
+    }
     if found["model name"] is None:
         return platform.processor() or platform.machine()
     return f"{found['model name']} (family {found['cpu family']}, model {found['model']})"

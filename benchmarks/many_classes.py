@@ -1,14 +1,17 @@
-"""Offsets of more than two classes, and what a thousand classes cost: two questions about calibrating many classes.
+"""Offsets of more than two classes, and what a thousand classes cost: two questions about
+calibrating many classes.
 
-    python -m benchmarks.many_classes FOLDER [--draws 3] [--jobs 2] [-o benchmarks/results/many-classes.json]
+    python -m benchmarks.many_classes FOLDER [--draws 3] [--jobs 2] [-o
+    benchmarks/results/many-classes.json]
 
-*Offsets*: every .npz with `logits` and `labels` in the folder, as it is and long-tailed (`quality.variants`: the last
-class keeps one row in twenty, in the rows to fit and in those to measure alike, so the classifier's offsets are wrong).
-Temperature scaling, the default base, `VectorScaling(penalty="offsets")` and `AutoCalibrator` on the same rows: log
-loss of up to 8,000 other rows, whether the marginal check fails there, CPU seconds of the fit.
+*Offsets*: every .npz with `logits` and `labels` in the folder, as it is and long-tailed
+(`quality.variants`: the last class keeps one row in twenty, in the rows to fit and in those to
+measure alike, so the classifier's offsets are wrong). Temperature scaling, the default base,
+`VectorScaling(penalty="offsets")` and `AutoCalibrator` on the same rows: log loss of up to 8,000
+other rows, whether the marginal check fails there, CPU seconds of the fit.
 
-*Thousand*: made logits of 1,000 classes, each with an offset of standard deviation ½ that the classifier does not know;
-`AutoCalibrator` on 1,000 and on 5,000 rows, five draws of each.
+*Thousand*: made logits of 1,000 classes, each with an offset of standard deviation ½ that the
+classifier does not know; `AutoCalibrator` on 1,000 and on 5,000 rows, five draws of each.
 """
 
 from __future__ import annotations
@@ -92,7 +95,9 @@ def made(n: int, draw: int) -> dict[str, Any]:
 
 
 def offsets(result: dict[str, Any]) -> list[str]:
-    """The table of docs/calibrators-affine.md: means over the sets, and how often the marginal check fails."""
+    """The table of docs/calibrators-affine.md: means over the sets, and how often the marginal
+    check fails.
+    """
     lines = []
     for name, variant, n in product(KINDS, ("plain", "long-tailed"), SIZES):
         own = [row for row in result["offsets"] if (row["variant"], row["n"]) == (variant, n)]
@@ -100,21 +105,30 @@ def offsets(result: dict[str, Any]) -> list[str]:
         if own:
             cells = []
             for method in METHODS:
-                loss, failed = (np.mean([row[method][key] for row in own]) for key in ("nll", "fails"))
+                loss, failed = (
+                    np.mean([row[method][key] for row in own]) for key in ("nll", "fails")
+                )
                 cells.append(f"{number(float(loss))} ({100 * failed:.0f}%)")
-            seconds = [f"{np.mean([row[method]['seconds'] for row in own]):.2g}" for method in ("offsets", "auto")]
+            seconds = [
+                f"{np.mean([row[method]['seconds'] for row in own]):.2g}"
+                for method in ("offsets", "auto")
+            ]
             lines.append([f"{KINDS[name]}, {variant}", f"{n:,}", *cells, *seconds])
     head = ["rows", "n", *(f"`{name}`" for name in METHODS), "s: `offsets`", "`auto`"]
     return markdown(head, lines)
 
 
 def thousand(result: dict[str, Any]) -> list[str]:
-    """The table of docs/quality.md: seconds of each draw, and log loss beside temperature scaling's."""
+    """The table of docs/quality.md: seconds of each draw, and log loss beside temperature
+    scaling's.
+    """
     lines = []
     for n in MADE_SIZES:
         own = [row for row in result["thousand"] if row["n"] == n]
         seconds = [row["auto"]["seconds"] for row in own]
-        losses = {name: np.array([row[name]["nll"] for row in own]) for name in ("auto", "temperature")}
+        losses = {
+            name: np.array([row[name]["nll"] for row in own]) for name in ("auto", "temperature")
+        }
         gap = losses["auto"] - losses["temperature"]
         error = float(gap.std(ddof=1) / len(own) ** 0.5)
         cells = [number(float(losses[name].mean())) for name in losses]
@@ -129,14 +143,21 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, default=Path("benchmarks/results/many-classes.json"))
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("benchmarks/results/many-classes.json")
+    )
     options = parser.parse_args()
-    of_thousand = list(in_order(made, product(reversed(MADE_SIZES), range(MADE_DRAWS)), options.jobs))
+    of_thousand = list(
+        in_order(made, product(reversed(MADE_SIZES), range(MADE_DRAWS)), options.jobs)
+    )
     tasks = product(sorted(options.folder.glob("*.npz")), ("plain", "long-tailed"), reversed(SIZES))
-    found = in_order(real, ((*task, draw) for task in tasks for draw in range(options.draws)), options.jobs)
+    found = in_order(
+        real, ((*task, draw) for task in tasks for draw in range(options.draws)), options.jobs
+    )
     parts = {"offsets": [row for row in found if row is not None], "thousand": of_thousand}
     text = ",\n".join(
-        f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]" for name, rows in parts.items()
+        f' "{name}": [\n  ' + ",\n  ".join(map(json.dumps, rows)) + "\n ]"
+        for name, rows in parts.items()
     )
     options.output.write_text("{\n" + text + "\n}\n", encoding="utf-8")
 

@@ -1,26 +1,31 @@
-"""Alarms over 100,000 rows: how often they are false, how long they take; accuracy without labels, and its error bar.
+"""Alarms over 100,000 rows: how often they are false, how long they take; accuracy without labels,
+and its error bar.
 
-    python -m benchmarks.monitor --data FOLDER [--replays 300] [--mapie PYTHON] [--out benchmarks/results/monitor.json]
+    python -m benchmarks.monitor --data FOLDER [--replays 300] [--mapie PYTHON] [--out
+    benchmarks/results/monitor.json]
 
-**False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy 97%), and watches
-10^5 rows from the same source, all labelled, looking after every row. *law*: scores are uniform and a row is right with
-probability c(score), which is its confidence; the least favourable variants have errors exactly at the limit, and
-confidence off by exactly the tolerance. *Real sets*: the rows of a file are the source, drawn with replacement, gates
-are fitted on 500 and on 5,000 of them with the default base and with a temperature, under "at most 10% of the right
-answers are rejected"; alarms on a promise that the source itself breaks are no false ones. *dropped*: how often 10,000
-rows of which a twentieth became wrong raise the calibration alarm. *Cross-fitted*: `cv=5` on 300 rows. *By outcome*:
-labels of wrong answers come at once, the others 1,000 rows later, with a horizon of 1,500 rows and without.
+**False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy
+97%), and watches 10^5 rows from the same source, all labelled, looking after every row. *law*:
+scores are uniform and a row is right with probability c(score), which is its confidence; the least
+favourable variants have errors exactly at the limit, and confidence off by exactly the tolerance.
+*Real sets*: the rows of a file are the source, drawn with replacement, gates are fitted on 500 and
+on 5,000 of them with the default base and with a temperature, under "at most 10% of the right
+answers are rejected"; alarms on a promise that the source itself breaks are no false ones.
+*dropped*: how often 10,000 rows of which a twentieth became wrong raise the calibration alarm.
+*Cross-fitted*: `cv=5` on 300 rows. *By outcome*: labels of wrong answers come at once, the others
+1,000 rows later, with a horizon of 1,500 rows and without.
 
-**Delay.** Labelled, accepted rows, right with probability 97.5% under a promise of 97%, until the accuracy drops by 1,
-2 or 5 points: at once, or after 20,000 rows. Rows from the drop to the alarm, at δ = 5%: this monitor; the same with
-one plug-in rate over all rows (what it was before); windows of 500 and 2,000 rows, each tested exactly at 5%, or at 5%
-shared by all windows of 10^5 rows; MAPIE's RiskMonitoring with the threshold at 3% (its bound is computed on a grid of
-its intrinsic time by MAPIE itself, in the interpreter that --mapie names, and interpolated; one stream is checked
+**Delay.** Labelled, accepted rows, right with probability 97.5% under a promise of 97%, until the
+accuracy drops by 1, 2 or 5 points: at once, or after 20,000 rows. Rows from the drop to the alarm,
+at δ = 5%: this monitor; the same with one plug-in rate over all rows (what it was before); windows
+of 500 and 2,000 rows, each tested exactly at 5%, or at 5% shared by all windows of 10^5 rows;
+MAPIE's RiskMonitoring with the threshold at 3% (its bound is computed on a grid of its intrinsic
+time by MAPIE itself, in the interpreter that --mapie names, and interpolated; one stream is checked
 against its `update`).
 
-**Estimates.** Gates are fitted on draws of each file, and the accuracy of their accepted rows is estimated on other
-rows without labels: how often the 95% error bar holds the truth; the same where the new rows come mostly from the
-classes that the classifier is worst at.
+**Estimates.** Gates are fitted on draws of each file, and the accuracy of their accepted rows is
+estimated on other rows without labels: how often the 95% error bar holds the truth; the same where
+the new rows come mostly from the classes that the classifier is worst at.
 """
 
 from __future__ import annotations
@@ -62,7 +67,7 @@ def confidence_of(score: np.ndarray) -> np.ndarray:
     return 1.0 - 0.5 * score**6
 
 
-# ── false alarms ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── false alarms ──────────────────────────────────────────────────────────────────────────────────
 
 
 def watched(alarms: Alarms, score, accept, correct, confidence) -> dict[str, bool]:
@@ -98,24 +103,40 @@ def replay_worst(random: np.random.Generator) -> dict[str, Any]:
     return {"promise": promise.alarm, "calibration": calibration.alarm}
 
 
-def replay_real(logits, labels, random: np.random.Generator, base: str, size: int) -> dict[str, Any]:
-    """One replay on the rows of a file: alarms on a stream of the same source, and on one with a twentieth wrong."""
+def replay_real(
+    logits, labels, random: np.random.Generator, base: str, size: int
+) -> dict[str, Any]:
+    """One replay on the rows of a file: alarms on a stream of the same source, and on one with a
+    twentieth wrong.
+    """
     drawn = random.integers(len(labels), size=size)
     calibrator = None if base == "default" else mc.TemperatureScaling()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows that repeat, as they are drawn
-        gate = mc.MetaCal(mc.MaxMiscoverage(ALPHA), calibrator=calibrator).fit(logits[drawn], labels[drawn]).gate_
+        gate = (
+            mc.MetaCal(mc.MaxMiscoverage(ALPHA), calibrator=calibrator)
+            .fit(logits[drawn], labels[drawn])
+            .gate_
+        )
     found = gate.decide(mc.Rows(logits))
     correct, accept = found.top == labels, found.accept
     sure = np.asarray(found.confidence, dtype=np.float64)
     new = random.integers(len(labels), size=ROWS)
     raised = watched(
-        Alarms.of(gate.certificate, gate.profile, DELTA), found.score[new], accept[new], correct[new], sure[new]
+        Alarms.of(gate.certificate, gate.profile, DELTA),
+        found.score[new],
+        accept[new],
+        correct[new],
+        sure[new],
     )
     worse, some = correct[new] & (random.random(ROWS) > DROP), slice(0, DROPPED)
     alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
     alarms.labelled(accept[new][some], worse[some], sure[new][some])
-    return {**raised, "broken": (~accept[correct]).mean() > ALPHA, "dropped": "calibration" in alarms.raised}
+    return {
+        **raised,
+        "broken": (~accept[correct]).mean() > ALPHA,
+        "dropped": "calibration" in alarms.raised,
+    }
 
 
 def replay_cross_fitted(random: np.random.Generator) -> dict[str, Any]:
@@ -130,13 +151,18 @@ def replay_cross_fitted(random: np.random.Generator) -> dict[str, Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        clf = mc.CalibratedClassifier(LogisticRegression(max_iter=200), mc.MaxMiscoverage(ALPHA), cv=5).fit(*drawn(300))
+        clf = mc.CalibratedClassifier(
+            LogisticRegression(max_iter=200), mc.MaxMiscoverage(ALPHA), cv=5
+        ).fit(*drawn(300))
     gate, (X, y) = clf.gate_.gate_, drawn(ROWS)
     found = gate.decide(mc.Rows(clf.logits(X)))
     correct, sure = found.top == y, np.asarray(found.confidence, dtype=np.float64)
     alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
     raised = watched(alarms, found.score, found.accept, correct, sure)
-    return {**{name: raised[name] for name in ("promise",)}, "broken": (~found.accept[correct]).mean() > ALPHA}
+    return {
+        **{name: raised[name] for name in ("promise",)},
+        "broken": (~found.accept[correct]).mean() > ALPHA,
+    }
 
 
 def replay_by_outcome(logits, labels, random: np.random.Generator, horizon: int) -> dict[str, Any]:
@@ -152,28 +178,39 @@ def replay_by_outcome(logits, labels, random: np.random.Generator, horizon: int)
         batch = np.arange(start, start + 500)
         watch.update(logits[new[batch]], ids=batch.tolist())
         late = batch - 1000
-        for came in (batch[~right[new[batch]]], late[(late >= 0) & right[new[np.maximum(late, 0)]]]):
+        for came in (
+            batch[~right[new[batch]]],
+            late[(late >= 0) & right[new[np.maximum(late, 0)]]],
+        ):
             watch.label(came.tolist(), labels[new[came]])
     return {"promise": "promise" in watch.raised, "broken": right[accept].mean() < BETA}
 
 
 def rates(replays: list[dict[str, Any]]) -> dict[str, Any]:
-    """How often each alarm was raised, and any of them, where the source itself keeps the promise."""
+    """How often each alarm was raised, and any of them, where the source itself keeps the
+    promise.
+    """
     kept = [r for r in replays if not r.get("broken", False)]
     told = {name: sum(r[name] for r in kept) for name in NAMES if name in replays[0]}
     found = {"replays": len(replays), "kept": len(kept), "raised": told}
     found["any"] = sum(any(r[name] for name in told) for r in kept)
-    return found | ({"dropped": sum(r["dropped"] for r in replays)} if "dropped" in replays[0] else {})
+    return found | (
+        {"dropped": sum(r["dropped"] for r in replays)} if "dropped" in replays[0] else {}
+    )
 
 
-def many(replay: Callable[..., dict[str, Any]], replays: int, jobs: int, seed: list[int], *given: Any) -> list[Any]:
+def many(
+    replay: Callable[..., dict[str, Any]], replays: int, jobs: int, seed: list[int], *given: Any
+) -> list[Any]:
     """Replays with seeds of their own, in so many processes."""
     seeds = [np.random.default_rng([*seed, number]) for number in range(replays)]
     with ProcessPoolExecutor(jobs) as pool:
         return list(pool.map(partial(_replayed, replay, given), seeds))
 
 
-def _replayed(replay: Callable[..., Any], given: tuple[Any, ...], random: np.random.Generator) -> Any:
+def _replayed(
+    replay: Callable[..., Any], given: tuple[Any, ...], random: np.random.Generator
+) -> Any:
     if given and isinstance(given[0], str):
         with np.load(given[0]) as file:
             given = (file["logits"], file["labels"], random, *given[1:])
@@ -181,7 +218,7 @@ def _replayed(replay: Callable[..., Any], given: tuple[Any, ...], random: np.ran
     return replay(random)
 
 
-# ── delay ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── delay ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def ours(errors: np.ndarray) -> float:
@@ -195,7 +232,9 @@ def one_rate(errors: np.ndarray) -> float:
     """The likelihood ratio with one plug-in rate over all rows."""
     limit = 1.0 - BETA
     before = np.cumsum(errors) - errors
-    rate = np.clip((before + 2.0) / (np.arange(len(errors)) + 1.0 / limit), limit, 0.5 * (1.0 + limit))
+    rate = np.clip(
+        (before + 2.0) / (np.arange(len(errors)) + 1.0 / limit), limit, 0.5 * (1.0 + limit)
+    )
     gain = np.where(errors == 1.0, np.log(rate / limit), np.log1p(-rate) - math.log1p(-limit))
     return first(np.cumsum(gain) >= -math.log(DELTA))
 
@@ -208,19 +247,19 @@ def windows(errors: np.ndarray, size: int, *, shared: bool) -> float:
 
 
 def mapie_bounds(python: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """MAPIE's boundary on a grid of intrinsic time, and how far interpolation is from its own `update`."""
+    """MAPIE's boundary on a grid of intrinsic time, and how far interpolation is from its own
+    `update`.
+    """
     code = (
-        "import json, sys, numpy as np, warnings; warnings.simplefilter('ignore')\n"
-        "from mapie.exchangeability_testing import RiskMonitoring\n"
-        "from mapie.exchangeability_testing.bounds import GammaExponentialMixtureBound\n"
-        "a = 0.05 / 2\n"
-        "b = GammaExponentialMixtureBound(v_opt=1, c=1, alpha_opt=a / 2)\n"
-        "v = np.geomspace(0.05, 20000, 300)\n"
-        "y = (np.random.default_rng(0).random(1500) < 0.08).astype(int)\n"
-        "m = RiskMonitoring(risk='accuracy', test_level=0.05, threshold=0.03, warn=False)\n"
-        "m.update(np.ones(1500, int), 1 - y)\n"
-        "print(json.dumps([v.tolist(), [b(v=float(x), alpha=a / 2) for x in v],"
-        " m.online_risk_sequence_history.tolist(), m.online_risk_lower_bound_sequence_history.tolist()]))\n"
+        "import json, sys, numpy as np, warnings; warnings.simplefilter('ignore')\nfrom"
+        " mapie.exchangeability_testing import RiskMonitoring\nfrom"
+        " mapie.exchangeability_testing.bounds import GammaExponentialMixtureBound\na = 0.05 / 2\nb"
+        " = GammaExponentialMixtureBound(v_opt=1, c=1, alpha_opt=a / 2)\nv = np.geomspace(0.05,"
+        " 20000, 300)\ny = (np.random.default_rng(0).random(1500) < 0.08).astype(int)\nm ="
+        " RiskMonitoring(risk='accuracy', test_level=0.05, threshold=0.03,"
+        " warn=False)\nm.update(np.ones(1500, int), 1 - y)\nprint(json.dumps([v.tolist(),"
+        " [b(v=float(x), alpha=a / 2) for x in v], m.online_risk_sequence_history.tolist(),"
+        " m.online_risk_lower_bound_sequence_history.tolist()]))\n"
     )
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     grid, bound, losses, lower = (np.array(column) for column in json.loads(done.stdout))
@@ -243,8 +282,12 @@ def first(reached: np.ndarray) -> float:
     return float(at[0] + 1) if len(at) else math.inf
 
 
-def delays(replays: int, mapie: tuple[np.ndarray, np.ndarray, float] | None, seed: int) -> list[dict[str, Any]]:
-    """Rows from the drop to the alarm: median and 90% quantile over replays, and false alarms before it."""
+def delays(
+    replays: int, mapie: tuple[np.ndarray, np.ndarray, float] | None, seed: int
+) -> list[dict[str, Any]]:
+    """Rows from the drop to the alarm: median and 90% quantile over replays, and false alarms
+    before it.
+    """
     rules = {"this monitor": ours, "one rate over all rows": one_rate}
     for size in WINDOWS:
         rules[f"window {size}, 5% each"] = lambda e, s=size: windows(e, s, shared=False)
@@ -266,7 +309,9 @@ def delays(replays: int, mapie: tuple[np.ndarray, np.ndarray, float] | None, see
                     if at > start:
                         rows[name].append(at - start)
             for name, told in rows.items():
-                low, high = np.quantile(told, [0.5, 0.9], method="higher") if told else (math.inf, math.inf)
+                low, high = (
+                    np.quantile(told, [0.5, 0.9], method="higher") if told else (math.inf, math.inf)
+                )
                 found.append({
                     "start": start, "drop": drop, "rule": name, "median": _plain(low), "q90": _plain(high),
                     "early": early[name], "missed": sum(math.isinf(x) for x in told), "replays": replays,
@@ -294,11 +339,13 @@ def _plain(value: float) -> float | None:
     return None if math.isinf(value) else float(value)
 
 
-# ── estimates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── estimates ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def estimates(logits, labels, replays: int, seed: int) -> list[dict[str, Any]]:
-    """How often the error bar holds the accuracy of the accepted rows, on new rows and on shifted ones."""
+    """How often the error bar holds the accuracy of the accepted rows, on new rows and on shifted
+    ones.
+    """
     found = []
     for size in (1000, 5000):
         for n_new in (1000, 5000):
@@ -329,7 +376,9 @@ def estimates(logits, labels, replays: int, seed: int) -> list[dict[str, Any]]:
 
 
 def bar(cal, logits, labels) -> tuple[bool, float, float]:
-    """Whether the bar holds the truth, its half width, and how far the estimate lies above the truth."""
+    """Whether the bar holds the truth, its half width, and how far the estimate lies above the
+    truth.
+    """
     told = mc.estimate_accuracy(cal, logits)
     truth = float((logits.argmax(axis=1) == labels)[cal.accepts(logits)].mean())
     return told.low <= truth <= told.high, (told.high - told.low) / 2, told.accuracy - truth
@@ -341,7 +390,9 @@ def same_source(result: dict[str, Any], only: list[str], sets: list[str], given:
         if name in only:
             result[name] = rates(many(replay, given.replays, given.jobs, [given.seed, len(name)]))
     if "cross" in only:
-        result["cross"] = rates(many(replay_cross_fitted, given.replays, given.jobs, [given.seed, 3]))
+        result["cross"] = rates(
+            many(replay_cross_fitted, given.replays, given.jobs, [given.seed, 3])
+        )
     if "real" in only:
         result["real"] = {}
         for number, name in enumerate(sets):
@@ -349,18 +400,24 @@ def same_source(result: dict[str, Any], only: list[str], sets: list[str], given:
                 for size in SIZES:
                     seed = [given.seed, number, len(base), size]
                     file = str(given.data / f"{name}.npz")
-                    drawn = many(replay_real, given.real_replays, given.jobs, seed, file, base, size)
+                    drawn = many(
+                        replay_real, given.real_replays, given.jobs, seed, file, base, size
+                    )
                     result["real"][f"{name}, {base} base, {size:,} rows"] = rates(drawn)
     if "outcome" in only and sets:
         for words, horizon in (("a horizon", 1500), ("as they come", 0)):
             file = str(given.data / f"{sets[0]}.npz")
-            drawn = many(replay_by_outcome, given.real_replays, given.jobs, [given.seed, 5], file, horizon)
+            drawn = many(
+                replay_by_outcome, given.real_replays, given.jobs, [given.seed, 5], file, horizon
+            )
             result.setdefault("outcome", {})[words] = rates(drawn)
 
 
 def main() -> None:
     """Run the parts asked for, write one file."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--data", type=Path, default=None)
     options.add_argument("--sets", default="cifar10_resnet110,cifar100_wrn32,langid176_sentences")
     options.add_argument("--replays", type=int, default=300)
@@ -370,7 +427,9 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1)
     parts = "law,worst,boundary,delay,real,cross,outcome,estimates"
     options.add_argument("--only", default=parts, help="parts to run")
-    options.add_argument("--out", type=Path, default=None, help="parts that are not run stay as they are in it")
+    options.add_argument(
+        "--out", type=Path, default=None, help="parts that are not run stay as they are in it"
+    )
     given = options.parse_args()
     begun, only = time.time(), given.only.split(",")
     mapie = None if given.mapie is None else mapie_bounds(given.mapie)
@@ -386,13 +445,22 @@ def main() -> None:
     sets = given.sets.split(",") if given.data is not None else []
     same_source(result, only, sets, given)
     if "boundary" in only:
-        result["boundary"] = {"replays": given.replays, **boundary_alarms(given.replays, mapie, given.seed)}
+        result["boundary"] = {
+            "replays": given.replays,
+            **boundary_alarms(given.replays, mapie, given.seed),
+        }
     if "delay" in only:
         result["delay"] = delays(max(100, given.replays // 3), mapie, given.seed)
     for name in sets if "estimates" in only else ():
         with np.load(given.data / f"{name}.npz") as file:
-            result["estimates"][name] = estimates(file["logits"], file["labels"], given.real_replays, given.seed)
-    print(json.dumps({name: result.get(name) for name in only}), f"{time.time() - begun:.0f} s", flush=True)
+            result["estimates"][name] = estimates(
+                file["logits"], file["labels"], given.real_replays, given.seed
+            )
+    print(
+        json.dumps({name: result.get(name) for name in only}),
+        f"{time.time() - begun:.0f} s",
+        flush=True,
+    )
     if given.out is not None:
         given.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -1,7 +1,9 @@
-"""Thousands of simulated histories of `metacal monitor` (tests/simulation/test_monitor.py): python FILE [FROM] [TO].
+"""Thousands of simulated histories of `metacal monitor` (tests/simulation/test_monitor.py): python
+FILE [FROM] [TO].
 
-Each has a log that is written in pieces, rotated and cut off, a disk that tears, fills and forgets, and processes that
-are killed; what must hold is checked at its end. A history that breaks a law is named by its seed.
+Each has a log that is written in pieces, rotated and cut off, a disk that tears, fills and forgets,
+and processes that are killed; what must hold is checked at its end. A history that breaks a law is
+named by its seed.
 """
 
 from __future__ import annotations
@@ -31,8 +33,9 @@ def main(first: int = 0, last: int = 10_000) -> int:
         gaps += history.watch.gaps > 0
         whole += not history.folder.destroyed
     print(
-        f"{last - first:,} histories, {deaths:,} processes killed, {whole:,} without destroyed lines, {gaps:,} with a "
-        f"gap that was said; {len(broken)} broken {broken[:20]}; {time.time() - began:.0f} s"
+        f"{last - first:,} histories, {deaths:,} processes killed, {whole:,} without destroyed"
+        f" lines, {gaps:,} with a gap that was said; {len(broken)} broken {broken[:20]};"
+        f" {time.time() - began:.0f} s"
     )
     return bool(broken)
 

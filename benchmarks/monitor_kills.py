@@ -1,7 +1,9 @@
-"""`metacal monitor`, the real command, killed (-9) at random moments while a log grows and rotates: python FILE [N].
+"""`metacal monitor`, the real command, killed (-9) at random moments while a log grows and rotates:
+python FILE [N].
 
-Of N kills a quarter are of a monitor that reads standard input, which cannot be read again: there what had been shown
-must be in the state. Of a file every row must be counted once, with the same evidence as without any kill.
+Of N kills a quarter are of a monitor that reads standard input, which cannot be read again: there
+what had been shown must be in the state. Of a file every row must be counted once, with the same
+evidence as without any kill.
 """
 
 from __future__ import annotations
@@ -58,7 +60,11 @@ def close(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
     if isinstance(one, list):
         return len(one) == len(other) and all(map(close, one, other))
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) if isinstance(one, float) else one == other
+    return (
+        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        if isinstance(one, float)
+        else one == other
+    )
 
 
 def of_a_file(folder: Path, kills: int, rng: random.Random) -> None:
@@ -79,13 +85,33 @@ def of_a_file(folder: Path, kills: int, rng: random.Random) -> None:
         process.kill()
         process.wait()
     log.touch()
-    call = [sys.executable, "-m", "metacal", "monitor", str(cal), str(log), "--state", str(state), "--json", "-q"]
+    call = [
+        sys.executable,
+        "-m",
+        "metacal",
+        "monitor",
+        str(cal),
+        str(log),
+        "--state",
+        str(state),
+        "--json",
+        "-q",
+    ]
     found = json.loads(subprocess.run(call, capture_output=True, check=False).stdout)
     gate = mc.load_gate(cal)
     (folder / "whole.jsonl").write_text(whole)
-    calm = [*call[:5], str(folder / "whole.jsonl"), "--state", str(folder / "calm.journal"), "--json", "-q"]
+    calm = [
+        *call[:5],
+        str(folder / "whole.jsonl"),
+        "--state",
+        str(folder / "calm.journal"),
+        "--json",
+        "-q",
+    ]
     want = json.loads(subprocess.run(calm, capture_output=True, check=False).stdout)
-    one, other = (describe_watch(mc.load_watch(path, gate)) for path in (state, folder / "calm.journal"))
+    one, other = (
+        describe_watch(mc.load_watch(path, gate)) for path in (state, folder / "calm.journal")
+    )
     one.update(first={}), other.update(first={})
     aside = len((folder / "s.quarantine.jsonl").read_text().splitlines())
     print(f"file: {kills} kills, {n - 1:,} lines, {found['rows']:,} rows counted of {want['rows']:,}, "
@@ -119,7 +145,8 @@ def of_a_pipe(folder: Path, kills: int, rng: random.Random) -> None:
             shown_in_all += shown is not None
             assert kept.counts.labelled + len(kept.waiting) == kept.counts.rows
     print(
-        f"pipe: {kills} kills, {n - 1:,} lines sent; of {shown_in_all} that had shown a count, {lost} lost some of it"
+        f"pipe: {kills} kills, {n - 1:,} lines sent; of {shown_in_all} that had shown a count,"
+        f" {lost} lost some of it"
     )
     assert not lost
 
@@ -130,7 +157,8 @@ def main(kills: int = 200) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         mc.save(
-            mc.TemperatureScaling().fit(draws.normal(size=(200, 3)), draws.integers(0, 3, 200)), folder / "cal.json"
+            mc.TemperatureScaling().fit(draws.normal(size=(200, 3)), draws.integers(0, 3, 200)),
+            folder / "cal.json",
         )
         of_a_file(folder, kills - kills // 4, rng)
         of_a_pipe(folder, kills // 4, rng)

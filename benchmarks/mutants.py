@@ -1,13 +1,14 @@
 """Change one operator or number of the source at a time, and ask whether the tests notice.
 
-    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=      # which test runs which line
-    python benchmarks/mutants.py --contexts .coverage
+    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=      # which
+    test runs which line python benchmarks/mutants.py --contexts .coverage
 
-Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
-`gate/` that no message holds. A mutant is tried on the tests that run its line until one fails: those of
-`pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` of CPU each. One
-whose line no test runs is not tried: it lives. In the end every test that killed one is run on the source as it is,
-where it must pass. Results go to benchmarks/results/mutants.json.
+Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of
+`promises/` and `gate/` that no message holds. A mutant is tried on the tests that run its line
+until one fails: those of `pytest -m "not slow"` first, then the slow ones, the shortest of each
+first; `--seconds` of CPU each. One whose line no test runs is not tried: it lives. In the end every
+test that killed one is run on the source as it is, where it must pass. Results go to
+benchmarks/results/mutants.json.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ OTHER = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: in `file` (below src/metacal), from byte `start` to `end` of `line`, `old` becomes `new`."""
+    """One change: in `file` (below src/metacal), from byte `start` to `end` of `line`, `old`
+    becomes `new`.
+    """
 
     file: str
     line: int
@@ -75,7 +78,9 @@ class Mutant:
         return b"".join(lines)
 
 
-def operator_between(left: ast.expr, right: ast.expr, old: str, lines: list[bytes]) -> tuple[int, int, int] | None:
+def operator_between(
+    left: ast.expr, right: ast.expr, old: str, lines: list[bytes]
+) -> tuple[int, int, int] | None:
     """Line, start and end of the operator between two operands on one line."""
     line, start = left.end_lineno, left.end_col_offset
     if line is None or start is None or right.lineno != line:
@@ -86,7 +91,9 @@ def operator_between(left: ast.expr, right: ast.expr, old: str, lines: list[byte
 
 
 def is_text(node: ast.expr) -> bool:
-    """Whether an operand of + is plainly a string or a tuple, where - would be no mutant but nonsense."""
+    """Whether an operand of + is plainly a string or a tuple, where - would be no mutant but
+    nonsense.
+    """
     return isinstance(node, ast.JoinedStr | ast.Tuple | ast.List) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
@@ -113,7 +120,11 @@ def mutants_of(file: str, text: bytes) -> Iterator[Mutant]:
             old, new = OTHER.get(type(op), ("", ""))
             if old and (place := operator_between(left, right, old, lines)):
                 yield Mutant(file, *place, old, new)
-        if isinstance(node, ast.Constant) and (change := changed_number(node.value)) and node.end_col_offset:
+        if (
+            isinstance(node, ast.Constant)
+            and (change := changed_number(node.value))
+            and node.end_col_offset
+        ):
             old = lines[node.lineno - 1][node.col_offset : node.end_col_offset].decode()
             yield Mutant(file, node.lineno, node.col_offset, node.end_col_offset, old, change)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -139,11 +150,15 @@ def drawn(n: int, seed: int) -> list[Mutant]:
         for path in sorted((ROOT / "src" / "metacal" / room).glob("*.py"))
         for mutant in mutants_of(f"{room}/{path.name}", path.read_bytes())
     ]
-    return random.Random(seed).sample(sorted(set(known), key=lambda m: (m.file, m.line, m.start, m.new)), n)
+    return random.Random(seed).sample(
+        sorted(set(known), key=lambda m: (m.file, m.line, m.start, m.new)), n
+    )
 
 
 def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
-    """The tests that run each line, out of coverage.py's data; of a line run by importing, those that run the file."""
+    """The tests that run each line, out of coverage.py's data; of a line run by importing, those
+    that run the file.
+    """
     from coverage import CoverageData
 
     data = CoverageData(str(path))
@@ -151,7 +166,10 @@ def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
     tests: dict[tuple[str, int], set[str]] = {}
     for file in data.measured_files():
         name = "/".join(Path(file).parts[-2:])
-        lines = {n: {each.rsplit("|", 1)[0] for each in by if each} for n, by in data.contexts_by_lineno(file).items()}
+        lines = {
+            n: {each.rsplit("|", 1)[0] for each in by if each}
+            for n, by in data.contexts_by_lineno(file).items()
+        }
         whole = set().union(*lines.values())
         tests |= {(name, line): by or whole for line, by in lines.items()}
     return tests
@@ -159,7 +177,9 @@ def tests_by_line(path: Path) -> dict[tuple[str, int], set[str]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant: killed by a `fast` test or a `slow` one; `lived`, `no test` or `out of time`."""
+    """What became of a mutant: killed by a `fast` test or a `slow` one; `lived`, `no test` or `out
+    of time`.
+    """
 
     verdict: str
     by: str
@@ -168,7 +188,9 @@ class Outcome:
 
 
 class Chosen:
-    """A pytest plugin: the wanted tests of those collected, fast before slow; notes the first that fails."""
+    """A pytest plugin: the wanted tests of those collected, fast before slow; notes the first that
+    fails.
+    """
 
     def __init__(self, wanted: list[str], slow: bool) -> None:
         self.order = {test: k for k, test in enumerate(wanted)}
@@ -178,8 +200,14 @@ class Chosen:
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         """Keep and sort."""
         self.marked = {item.nodeid for item in items if item.get_closest_marker("slow")}
-        kept = (item for item in items if item.nodeid in self.order and (self.slow or item.nodeid not in self.marked))
-        items[:] = sorted(kept, key=lambda item: (item.nodeid in self.marked, self.order[item.nodeid]))
+        kept = (
+            item
+            for item in items
+            if item.nodeid in self.order and (self.slow or item.nodeid not in self.marked)
+        )
+        items[:] = sorted(
+            kept, key=lambda item: (item.nodeid in self.marked, self.order[item.nodeid])
+        )
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """Count, and note a failure."""
@@ -193,7 +221,9 @@ class Chosen:
 
 
 def child(tests: list[str], slow: bool, folder: Path, pipe: Any, seconds: int) -> None:
-    """In a process of its own: run the tests against the copy of the source, and send what came of it."""
+    """In a process of its own: run the tests against the copy of the source, and send what came of
+    it.
+    """
     import pytest
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
@@ -206,16 +236,31 @@ def child(tests: list[str], slow: bool, folder: Path, pipe: Any, seconds: int) -
     sys.dont_write_bytecode = True
     plugin = Chosen(tests, slow)
     files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-    options = ["-x", "-q", "-n0", "-p", "no:randomly", "-p", "no:cacheprovider", f"--basetemp={folder / 'tmp'}"]
+    options = [
+        "-x",
+        "-q",
+        "-n0",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        f"--basetemp={folder / 'tmp'}",
+    ]
     code = pytest.main([*options, *files], plugins=[plugin])
     failed = plugin.failed or ("collection" if code in (2, 3, 4) else "")
     pipe.send((failed, failed in plugin.marked, plugin.ran))
 
 
-def called(tests: list[str], slow: bool, folder: Path, seconds: int) -> tuple[str, bool, list[str]] | None:
-    """The first of the tests that fails, whether it is slow, and those that ran; None when time is up."""
+def called(
+    tests: list[str], slow: bool, folder: Path, seconds: int
+) -> tuple[str, bool, list[str]] | None:
+    """The first of the tests that fails, whether it is slow, and those that ran; None when time is
+    up.
+    """
     ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=child, args=(tests, slow, folder, theirs, seconds))
+    process = multiprocessing.get_context("fork").Process(
+        target=child, args=(tests, slow, folder, theirs, seconds)
+    )
     process.start()
     theirs.close()
     answer: tuple[str, bool, list[str]] | None = None
@@ -240,7 +285,10 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, limit: int) -> Outcome
         compiled.unlink()
     start, ran, verdict, failed = time.monotonic(), list[str](), "lived" if tests else "no test", ""
     try:
-        for slow in (False, True):  # a few of the fast first: to collect them all takes longer than most mutants live
+        for slow in (
+            False,
+            True,
+        ):  # a few of the fast first: to collect them all takes longer than most mutants live
             some = tests if slow else tests[:FIRST]
             left = [test for test in some if test not in ran]
             answer = called(left, slow, folder, limit) if left else ("", False, [])
@@ -257,51 +305,95 @@ def tried(mutant: Mutant, tests: list[str], folder: Path, limit: int) -> Outcome
 
 
 def prepared(folder: Path) -> None:
-    """A copy of source and tests, for the source to change; and what every child would import, imported once."""
-    for name, value in (("SCIPY_ARRAY_API", "1"), ("OPENBLAS_NUM_THREADS", "1"), ("OMP_NUM_THREADS", "1")):
+    """A copy of source and tests, for the source to change; and what every child would import,
+    imported once.
+    """
+    for name, value in (
+        ("SCIPY_ARRAY_API", "1"),
+        ("OPENBLAS_NUM_THREADS", "1"),
+        ("OMP_NUM_THREADS", "1"),
+    ):
         os.environ.setdefault(name, value)
     os.environ.setdefault("METACAL_DATA", str(ROOT.parent / "shared" / "data"))
     for name in ("src", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
     for path in ROOT.iterdir():
         if path.name not in ("src", "tests", ".git"):
             (folder / path.name).symlink_to(path)
     compileall.compile_dir(folder / "src", quiet=2)
-    for name in ("numpy", "scipy.stats", "scipy.optimize", "scipy.special", "sklearn.linear_model", "click.testing"):
+    for name in (
+        "numpy",
+        "scipy.stats",
+        "scipy.optimize",
+        "scipy.special",
+        "sklearn.linear_model",
+        "click.testing",
+    ):
         importlib.import_module(name)
-    for name in ("hypothesis.strategies", "hypothesis.extra.numpy", "pandas", "_pytest.assertion.rewrite"):
+    for name in (
+        "hypothesis.strategies",
+        "hypothesis.extra.numpy",
+        "pandas",
+        "_pytest.assertion.rewrite",
+    ):
         importlib.import_module(name)
 
 
 def main() -> None:
     """Draw, try, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contexts", type=Path, required=True, help="coverage.py's data, with the tests as contexts")
-    parser.add_argument("--durations", type=Path, help='JSON: {"test": seconds}, for shortest first')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--contexts",
+        type=Path,
+        required=True,
+        help="coverage.py's data, with the tests as contexts",
+    )
+    parser.add_argument(
+        "--durations", type=Path, help='JSON: {"test": seconds}, for shortest first'
+    )
     parser.add_argument("--mutants", type=int, default=150)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=int, default=60, help="of CPU, for the fast tests and again for the slow")
-    parser.add_argument("--resume", action="store_true", help="keep what --out has killed; try the rest")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="of CPU, for the fast tests and again for the slow"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what --out has killed; try the rest"
+    )
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     former = json.loads(options.out.read_text())["mutants"] if options.resume else []
-    done = {(e["file"], e["line"], e["start"], e["new"]): e for e in former if e["verdict"] in ("fast", "slow")}
+    done = {
+        (e["file"], e["line"], e["start"], e["new"]): e
+        for e in former
+        if e["verdict"] in ("fast", "slow")
+    }
     reached = tests_by_line(options.contexts)
     seconds = json.loads(options.durations.read_text()) if options.durations else {}
     tried_so_far: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         prepared(Path(name))
         for mutant in drawn(options.mutants, options.seed):
-            tests = sorted(reached.get((mutant.file, mutant.line), ()), key=lambda test: (seconds.get(test, 9.0), test))
+            tests = sorted(
+                reached.get((mutant.file, mutant.line), ()),
+                key=lambda test: (seconds.get(test, 9.0), test),
+            )
             known = done.get((mutant.file, mutant.line, mutant.start, mutant.new))
-            entry = known or asdict(mutant) | asdict(tried(mutant, tests, Path(name), options.seconds))
+            entry = known or asdict(mutant) | asdict(
+                tried(mutant, tests, Path(name), options.seconds)
+            )
             tried_so_far.append(entry)
             counts = Counter(entry["verdict"] for entry in tried_so_far)
             answer = {"seed": options.seed, "counts": dict(counts), "mutants": tried_so_far}
             options.out.write_text(json.dumps(answer, indent=1) + "\n")
             print(entry, flush=True)
         killers = sorted({entry["by"] for entry in tried_so_far if "::" in entry["by"]})
-        answer["fail without a mutant"] = (called(killers, True, Path(name), 3600) or ("out of time",))[0]
+        answer["fail without a mutant"] = (
+            called(killers, True, Path(name), 3600) or ("out of time",)
+        )[0]
     options.out.write_text(json.dumps(answer, indent=1) + "\n")
     print(answer["counts"], answer["fail without a mutant"])
 

@@ -1,9 +1,10 @@
-"""What `evaluate` and the report cost on 25,000 × 1,000 logits, beside another checkout: processor time, interleaved.
+"""What `evaluate` and the report cost on 25,000 × 1,000 logits, beside another checkout: processor
+time, interleaved.
 
     python -m benchmarks.one_walk OTHER/src [--repeats 5] [-o benchmarks/results/one-walk.json]
 
-Each sample is a process of its own: it fits a gate, warms up on 2,000 rows, then times one call on them all. OTHER is
-the tree to compare with, as it was before.
+Each sample is a process of its own: it fits a gate, warms up on 2,000 rows, then times one call on
+them all. OTHER is the tree to compare with, as it was before.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ print(time.process_time() - begun)
 
 def main() -> None:
     """Measure both trees in turn, and write medians and their ratios."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("other", type=Path)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     trees = {"before": asked.other.resolve(), "after": Path(mc.__file__).resolve().parents[1]}
-    samples: dict[str, dict[str, list[float]]] = {task: {name: [] for name in trees} for task in TASKS}
+    samples: dict[str, dict[str, list[float]]] = {
+        task: {name: [] for name in trees} for task in TASKS
+    }
     with tempfile.TemporaryDirectory() as folder:
         files = [str(Path(folder) / name) for name in ("table.npy", "labels.npy", "report.html")]
         table = np.empty((ROWS + 5000, CLASSES), dtype=np.float32)
@@ -65,7 +70,9 @@ def main() -> None:
                 for name, tree in trees.items():
                     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
                     command = [sys.executable, "-c", _CHILD, *files, str(ROWS), task]
-                    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+                    done = subprocess.run(
+                        command, env=environment, capture_output=True, text=True, check=True
+                    )
                     samples[task][name].append(float(done.stdout))
     found = {
         task: {name: round(statistics.median(values), 3) for name, values in both.items()}
@@ -76,7 +83,9 @@ def main() -> None:
         "classes": CLASSES,
         "repeats": asked.repeats,
         "cpu_seconds": found,
-        "times_less": {task: round(both["before"] / both["after"], 2) for task, both in found.items()},
+        "times_less": {
+            task: round(both["before"] / both["after"], 2) for task, both in found.items()
+        },
         "machine": description(),
         "load_average": load_average(),
     }

@@ -1,4 +1,6 @@
-"""Pack a table of logits as the sets that ship with metacal are; `metacal.datasets.packing` says how, and reads it."""
+"""Pack a table of logits as the sets that ship with metacal are; `metacal.datasets.packing` says
+how, and reads it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ class Packed(NamedTuple):
 
 
 def pack(logits: NDArray[Any]) -> Packed:
-    """Return the two largest logits of each row exactly, and all of them relative to the largest in float16.
+    """Return the two largest logits of each row exactly, and all of them relative to the largest in
+    float16.
 
     Examples
     --------
@@ -38,7 +41,12 @@ def pack(logits: NDArray[Any]) -> Packed:
     others[rows, table.argmax(axis=1)] = -np.inf
     second_class = others.argmax(axis=1)
     below = (table - top[:, np.newaxis]).astype(np.float16)
-    return Packed(top, table[rows, second_class], second_class.astype(np.min_scalar_type(table.shape[1])), below)
+    return Packed(
+        top,
+        table[rows, second_class],
+        second_class.astype(np.min_scalar_type(table.shape[1])),
+        below,
+    )
 
 
 def write_packed(

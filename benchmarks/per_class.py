@@ -1,13 +1,15 @@
-"""Every predicted class at least beta right: coverage and broken classes, beside MAPIE and the oracle.
+"""Every predicted class at least beta right: coverage and broken classes, beside MAPIE and the
+oracle.
 
     python -m benchmarks.per_class --out benchmarks/results/per-class.json
 
-The whole set is the truth; calibration rows are drawn from it with replacement. A rule is broken in a draw when some
-class, accepted at all, is right less than beta of the time. The oracle knows the truth: for each class the largest
-threshold that keeps beta. MAPIE's rows need `pip install mapie==1.6`; without it those that are committed stay: its
-`MultiClassificationLTTController` looks for one threshold on the largest probability that keeps the precision of every
-class (its default grid and Bonferroni-Holm, the fewest abstentions wanted); "a controller a class" is a user's own loop
-over classes, each at delta / K, which is what MAPIE has nearest to a threshold a class.
+The whole set is the truth; calibration rows are drawn from it with replacement. A rule is broken in
+a draw when some class, accepted at all, is right less than beta of the time. The oracle knows the
+truth: for each class the largest threshold that keeps beta. MAPIE's rows need `pip install
+mapie==1.6`; without it those that are committed stay: its `MultiClassificationLTTController` looks
+for one threshold on the largest probability that keeps the precision of every class (its default
+grid and Bonferroni-Holm, the fewest abstentions wanted); "a controller a class" is a user's own
+loop over classes, each at delta / K, which is what MAPIE has nearest to a threshold a class.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ def per_class(**options: object) -> object:
         classes = np.arange(population.n_classes)
         promise = mc.PerClass(mc.MinAccuracy(beta, DELTA), **options)
         top = population.top[rows]
-        sample = Sample.of(population.scores[rows], population.correct[rows], part=top, names=classes.tolist())
+        sample = Sample.of(
+            population.scores[rows], population.correct[rows], part=top, names=classes.tolist()
+        )
         try:
             found = promise.certify(sample)
         except mc.InfeasibleTargetError:
@@ -102,7 +106,9 @@ def mapie_rules() -> dict[str, object]:
     except ImportError:
         return {}
 
-    def controlled(population: Population, rows: np.ndarray, beta: float, classes: list[int], delta: float) -> float:
+    def controlled(
+        population: Population, rows: np.ndarray, beta: float, classes: list[int], delta: float
+    ) -> float:
         controller = MultiClassificationLTTController(
             predict_function=lambda table: table,
             risks=build_precision_ovr(classes),
@@ -126,7 +132,10 @@ def mapie_rules() -> dict[str, object]:
         own = [controlled(population, rows, beta, [k], share) for k in range(population.n_classes)]
         return population.probs.max(axis=1) >= np.array(own)[population.top]
 
-    return {"MAPIE 1.6, one threshold for all classes": for_all, "MAPIE 1.6, a controller a class at delta/K": for_each}
+    return {
+        "MAPIE 1.6, one threshold for all classes": for_all,
+        "MAPIE 1.6, a controller a class at delta/K": for_each,
+    }
 
 
 RULES = {
@@ -166,14 +175,18 @@ def measured(name: str, beta: float, rule: str) -> dict[str, object]:
 
 
 def committed_peers() -> list[dict[str, object]]:
-    """MAPIE's rows of the committed results: nothing of metacal is in them, so they need not be made again."""
+    """MAPIE's rows of the committed results: nothing of metacal is in them, so they need not be
+    made again.
+    """
     rows = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
     return [row for row in rows if row["rule"].startswith("MAPIE")]
 
 
 def main() -> None:
     """Write the results as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
@@ -182,7 +195,10 @@ def main() -> None:
     results = list(in_order(measured, tasks, options.jobs))
     if not peers:
         results += committed_peers()
-    places = {(name, beta): k for k, (name, beta) in enumerate((name, beta) for name in SETS for beta in BETAS)}
+    places = {
+        (name, beta): k
+        for k, (name, beta) in enumerate((name, beta) for name in SETS for beta in BETAS)
+    }
     results.sort(key=lambda row: places[row["set"], row["beta"]])
     options.out.write_text(json.dumps({"results": results}, indent=1) + "\n", encoding="utf-8")
 

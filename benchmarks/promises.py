@@ -2,7 +2,8 @@
 
     python -m benchmarks.promises [--draws 1000] [--jobs 2] [--out benchmarks/results/promises.json]
 
-The 15,000 rows of an embedded set are the truth; calibration sets are drawn from them with replacement (seed 0).
+The 15,000 rows of an embedded set are the truth; calibration sets are drawn from them with
+replacement (seed 0).
 """
 
 from __future__ import annotations
@@ -55,17 +56,23 @@ def simulate(name: str, rule_of: Callable[[int], object], n: int, draws: int) ->
         if s is not None:
             accept = accepts(scores, s)
             right = accept & correct
-            found.append((1 - right.sum() / correct.sum(), right.sum() / accept.sum(), accept.mean()))
+            found.append(
+                (1 - right.sum() / correct.sum(), right.sum() / accept.sum(), accept.mean())
+            )
     return np.array(found)
 
 
 def broken(found: np.ndarray, rule: object) -> float:
     """Share of the fits whose truth misses the target."""
-    return float(np.mean(found[:, 1] < rule.beta if hasattr(rule, "beta") else found[:, 0] > rule.alpha))
+    return float(
+        np.mean(found[:, 1] < rule.beta if hasattr(rule, "beta") else found[:, 0] > rule.alpha)
+    )
 
 
 def after_looking(draws: int) -> dict[str, float]:
-    """How often 97% is missed (CIFAR-10, 1,000 rows): certified, best of eight targets, largest that shows it."""
+    """How often 97% is missed (CIFAR-10, 1,000 rows): certified, best of eight targets, largest
+    that shows it.
+    """
     scores, correct = columns("cifar10-resnet110")
     rng = np.random.default_rng(0)
     missed = np.zeros(3)
@@ -80,7 +87,11 @@ def after_looking(draws: int) -> dict[str, float]:
             max((m for m, good in shows.items() if good), default=0),
         )
         for i, accepted in enumerate(chosen):
-            accept = accepts(scores, ranking.just_below_next(accepted)) if accepted else np.zeros(len(scores), bool)
+            accept = (
+                accepts(scores, ranking.just_below_next(accepted))
+                if accepted
+                else np.zeros(len(scores), bool)
+            )
             missed[i] += accept.any() and correct[accept].mean() < 0.97
     names = ("certified", "eight targets", "largest that shows it")
     return {name: rounded(value / draws) for name, value in zip(names, missed)}
@@ -108,13 +119,17 @@ def at_five_thousand(name: str, beta: float, draws: int) -> dict[str, object]:
 
 
 def by_size(name: str, beta: float, draws: int) -> list[dict[str, float]]:
-    """The certified accuracy at every size: mean coverage of feasible fits, how many were not, how many broken."""
+    """The certified accuracy at every size: mean coverage of feasible fits, how many were not, how
+    many broken.
+    """
     answer = []
     for n in SIZES:
         found = simulate(name, lambda seed: mc.MinAccuracy(beta), n, draws)
         rate = broken(found, mc.MinAccuracy(beta)) * len(found) / draws
         coverage, missing = rounded(found[:, 2].mean()), rounded(1 - len(found) / draws)
-        answer.append({"n": n, "coverage": coverage, "infeasible": missing, "broken": rounded(rate)})
+        answer.append(
+            {"n": n, "coverage": coverage, "infeasible": missing, "broken": rounded(rate)}
+        )
     return answer
 
 
@@ -127,7 +142,9 @@ def best_possible(name: str, beta: float) -> float:
 
 
 def copies(name: str, beta: float, draws: int) -> dict[str, dict[str, float]]:
-    """1,000 rows, each given once, twice, five times: how often a promise is broken that counts them all."""
+    """1,000 rows, each given once, twice, five times: how often a promise is broken that counts
+    them all.
+    """
     scores, correct = columns(name)
     rng = np.random.default_rng(0)
     promises = {"miscoverage": mc.MaxMiscoverage(0.05), "accuracy": mc.MinAccuracy(beta)}
@@ -143,13 +160,18 @@ def copies(name: str, beta: float, draws: int) -> dict[str, dict[str, float]]:
                 missed = 1 - right.sum() / correct.sum() > 0.05
                 wrong = accept.any() and right.sum() < beta * accept.sum()
                 answer[times][kind] += (missed if kind == "miscoverage" else wrong) / draws
-    return {times: {kind: rounded(value) for kind, value in kinds.items()} for times, kinds in answer.items()}
+    return {
+        times: {kind: rounded(value) for kind, value in kinds.items()}
+        for times, kinds in answer.items()
+    }
 
 
 def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, float]:
-    """A temperature fitted on the accepted rows or on all: T, its spread, log loss and ECE of accepted test rows.
+    """A temperature fitted on the accepted rows or on all: T, its spread, log loss and ECE of
+    accepted test rows.
 
-    Fits that accept no error at all are left out, and counted: their accepted rows know no best temperature.
+    Fits that accept no error at all are left out, and counted: their accepted rows know no best
+    temperature.
     """
     data = mc.datasets.load(name)
     found: dict[str, list[float]] = {}
@@ -175,7 +197,9 @@ def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, flo
             found.setdefault(f"{rows}, nll", []).append(metrics.nll(proba, new_y[accept]))
             found.setdefault(f"{rows}, ece", []).append(metrics.ece(proba, new_y[accept]))
     answer = {key: rounded(np.mean(values)) for key, values in found.items()}
-    answer |= {f"{rows}, T sd": rounded(np.std(found[f"{rows}, T"])) for rows in ("accepted", "all")}
+    answer |= {
+        f"{rows}, T sd": rounded(np.std(found[f"{rows}, T"])) for rows in ("accepted", "all")
+    }
     return {
         **answer,
         "errors": float(np.median(found["errors"])),
@@ -185,7 +209,9 @@ def base_rows(name: str, beta: float, n: int, splits: int = 40) -> dict[str, flo
 
 
 def worthless(n: int, draws: int) -> float:
-    """Draws that accept anything although the ranking is worthless and the accuracy just below .9."""
+    """Draws that accept anything although the ranking is worthless and the accuracy just below
+    .9.
+    """
     rng = np.random.default_rng(0)
     rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2 * draws))
     return rounded(np.mean([certified_prefix(ranking, 0.9, 0.1) > 0 for ranking in rankings]))
@@ -203,7 +229,9 @@ def called(work: str, arguments: tuple[object, ...]) -> object:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -2,14 +2,16 @@
 
     python -m benchmarks.rankers [--splits 40] [--jobs 2] [--out benchmarks/results/rankers.json]
 
-5,000 labelled rows of each set that comes with the project, the other 10,000 to measure; random splits. Entropy
-certifies with all 5,000; a ranker learns from 1,000 of them and certifies with 4,000. Accuracy at least .97 (CIFAR-10)
-or .87 (CIFAR-100), delta = .1. Of each ranker the difference to entropy on the same split, with its standard error.
+5,000 labelled rows of each set that comes with the project, the other 10,000 to measure; random
+splits. Entropy certifies with all 5,000; a ranker learns from 1,000 of them and certifies with
+4,000. Accuracy at least .97 (CIFAR-10) or .87 (CIFAR-100), delta = .1. Of each ranker the
+difference to entropy on the same split, with its standard error.
 
-The paper expects that a learned ranker "has a lower Type II error, thus [...] the worst-case estimation of expected
-calibration error can be improved". So the Type II error (incorrect rows that are accepted) is measured twice: by the
-threshold that rejects 5% of the correct test rows, and by Meta-Cal with the paper's own rule for a miscoverage of .05;
-for the latter also the ECE of all rows, of the accepted rows, and the largest over all binnings.
+The paper expects that a learned ranker "has a lower Type II error, thus [...] the worst-case
+estimation of expected calibration error can be improved". So the Type II error (incorrect rows that
+are accepted) is measured twice: by the threshold that rejects 5% of the correct test rows, and by
+Meta-Cal with the paper's own rule for a miscoverage of .05; for the latter also the ECE of all
+rows, of the accepted rows, and the largest over all binnings.
 """
 
 from __future__ import annotations
@@ -28,7 +30,13 @@ from benchmarks.experiments.pool import in_order
 from metacal import metrics
 from metacal.promises.certificate import accepts
 from metacal.scores import score_rows
-from metacal.scores.learned import LogisticRanker, LogitsAndLabels, PairwiseRanker, Ranker, split_rows
+from metacal.scores.learned import (
+    LogisticRanker,
+    LogitsAndLabels,
+    PairwiseRanker,
+    Ranker,
+    split_rows,
+)
 
 RESULTS = Path(__file__).parent / "results" / "rankers.json"
 DATA = Path(__file__).parent / "data"
@@ -83,7 +91,9 @@ def one_split(data: str, seed: int) -> dict[str, list[float]]:
         test_scores = score(test_logits)
         certificate = mc.MinAccuracy(beta).certify(score(logits), logits.argmax(axis=1) == labels)
         accept = accepts(test_scores, certificate.threshold)
-        gate = mc.MetaCal(mc.paper.MaxMiscoverage(ALPHA, random_state=seed), mc.TemperatureScaling(), score=score)
+        gate = mc.MetaCal(
+            mc.paper.MaxMiscoverage(ALPHA, random_state=seed), mc.TemperatureScaling(), score=score
+        )
         found[name] = [
             float(accept.mean()),
             float(metrics.auroc(test_scores, is_correct)),
@@ -101,10 +111,11 @@ def entropy(logits: Table) -> Array:
 
 
 def type_2_error(scores: Array, is_correct: Flags, alpha: float) -> float:
-    """Compute the share of incorrect rows accepted by the threshold that rejects alpha of the correct ones.
+    """Compute the share of incorrect rows accepted by the threshold that rejects alpha of the
+    correct ones.
 
-    The threshold is the one of the test rows themselves, so that the Type I error of all scores is the same and only
-    the ranking counts.
+    The threshold is the one of the test rows themselves, so that the Type I error of all scores is
+    the same and only the ranking counts.
 
     Examples
     --------
@@ -118,7 +129,9 @@ def type_2_error(scores: Array, is_correct: Flags, alpha: float) -> float:
 
 
 def meta_cal_errors(gate: Any, logits: Table, labels: Codes) -> list[float]:
-    """Compute the Type I and II errors of a gate, and its ECE: of all rows, of the accepted ones, the worst case."""
+    """Compute the Type I and II errors of a gate, and its ECE: of all rows, of the accepted ones,
+    the worst case.
+    """
     accept = gate.accepts(logits)
     is_correct = logits.argmax(axis=1) == labels
     top = metrics.top_label(gate.predict_proba(logits), labels)
@@ -132,9 +145,14 @@ def meta_cal_errors(gate: Any, logits: Table, labels: Codes) -> list[float]:
 
 
 def summary(data: str, found: list[dict[str, list[float]]]) -> dict[str, Any]:
-    """Average over the splits: entropy's numbers, the others' differences to entropy with their standard errors."""
+    """Average over the splits: entropy's numbers, the others' differences to entropy with their
+    standard errors.
+    """
     table = {name: np.array([one[name] for one in found]) for name in found[0]}
-    answer: dict[str, Any] = {"set": data, "entropy": dict(zip(KEYS, _rounded(table["entropy"].mean(axis=0))))}
+    answer: dict[str, Any] = {
+        "set": data,
+        "entropy": dict(zip(KEYS, _rounded(table["entropy"].mean(axis=0)))),
+    }
     for name in RANKERS:
         difference = table[name] - table["entropy"]
         errors = difference.std(axis=0, ddof=1) / np.sqrt(len(difference))
@@ -150,7 +168,9 @@ def _rounded(values: Any) -> list[float]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--splits", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -158,8 +178,13 @@ def main() -> None:
     sets = [*mc.datasets.names(), *mc.datasets.names(folder=DATA)]
     tasks = [(data, seed) for data in sets for seed in range(options.splits)]
     found = list(in_order(one_split, tasks, options.jobs))
-    rows = [summary(data, found[k * options.splits : (k + 1) * options.splits]) for k, data in enumerate(sets)]
-    options.out.write_text(json.dumps({"splits": options.splits, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    rows = [
+        summary(data, found[k * options.splits : (k + 1) * options.splits])
+        for k, data in enumerate(sets)
+    ]
+    options.out.write_text(
+        json.dumps({"splits": options.splits, "rows": rows}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

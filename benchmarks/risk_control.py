@@ -2,13 +2,15 @@
 
     python -m benchmarks.risk_control [--draws 100] [--jobs 1] [-o RESULT.json]
 
-Strips of four handwritten digits (scikit-learn's, real images): the labels of a row are the digits that it shows, a
-small network gives a score for each. One calibration set of 300 rows at a time; what each rule accepts is
-judged on all 20,000. The pixels of a picture: strips of digits under noise, 8 x 32 pixels; those with ink (half of the
-darkest, or more) are to be found, by a logistic regression on the 25 pixels around each. Precision wants as many
-labels as possible, recall and a false-positive rate as few, or as many, as keep them. A mean precision is that of
-rows, and a row that is given no label counts as wrong, as MAPIE has it. MAPIE's rows need `pip install mapie==1.6`;
-without it those that are committed stay: nothing of metacal is in them. Of its corrections and bounds all are tried.
+Strips of four handwritten digits (scikit-learn's, real images): the labels of a row are the digits
+that it shows, a small network gives a score for each. One calibration set of 300 rows at a time;
+what each rule accepts is judged on all 20,000. The pixels of a picture: strips of digits under
+noise, 8 x 32 pixels; those with ink (half of the darkest, or more) are to be found, by a logistic
+regression on the 25 pixels around each. Precision wants as many labels as possible, recall and a
+false-positive rate as few, or as many, as keep them. A mean precision is that of rows, and a row
+that is given no label counts as wrong, as MAPIE has it. MAPIE's rows need `pip install mapie==1.6`;
+without it those that are committed stay: nothing of metacal is in them. Of its corrections and
+bounds all are tried.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ ROWS = {
     "one label, negative predictive value": (0.95, True),
     "classes, precision of each": (0.8, True),
 }
-#: The digit that is looked for where there is one label, and the share of training strips that show one.
+#: The digit that is looked for where there is one label, and the share of training strips that show
+#: one.
 DIGIT, SHARE = 3, 0.34
 
 
@@ -83,8 +86,12 @@ def pictures() -> tuple[np.ndarray, np.ndarray]:
 
     rng, digits = np.random.default_rng(3), load_digits().images / 16.0
     clean = np.concatenate(digits[rng.integers(len(digits), size=(4, 3400))], axis=2)
-    padded = np.pad(clean + 0.5 * rng.normal(size=clean.shape), ((0, 0), (2, 2), (2, 2)), mode="edge")
-    around = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(1, 2)).reshape(len(clean), -1, 25)
+    padded = np.pad(
+        clean + 0.5 * rng.normal(size=clean.shape), ((0, 0), (2, 2), (2, 2)), mode="edge"
+    )
+    around = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(1, 2)).reshape(
+        len(clean), -1, 25
+    )
     ink = (clean >= 0.5).reshape(len(clean), -1)
     model = LogisticRegression(max_iter=300).fit(around[:400].reshape(-1, 25), ink[:400].ravel())
     chance = model.predict_proba(around[400:].reshape(-1, 25))[:, 1]
@@ -102,15 +109,27 @@ def outcome(row: str, given: np.ndarray) -> dict[str, float]:
     if row.startswith("classes"):
         answered = given >= 0
         right = [np.mean(digits[given == k] == k) for k in range(10) if (given == k).any()]
-        return {"labels": float(answered.mean()), "broken": float(bool(right) and min(right) < level)}
+        return {
+            "labels": float(answered.mean()),
+            "broken": float(bool(right) and min(right) < level),
+        }
     truth = table_of(row)[1]
     truth = truth[:, DIGIT] if given.ndim == 1 else truth
     if row.endswith("value"):  # given are the rows that are called negative
-        return {"labels": float(given.mean()), "broken": float(given.any() and (~truth[given]).mean() < level)}
+        return {
+            "labels": float(given.mean()),
+            "broken": float(given.any() and (~truth[given]).mean() < level),
+        }
     if row.endswith("precision of each"):
-        broken = min([truth[own, k].mean() for k, own in enumerate(given.T) if own.any()], default=1.0) < level
+        broken = (
+            min([truth[own, k].mean() for k, own in enumerate(given.T) if own.any()], default=1.0)
+            < level
+        )
     elif row.endswith("precision") and given.ndim == 2:
-        broken = given.any() and ((given & truth).sum(axis=1) / np.maximum(given.sum(axis=1), 1)).mean() < level
+        broken = (
+            given.any()
+            and ((given & truth).sum(axis=1) / np.maximum(given.sum(axis=1), 1)).mean() < level
+        )
     elif row.endswith("precision"):
         broken = given.any() and truth[given].mean() < level
     elif row.endswith("positives"):
@@ -130,7 +149,11 @@ def drawn(row: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
         rows = rng.choice(len(digits), N, replace=False)
         return single[rows], digits[rows]
     rows = rng.choice(len(scores), N, replace=False)
-    return (scores[rows, DIGIT], shown[rows, DIGIT]) if row.startswith("one") else (scores[rows], shown[rows])
+    return (
+        (scores[rows, DIGIT], shown[rows, DIGIT])
+        if row.startswith("one")
+        else (scores[rows], shown[rows])
+    )
 
 
 def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
@@ -142,12 +165,18 @@ def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
         return mc.ScoreGate(promise).fit(score, truth).accepts(scores)  # type: ignore[arg-type]
 
     def called(promise: object, column: object = None) -> np.ndarray:
-        own = (score, truth, scores[:, DIGIT]) if column is None else [t[:, column] for t in (score, truth, scores)]
+        own = (
+            (score, truth, scores[:, DIGIT])
+            if column is None
+            else [t[:, column] for t in (score, truth, scores)]
+        )
         cal = mc.MetaCal(promise, input="probabilities", positive=1, reject_label=-1)  # type: ignore[arg-type]
         return np.asarray(cal.fit(own[0], own[1].astype(int)).predict(own[2]))
 
     def each() -> np.ndarray:
-        """A gate for each label at a tenth of delta, its share declared; those that certify nothing give no label."""
+        """A gate for each label at a tenth of delta, its share declared; those that certify nothing
+        give no label.
+        """
         given = np.zeros(scores.shape, dtype=bool)
         for k in range(10):
             with suppress(mc.InfeasibleTargetError):
@@ -155,7 +184,9 @@ def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
         return given
 
     def one_right_label(delta: float | None) -> np.ndarray:
-        """The recall of a row is the chance that a random one of its labels is found: one is drawn of each row."""
+        """The recall of a row is the chance that a random one of its labels is found: one is drawn
+        of each row.
+        """
         rng = np.random.default_rng([seed, 6])
         chosen = np.argmax(np.where(truth, rng.random(truth.shape), -1.0), axis=1)
         gate = mc.ScoreGate(mc.MaxMiscoverage(round(1.0 - level, 9), delta)).fit(
@@ -173,17 +204,25 @@ def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
         "recall in expectation": {"a label of each row": lambda: one_right_label(None)},
     }
     ways = {
-        "one label, precision": {"MinPrecision": lambda: called(mc.MinPrecision(level, delta=DELTA, share=SHARE)) == 1},
+        "one label, precision": {
+            "MinPrecision": lambda: called(mc.MinPrecision(level, delta=DELTA, share=SHARE)) == 1
+        },
         "one label, recall": {"MinRecall": lambda: called(mc.MinRecall(level, delta=DELTA)) != 0},
         "one label, false positives": {
             "MaxFalsePositiveRate": lambda: called(mc.MaxFalsePositiveRate(level, delta=DELTA)) == 1
         },
         "one label, negative predictive value": {
-            "MinPrecision": lambda: called(mc.MinPrecision(level, positive=0, delta=DELTA, share=1.0 - SHARE)) == 0
+            "MinPrecision": lambda: (
+                called(mc.MinPrecision(level, positive=0, delta=DELTA, share=1.0 - SHARE)) == 0
+            )
         },
         "classes, precision of each": {
             "PerClass": lambda: np.asarray(
-                mc.MetaCal(mc.PerClass(mc.MinAccuracy(level, DELTA)), input="probabilities", reject_label=-1)
+                mc.MetaCal(
+                    mc.PerClass(mc.MinAccuracy(level, DELTA)),
+                    input="probabilities",
+                    reject_label=-1,
+                )
                 .fit(score, truth)
                 .predict(single)
             )
@@ -197,7 +236,9 @@ def ours(row: str, seed: int) -> dict[str, dict[str, float]]:
 
 
 def _or_none(row: str, way: Callable[[], np.ndarray]) -> np.ndarray:
-    """What a rule accepts; nothing where it certifies nothing, everything where that is the safe side."""
+    """What a rule accepts; nothing where it certifies nothing, everything where that is the safe
+    side.
+    """
     scores, single = table_of(row)[0], population()[2]
     with warnings.catch_warnings(action="ignore"):
         try:
@@ -218,7 +259,11 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
 
     def binary(risk: str, best: str, how: str, column: int | None = None) -> np.ndarray:
         sure = confidence if column is None else 1.0 - DELTA / 10
-        mine = (score, truth, scores[:, DIGIT]) if column is None else [t[:, column] for t in (score, truth, scores)]
+        mine = (
+            (score, truth, scores[:, DIGIT])
+            if column is None
+            else [t[:, column] for t in (score, truth, scores)]
+        )
         own = control.BinaryClassificationController(
             lambda p: np.column_stack([1.0 - p, p]), risk, level, sure, best, fwer_method=how
         )
@@ -234,7 +279,9 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
 
     def several(**options: object) -> np.ndarray:
         kind = "SemanticSegmentation" if row.startswith("pixels") else "MultiLabelClassification"
-        own = getattr(control, f"{kind}Controller")(lambda p: p, target_level=level, random_state=0, **options)
+        own = getattr(control, f"{kind}Controller")(
+            lambda p: p, target_level=level, random_state=0, **options
+        )
         own.calibrate(score, truth.astype(int))
         return scores > float(np.ravel(own.best_predict_param)[0])
 
@@ -252,12 +299,19 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
             classes=list(range(10)), fwer_method=how,
         )  # fmt: skip
         own.calibrate(score, truth)
-        return np.nan_to_num(np.asarray(own.predict(single), dtype=np.float64), nan=-1.0).astype(int)
+        return np.nan_to_num(np.asarray(own.predict(single), dtype=np.float64), nan=-1.0).astype(
+            int
+        )
 
     corrections = ("bonferroni_holm", "fixed_sequence")
     kinds = {"precision": ("precision", "recall"), "recall": ("recall", "precision"),
              "false positives": ("fpr", "recall")}  # fmt: skip
-    by_how = {"value": negative, "classes": classes, "each": each, "one": lambda how: binary(*kinds[said], how)}
+    by_how = {
+        "value": negative,
+        "classes": classes,
+        "each": each,
+        "one": lambda how: binary(*kinds[said], how),
+    }
     said = row.split(", ")[1]
     kind = next((name for name in by_how if row.startswith(name) or row.endswith(name)), None)
     ways: dict[str, Callable[[], np.ndarray]]
@@ -269,7 +323,9 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
         ways = {"crc": lambda: several(risk="recall", method="crc")}
     else:
         ways = {
-            bound: partial(several, risk="recall", method="rcps", rcps_bound=bound, confidence_level=confidence)
+            bound: partial(
+                several, risk="recall", method="rcps", rcps_bound=bound, confidence_level=confidence
+            )
             for bound in ("hoeffding", "bernstein", "wsr")
         }
     return {name: outcome(row, _or_none(row, way)) for name, way in ways.items()}
@@ -278,7 +334,13 @@ def peers(row: str, seed: int) -> dict[str, dict[str, float]]:
 def best(row: str) -> float:
     """The most labels, or the fewest, of one threshold that keeps the promise on all rows."""
     scores, single, more = table_of(row)[0], population()[2], ROWS[row][1]
-    column = single.max(axis=1) if row.startswith("classes") else scores[:, DIGIT] if row.startswith("one") else scores
+    column = (
+        single.max(axis=1)
+        if row.startswith("classes")
+        else scores[:, DIGIT]
+        if row.startswith("one")
+        else scores
+    )
     found = []
     for threshold in np.quantile(column, np.linspace(0.0, 0.9995, 500)):
         given = column < threshold if row.endswith("value") else column >= threshold
@@ -305,7 +367,12 @@ def main() -> None:
     there = importlib.util.find_spec("mapie") is not None
     known = json.loads(COMMITTED.read_text(encoding="utf-8"))["rows"]
     whose = ("ours", "MAPIE") if there else ("ours",)
-    tasks = [(row, seed, who == "MAPIE") for row in ROWS for who in whose for seed in range(options.draws)]
+    tasks = [
+        (row, seed, who == "MAPIE")
+        for row in ROWS
+        for who in whose
+        for seed in range(options.draws)
+    ]
     answers = in_order(one_draw, tasks, options.jobs)
     bests = in_order(best, [(row,) for row in ROWS], options.jobs)
     found: dict[str, dict[str, object]] = {}
@@ -316,12 +383,16 @@ def main() -> None:
         if not there:
             found[row]["MAPIE"] = known.get(row, {}).get("MAPIE", {})
     text = json.dumps({"delta": DELTA, "n": N, "draws": options.draws, "rows": found}, indent=1)
-    print(text) if options.out is None else Path(options.out).write_text(text + "\n", encoding="utf-8")
+    print(text) if options.out is None else Path(options.out).write_text(
+        text + "\n", encoding="utf-8"
+    )
 
 
 def _means(draws: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
     return {
-        name: {key: float(np.mean([draw[name][key] for draw in draws])) for key in ("labels", "broken")}
+        name: {
+            key: float(np.mean([draw[name][key] for draw in draws])) for key in ("labels", "broken")
+        }
         for name in draws[0]
     }
 

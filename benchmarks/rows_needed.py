@@ -1,15 +1,17 @@
-"""Is "about N rows would certify it in 4 of 5 cases" right in 4 of 5 cases? On populations of real and made rows.
+"""Is "about N rows would certify it in 4 of 5 cases" right in 4 of 5 cases? On populations of real
+and made rows.
 
     python -m benchmarks.rows_needed --data FOLDER [--cases 1000] [--jobs 16] [--out FILE]
 
-Rows are drawn with replacement from each population. With a third and with half of the rows that an accuracy takes in
-truth (found by trying), many draws certify nothing; each of those names a number of rows, as many are drawn anew, and
-certified or not. `tuned` are populations that were looked at while the constants of `promises.rules.rows_needed` were
-chosen, `unseen` eight that were made afterwards and measured once. A made population's accuracy leaves a quarter of its
-errors.
+Rows are drawn with replacement from each population. With a third and with half of the rows that an
+accuracy takes in truth (found by trying), many draws certify nothing; each of those names a number
+of rows, as many are drawn anew, and certified or not. `tuned` are populations that were looked at
+while the constants of `promises.rules.rows_needed` were chosen, `unseen` eight that were made
+afterwards and measured once. A made population's accuracy leaves a quarter of its errors.
 
-`knowing` is what the same rule reaches that knows the profile of each population of its group, not which it sees:
-where that is far from 4 of 5, the rows do not tell the populations apart, whatever is made of them.
+`knowing` is what the same rule reaches that knows the profile of each population of its group, not
+which it sees: where that is far from 4 of 5, the rows do not tell the populations apart, whatever
+is made of them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.promises.rules.rows_needed import AT, Profiles, likely_profiles, rows_needed, smallest, with_logs
+from metacal.promises.rules.rows_needed import (
+    AT,
+    Profiles,
+    likely_profiles,
+    rows_needed,
+    smallest,
+    with_logs,
+)
 from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 from metacal.scores import score_rows
@@ -77,12 +86,16 @@ def ranked(name: str, folder: Path) -> Right:
         own = name in mc.datasets.names()
         data = mc.datasets.load(name, folder=None if own else HERE / "data")
         logits, labels = data.logits, data.labels
-    order = np.argsort(score_rows(mc.Rows(np.asarray(logits, dtype=np.float32)), "entropy"), kind="stable")
+    order = np.argsort(
+        score_rows(mc.Rows(np.asarray(logits, dtype=np.float32)), "entropy"), kind="stable"
+    )
     return np.asarray((logits.argmax(axis=1) == labels)[order])
 
 
 def _made(name: str) -> Right:
-    """Rows of a generator of scikit-learn's, and a model that learned from the first of them, or from other folds."""
+    """Rows of a generator of scikit-learn's, and a model that learned from the first of them, or
+    from other folds.
+    """
     from sklearn.model_selection import cross_val_predict
 
     rows, model = _generators()[name.rpartition(", ")[0]](), _models()[name.rpartition(", ")[2]]()
@@ -117,9 +130,13 @@ def _generators() -> dict[str, Callable[[], Any]]:
         "moons": lambda: made.make_moons(n, noise=0.35, random_state=0),
         "eight classes": lambda: some(n_classes=8, class_sep=2.5, random_state=2),
         "three classes, 2% flipped": lambda: some(n_classes=3, flip_y=0.02, random_state=3),
-        "two classes in 40 columns": lambda: of(n, 40, n_informative=20, class_sep=1.0, random_state=4),
+        "two classes in 40 columns": lambda: of(
+            n, 40, n_informative=20, class_sep=1.0, random_state=4
+        ),
         "circles": lambda: made.make_circles(n, noise=0.2, factor=0.5, random_state=5),
-        "shells": lambda: made.make_gaussian_quantiles(n_samples=n, n_features=6, n_classes=4, random_state=6),
+        "shells": lambda: made.make_gaussian_quantiles(
+            n_samples=n, n_features=6, n_classes=4, random_state=6
+        ),
         "ten blobs": lambda: made.make_blobs(n, 8, centers=10, cluster_std=4.0, random_state=7),
     }
 
@@ -159,7 +176,9 @@ def taken(right: Right, beta: float, rng: np.random.Generator) -> int:
 
 def wrong_up_to(right: Right) -> Any:
     """The profile of a population."""
-    return np.interp(AT * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))) / len(right)
+    return np.interp(
+        AT * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))
+    ) / len(right)
 
 
 @lru_cache(maxsize=1)
@@ -176,7 +195,12 @@ def failed(right: Right, n: int, beta: float, rng: np.random.Generator) -> Itera
 
 
 def measured(
-    name: str, beta: float, right: Right, start: float, n_cases: int, others: tuple[tuple[float, ...], ...]
+    name: str,
+    beta: float,
+    right: Right,
+    start: float,
+    n_cases: int,
+    others: tuple[tuple[float, ...], ...],
 ) -> dict[str, Any]:
     """One population, from one number of rows."""
     rng = np.random.default_rng([*name.encode(), round(1000 * beta)])
@@ -194,8 +218,12 @@ def measured(
         "truly_needed": truly,
         "none_named": round(1 - len(named) / n_cases, 4),
         "median_named": float(np.median(named)),
-        "certified": round(float(np.mean([certifies(right, needed, beta, rng) for needed in named])), 4),
-        "knowing": round(float(np.mean([certifies(right, needed, beta, rng) for needed in knowing])), 4),
+        "certified": round(
+            float(np.mean([certifies(right, needed, beta, rng) for needed in named])), 4
+        ),
+        "knowing": round(
+            float(np.mean([certifies(right, needed, beta, rng) for needed in knowing])), 4
+        ),
     }
 
 
@@ -207,22 +235,32 @@ def together(shares: list[float]) -> dict[str, Any]:
         "highest": max(shares),
         "within .05": sum(0.75 <= share <= 0.85 for share in shares),
         "of": len(shares),
-        "root mean square": round(float(np.mean([(share - 0.8) ** 2 for share in shares]) ** 0.5), 4),
+        "root mean square": round(
+            float(np.mean([(share - 0.8) ** 2 for share in shares]) ** 0.5), 4
+        ),
     }
 
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", choices=["tuned", "unseen"])
     parser.add_argument("--out", type=Path, default=HERE / "results" / "how-many-rows.json")
     options = parser.parse_args()
-    groups = {name: of for name, of in (("tuned", TUNED), ("unseen", UNSEEN)) if options.only in (None, name)}
+    groups = {
+        name: of
+        for name, of in (("tuned", TUNED), ("unseen", UNSEEN))
+        if options.only in (None, name)
+    }
     asked = [(group, name, beta) for group, of in groups.items() for name, beta in of]
-    populations = list(in_order(ranked, [(name, options.data) for _, name, _ in asked], options.jobs))
+    populations = list(
+        in_order(ranked, [(name, options.data) for _, name, _ in asked], options.jobs)
+    )
     profiles = {group: tuple(tuple(wrong_up_to(right).tolist()) for (of, *_), right in zip(asked, populations)
                              if of == group) for group in groups}  # fmt: skip
     tasks, where = [], []

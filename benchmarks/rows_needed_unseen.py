@@ -1,10 +1,12 @@
-"""How far off is the named number of rows, on real sets that played no part in choosing its constants?
+"""How far off is the named number of rows, on real sets that played no part in choosing its
+constants?
 
     python -m benchmarks.rows_needed_unseen --data FOLDER [--cases 100] [--jobs 16] [--out FILE]
 
-For each set and accuracy, the number of rows that certifies in 4 of 5 draws is found by trying ("truly needed").
-Samples of a third and of half of that number are drawn. Each sample that certifies nothing names a number of rows. The
-result holds the named number divided by the number truly needed, and how often so many new rows certify the accuracy.
+For each set and accuracy, the number of rows that certifies in 4 of 5 draws is found by trying
+("truly needed"). Samples of a third and of half of that number are drawn. Each sample that
+certifies nothing names a number of rows. The result holds the named number divided by the number
+truly needed, and how often so many new rows certify the accuracy.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def ordered(name: str, folder: Path) -> Right:
 
 
 def truly_needed(correct: Right, beta: float, random: np.random.Generator) -> int | None:
-    """Find how many rows certify an accuracy in 4 of 5 draws; None if no number that is tried does."""
+    """Find how many rows certify an accuracy in 4 of 5 draws; None if no number that is tried
+    does.
+    """
     for power in np.arange(SMALLEST_POWER, LARGEST_POWER, 0.25):
         n_rows = round(2**power)
         if np.mean([certifies(correct, n_rows, beta, random) for _ in range(TRIES)]) >= 0.8:
@@ -100,14 +104,21 @@ def measured(name: str, beta: float, correct: Right, n_cases: int) -> list[dict[
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Pool the ratios of all sets, each with equal weight."""
     found = [row for row in rows if row["truly_needed"] is not None]
-    weights = np.concatenate([np.full(len(row["ratios"]), 1.0 / len(row["ratios"])) for row in found])
+    weights = np.concatenate(
+        [np.full(len(row["ratios"]), 1.0 / len(row["ratios"])) for row in found]
+    )
     ratios = np.concatenate([row["ratios"] for row in found])
     order = np.argsort(ratios)
     shares = np.cumsum(weights[order]) / weights.sum()
-    quantiles = {str(q): float(ratios[order][np.searchsorted(shares, q)]) for q in (0.05, 0.1, 0.5, 0.9, 0.95)}
+    quantiles = {
+        str(q): float(ratios[order][np.searchsorted(shares, q)])
+        for q in (0.05, 0.1, 0.5, 0.9, 0.95)
+    }
     certified = [row["certified"] for row in found]
     within = {
-        str(factor): round(float(weights[(ratios >= 1.0 / factor) & (ratios <= factor)].sum() / weights.sum()), 4)
+        str(factor): round(
+            float(weights[(ratios >= 1.0 / factor) & (ratios <= factor)].sum() / weights.sum()), 4
+        )
         for factor in (2, 3, 4)
     }
     return {
@@ -124,7 +135,9 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=1)

@@ -1,9 +1,11 @@
-"""The constants of the cost model in docs/scale.md: CPU time a row and class, bytes on the wire, memory of the driver.
+"""The constants of the cost model in docs/scale.md: CPU time a row and class, bytes on the wire,
+memory of the driver.
 
     python -m benchmarks.scale_cost
 
-CPU time of one thread, the best of several runs, on tables of 10, 100 and 1,000 classes: of few classes a row costs
-more than its classes. Results go to benchmarks/results/scale-cost.json; docs/scale.md shows what `model` makes of them.
+CPU time of one thread, the best of several runs, on tables of 10, 100 and 1,000 classes: of few
+classes a row costs more than its classes. Results go to benchmarks/results/scale-cost.json;
+docs/scale.md shows what `model` makes of them.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ SIZES = {1000: 12_000, 100: 80_000, 10: 400_000}
 
 def main() -> None:
     """Measure, write, and print the table of the docs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--no-dask", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -45,7 +49,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     found: dict[str, Any] = {"machine": description()}
     with tempfile.TemporaryDirectory() as folder:
-        found["ns_a_row_and_class"] = {str(k): steps(Path(folder), n, k, chosen.repeats) for k, n in SIZES.items()}
+        found["ns_a_row_and_class"] = {
+            str(k): steps(Path(folder), n, k, chosen.repeats) for k, n in SIZES.items()
+        }
         found["wire"] = wire(Path(folder))
         found["driver"] = driver(Path(folder))
         found["driver, from counts"] = driver(Path(folder), (12_000_000, 20_000_000))
@@ -78,7 +84,9 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
         mc.io.write_table(folder / "x.parquet", {"logits": table})
         packed = mc.read_predictions(folder / "x.parquet", stream=True).table
         works["read .parquet (zstd)"] = lambda: np.asarray(packed)
-        works["write .parquet (zstd)"] = lambda: mc.io.write_table(folder / "out.parquet", {"probs": table})
+        works["write .parquet (zstd)"] = lambda: mc.io.write_table(
+            folder / "out.parquet", {"probs": table}
+        )
     return {name: round(1e9 * best(work, repeats) / table.size, 4) for name, work in works.items()}
 
 
@@ -113,9 +121,11 @@ def wire(folder: Path) -> dict[str, float]:
 
 
 def driver(folder: Path, sizes: tuple[int, int] = (300_000, 900_000)) -> dict[str, float]:
-    """Peak memory of the driver of a Meta-Cal fit, as a slope between two numbers of rows; CPU time at the larger.
+    """Peak memory of the driver of a Meta-Cal fit, as a slope between two numbers of rows; CPU time
+    at the larger.
 
-    From counts, which are kept above ten million rows, it is some 140 MB whatever the rows: they must be many to show.
+    From counts, which are kept above ten million rows, it is some 140 MB whatever the rows: they
+    must be many to show.
     """
     peaks, seconds = [], []
     with ProcessPoolExecutor(1) as pool:
@@ -140,13 +150,23 @@ def driver(folder: Path, sizes: tuple[int, int] = (300_000, 900_000)) -> dict[st
 
 
 def scheduler() -> float:
-    """CPU milliseconds of client and scheduler, which share a process here, for a block that takes no time."""
+    """CPU milliseconds of client and scheduler, which share a process here, for a block that takes
+    no time.
+    """
     import distributed
 
     from metacal.rows.cluster import ClusterExecutor
 
-    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
-    with distributed.LocalCluster(n_workers=1, **options) as cluster, distributed.Client(cluster) as client:
+    options = {
+        "processes": True,
+        "threads_per_worker": 1,
+        "dashboard_address": None,
+        "silence_logs": 50,
+    }
+    with (
+        distributed.LocalCluster(n_workers=1, **options) as cluster,
+        distributed.Client(cluster) as client,
+    ):
         executor = ClusterExecutor(client)
         for answer in [executor.submit(abs, n) for n in range(50)]:
             answer.result()
@@ -157,18 +177,26 @@ def scheduler() -> float:
 
 
 def model(found: dict[str, Any], k: int = 1000) -> str:
-    """The table of the docs, from the constants: a Meta-Cal fit on temperature scaling, an apply and an evaluate.
+    """The table of the docs, from the constants: a Meta-Cal fit on temperature scaling, an apply
+    and an evaluate.
 
-    n rows of Parquet. A fit reads the table six times and scores it once; above ten million rows it scores it four
-    times: twice or three times to count, once for the flags.
+    n rows of Parquet. A fit reads the table six times and scores it once; above ten million rows it
+    scores it four times: twice or three times to count, once for the flags.
     """
     cost, out = found["ns_a_row_and_class"][str(k)], found["wire"]
     read, score, a_pass = (
-        cost[name] for name in ("read .parquet (zstd)", "score and check", "a pass of the temperature")
+        cost[name]
+        for name in ("read .parquet (zstd)", "score and check", "a pass of the temperature")
     )
     apply = read + cost["decide"] + cost["write .parquet (zstd)"]
     evaluate = read + cost["measure (evaluate)"]
-    heads = ("rows", "fit, core-hours", "apply, core-hours", "evaluate, core-hours", "blocks a pass")
+    heads = (
+        "rows",
+        "fit, core-hours",
+        "apply, core-hours",
+        "evaluate, core-hours",
+        "blocks a pass",
+    )
     lines = [
         "| " + " | ".join([*heads, "network of a fit", "memory of the driver"]) + " |",
         "|---|---|---|---|---|---|---|",
@@ -187,9 +215,14 @@ def model(found: dict[str, Any], k: int = 1000) -> str:
         memory = n * found["driver, from counts" if many else "driver"]["memory, bytes a row"]
         cells = [
             f"10{SUPER[power]}",
-            *(f"{float(f'{n * k * step * 1e-9 / 3600:.2g}'):,g}" for step in (fit, apply, evaluate)),
+            *(
+                f"{float(f'{n * k * step * 1e-9 / 3600:.2g}'):,g}"
+                for step in (fit, apply, evaluate)
+            ),
         ]
-        lines.append("| " + " | ".join([*cells, f"{blocks:,.0f}", sized(network), sized(memory)]) + " |")
+        lines.append(
+            "| " + " | ".join([*cells, f"{blocks:,.0f}", sized(network), sized(memory)]) + " |"
+        )
     return "\n".join(lines)
 
 

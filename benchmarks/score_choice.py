@@ -1,10 +1,13 @@
-"""Which score ranks best, and what it costs to find out: scores that share delta, or one chosen on a part of the rows.
+"""Which score ranks best, and what it costs to find out: scores that share delta, or one chosen on
+a part of the rows.
 
-    python -m benchmarks.score_choice --data FOLDER [--draws 60] [--out benchmarks/results/score-choice.json]
+    python -m benchmarks.score_choice --data FOLDER [--draws 60] [--out
+    benchmarks/results/score-choice.json]
 
-Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are drawn from its rows
-with replacement, delta is .1. What counts is the coverage of the whole file at the certified threshold, none where
-nothing is certified. Left out are targets that the file meets as it is, and those that no score meets anywhere.
+Every `*.npz` file (`logits`, `labels`) in the folder is a truth of its own; calibration sets are
+drawn from its rows with replacement, delta is .1. What counts is the coverage of the whole file at
+the certified threshold, none where nothing is certified. Left out are targets that the file meets
+as it is, and those that no score meets anywhere.
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ SHARED = {
 PARTS = {"chosen on a tenth of the rows": 0.1, "chosen on a fifth of the rows": 0.2}
 
 
-def certified(scores: np.ndarray, correct: np.ndarray, beta: float, delta: float) -> tuple[int, float]:
+def certified(
+    scores: np.ndarray, correct: np.ndarray, beta: float, delta: float
+) -> tuple[int, float]:
     """How many calibration rows are accepted, and the threshold."""
     ranking = Ranking.of(scores, correct)
     rank = last_passed(ranking, beta, delta)
@@ -41,22 +46,31 @@ def certified(scores: np.ndarray, correct: np.ndarray, beta: float, delta: float
 
 
 def promising(scores: np.ndarray, correct: np.ndarray, beta: float) -> tuple[int, int]:
-    """The longest prefix that is accurate enough on these rows; where that is equal, fewer errors on the way."""
+    """The longest prefix that is accurate enough on these rows; where that is equal, fewer errors
+    on the way.
+    """
     ranking = Ranking.of(scores, correct)
     good = ranking.ranks[ranking.errors <= (1.0 - beta) * ranking.ranks + 1e-9]
     return int(good.max(initial=0)), -int(ranking.errors.sum())
 
 
-def one_draw(scores: dict[str, np.ndarray], correct: np.ndarray, beta: float) -> dict[str, tuple[str, float]]:
+def one_draw(
+    scores: dict[str, np.ndarray], correct: np.ndarray, beta: float
+) -> dict[str, tuple[str, float]]:
     """The score that each way takes, and its threshold."""
     found = {name: (name, certified(scores[name], correct, beta, DELTA)[1]) for name in ALONE}
     for title, shares in SHARED.items():
-        tried = [(certified(scores[name], correct, beta, DELTA * share), name) for name, share in shares.items()]
+        tried = [
+            (certified(scores[name], correct, beta, DELTA * share), name)
+            for name, share in shares.items()
+        ]
         (_, threshold), name = max(tried, key=lambda one: one[0][0])
         found[title] = name, threshold
     for title, part in PARTS.items():
         few = round(part * len(correct))
-        name = max(candidates(3), key=lambda name: promising(scores[name][:few], correct[:few], beta))
+        name = max(
+            candidates(3), key=lambda name: promising(scores[name][:few], correct[:few], beta)
+        )
         found[title] = name, certified(scores[name][few:], correct[few:], beta, DELTA)[1]
     return found
 
@@ -78,30 +92,45 @@ def measure(path: Path, draws: int) -> list[dict[str, float | str]]:
             times = draws if n < 5000 else max(draws // 3, 1)
             for _ in range(times):
                 rows = rng.integers(0, len(correct), n)
-                drawn = one_draw({name: values[rows] for name, values in scores.items()}, correct[rows], beta)
+                drawn = one_draw(
+                    {name: values[rows] for name, values in scores.items()}, correct[rows], beta
+                )
                 for way, (name, threshold) in drawn.items():
-                    total[way] += np.searchsorted(ordered[name], threshold, side="right") / len(correct) / times
+                    total[way] += (
+                        np.searchsorted(ordered[name], threshold, side="right")
+                        / len(correct)
+                        / times
+                    )
             means = {way: round(float(value), 4) for way, value in total.items()}
             records.append({"set": path.stem, "beta": beta, "n": n, **means})
     return records
 
 
 def table(records: list[dict[str, float | str]]) -> str:
-    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more than .005."""
-    lines = ["| | " + " | ".join(f"n = {n:,}" for n in SIZES) + " |", "|---" * (len(SIZES) + 1) + "|"]
+    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more
+    than .005.
+    """
+    lines = [
+        "| | " + " | ".join(f"n = {n:,}" for n in SIZES) + " |",
+        "|---" * (len(SIZES) + 1) + "|",
+    ]
     for way in (*ALONE[1:], *SHARED, *PARTS):
         cells = []
         for n in SIZES:
             change = np.array([r[way] - r["entropy"] for r in records if r["n"] == n])
             spread = f"{change.min():+.3f} … {change.max():+.3f}"
-            cells.append(f"{change.mean():+.4f} ({spread}), {int((change < -0.005).sum())} of {len(change)}")
+            cells.append(
+                f"{change.mean():+.4f} ({spread}), {int((change < -0.005).sum())} of {len(change)}"
+            )
         lines.append(f"| {way} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Measure every file, print the table, write the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=1)
@@ -116,7 +145,9 @@ def main() -> None:
     if options.out:
         lines = ",\n  ".join(json.dumps(record) for record in records)
         head = f'"draws": {options.draws}, "delta": {DELTA}'
-        options.out.write_text("{" + head + ', "records": [\n  ' + lines + "\n]}\n", encoding="utf-8")
+        options.out.write_text(
+            "{" + head + ', "records": [\n  ' + lines + "\n]}\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

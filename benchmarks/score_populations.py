@@ -65,7 +65,9 @@ class StepPopulation:
     tied: bool = False
 
     @classmethod
-    def of(cls, inner_edges: list[float], error_rates: list[float], tied: bool = False) -> StepPopulation:
+    def of(
+        cls, inner_edges: list[float], error_rates: list[float], tied: bool = False
+    ) -> StepPopulation:
         """Build a population from its edges without 0 and 1."""
         edges = np.array([0.0, *inner_edges, 1.0])
         return cls(edges=edges, error_rates=np.array(error_rates, dtype=np.float64), tied=tied)
@@ -130,7 +132,8 @@ class TablePopulation:
         return self.scores[rows], self.correct[rows]
 
     def extreme_thresholds(self, scores: Floats) -> Floats:
-        """Return the ends of each stretch between sample scores, and the extremes of the accuracy in it.
+        """Return the ends of each stretch between sample scores, and the extremes of the accuracy
+        in it.
 
         Bands are constant on such a stretch, and the other two curves are monotone.
         """
@@ -176,7 +179,9 @@ class Exits:
         return self.coverage or self.accuracy or self.miscoverage
 
 
-def surprising_thresholds(population: Population, scores: Floats, correct: Flags, log_ratio: float = 2.5) -> Floats:
+def surprising_thresholds(
+    population: Population, scores: Floats, correct: Flags, log_ratio: float = 2.5
+) -> Floats:
     """Return the thresholds at which counts of these rows are surprising under the truth.
 
     Only there can a band be left, so other thresholds need no band. Counts are surprising if the
@@ -228,7 +233,9 @@ def left_bands(population: Population, bands: OperatingBands) -> Exits:
     )
 
 
-def drawn_exits(population: Population, n_rows: int, delta: float, rng: np.random.Generator) -> Exits:
+def drawn_exits(
+    population: Population, n_rows: int, delta: float, rng: np.random.Generator
+) -> Exits:
     """Draw rows, compute their bands at the surprising thresholds, and check the true curves."""
     scores, correct = population.draw(n_rows, rng)
     thresholds = surprising_thresholds(population, scores, correct)
@@ -245,13 +252,16 @@ HARD_POPULATIONS: dict[str, StepPopulation] = {
         for rate in (0.0, 0.05)
     },
     **{
-        f"error rate 0 up to {edge:g}, then 1": StepPopulation.of([edge], [0.0, 1.0]) for edge in (0.3, 0.45, 0.5, 0.55)
+        f"error rate 0 up to {edge:g}, then 1": StepPopulation.of([edge], [0.0, 1.0])
+        for edge in (0.3, 0.45, 0.5, 0.55)
     },
     "error rate 1, 0, 1": StepPopulation.of([0.2, 0.6], [1.0, 0.0, 1.0]),
     "error rate 0, 1, 0": StepPopulation.of([0.1, 0.4], [0.0, 1.0, 0.0]),
     "error rate 1, 0.5, 0": StepPopulation.of([0.3, 0.6], [1.0, 0.5, 0.0]),
     "error rate 0.9 up to 0.5, then 0.1": StepPopulation.of([0.5], [0.9, 0.1]),
-    "alternating, narrowing": StepPopulation.of([0.01, 0.02, 0.05, 0.1, 0.2, 0.4], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]),
+    "alternating, narrowing": StepPopulation.of(
+        [0.01, 0.02, 0.05, 0.1, 0.2, 0.4], [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    ),
     "tied, error rate 1 up to 0.45, then 0": StepPopulation.of(
         [0.15, 0.3, 0.45, 0.6, 0.8], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0], tied=True
     ),

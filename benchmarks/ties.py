@@ -1,32 +1,39 @@
 """Given scores that tie: what rules for an accuracy accept, and how often they are wrong.
 
-    python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json] [--mapie]
+    python -m benchmarks.ties --data FOLDER [--jobs 16] [--out benchmarks/results/ties.json]
+    [--mapie]
 
-Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are and after a
-temperature; a judge's five marks; populations made to break a rule; and what a `ScoreGate` of the five marks accepts
-under each promise. Rows are drawn with replacement, and what a threshold accepts is as right as the whole file says.
-Coverage is a share of the oracle's at the same digits, of configurations where the oracle accepts at least a twentieth.
+Confidences of every `*.npz` file (`logits`, `labels`), unrounded and with two decimals, as they are
+and after a temperature; a judge's five marks; populations made to break a rule; and what a
+`ScoreGate` of the five marks accepts under each promise. Rows are drawn with replacement, and what
+a threshold accepts is as right as the whole file says. Coverage is a share of the oracle's at the
+same digits, of configurations where the oracle accepts at least a twentieth.
 
-wrong first    a fixed sequence of ranks, the wrong rows of a tie first (what logits have)
-set aside      what `ScoreGate` does: the values of the score, from one chosen by sqrt(n) rows that are set aside
-other rows     the same with as many other rows, unlabelled, choosing
-ranks, then    a rank in random order, then the values from that row's on (valid)
-skip           the first value with enough rows, chosen by the rows themselves (proved only where errors do not fall)
-a tenth aside  the same as set aside, with a tenth of the rows
-a list of 7    seven values declared beforehand, equal shares of delta that are carried on
-SGR, LTT       Geifman & El-Yaniv's search over the values, and Learn-then-Test over a hundred percentiles: its fixed
-               sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their blocks)
-BARGAIN's test the bets by which BARGAIN (Zeighami et al. 2025, package `bargain`) tests a precision, on all rows up to
+wrong first    a fixed sequence of ranks, the wrong rows of a tie first (what logits have) set aside
+what `ScoreGate` does: the values of the score, from one chosen by sqrt(n) rows that are set aside
+other rows     the same with as many other rows, unlabelled, choosing ranks, then    a rank in
+random order, then the values from that row's on (valid) skip           the first value with enough
+rows, chosen by the rows themselves (proved only where errors do not fall) a tenth aside  the same
+as set aside, with a tenth of the rows a list of 7    seven values declared beforehand, equal shares
+of delta that are carried on SGR, LTT       Geifman & El-Yaniv's search over the values, and
+Learn-then-Test over a hundred percentiles: its fixed
+               sequence and Bonferroni's correction (of scores that tie, ranks are the ends of their
+               blocks)
+BARGAIN's test the bets by which BARGAIN (Zeighami et al. 2025, package `bargain`) tests a
+precision, on all rows up to
                each of its twenty thresholds
-MAPIE          `BinaryClassificationController` of MAPIE 1.6 for precision: its own grid of a hundred thresholds with
-               Bonferroni-Holm (its default), a fixed sequence and one with five starts; a fixed sequence of the values
-               themselves, declared
-best start     the start value that is best on average, were the truth known; no rule that begins at one value and
+MAPIE          `BinaryClassificationController` of MAPIE 1.6 for precision: its own grid of a
+hundred thresholds with
+               Bonferroni-Holm (its default), a fixed sequence and one with five starts; a fixed
+               sequence of the values themselves, declared
+best start     the start value that is best on average, were the truth known; no rule that begins at
+one value and
                stops at its first failure accepts more
 never tested   random order, then the last value inside the prefix that passed (not valid)
 
-About 5 minutes on 16 cores. With --mapie MAPIE's rules alone are run, where it is installed, and put into the committed
-result (10 minutes on one core); without it they are kept from there wherever the rows are the same.
+About 5 minutes on 16 cores. With --mapie MAPIE's rules alone are run, where it is installed, and
+put into the committed result (10 minutes on one core); without it they are kept from there wherever
+the rows are the same.
 """
 
 from __future__ import annotations
@@ -69,7 +76,8 @@ HOSTILE = {
     "falling": ([0.05, 0.15, 0.3, 0.5], [0.3, 0.14, 0.09, 0.07]),
 }
 
-#: Promises on five marks, and the most that can be accepted under each: .45 has an error rate of .02, .70 one of .041.
+#: Promises on five marks, and the most that can be accepted under each: .45 has an error rate of
+#: .02, .70 one of .041.
 PROMISES: dict[str, tuple[Any, float]] = {
     "MinAccuracy(0.95)": (mc.MinAccuracy(0.95), 0.7),
     "MinAccuracy(0.95, delta=None)": (mc.MinAccuracy(0.95, delta=None), 0.7),
@@ -127,16 +135,25 @@ def skip(draw: Draw, beta: float, delta: float) -> float:
 def a_tenth(draw: Draw, beta: float, delta: float) -> float:
     """As `set_aside`, with more rows that choose."""
     aside = draw.rng.random(len(draw.score)) < 0.1
-    ranking = with_pilot_scores(Sample(draw.score[~aside], draw.right[~aside]), draw.score[aside]).ranking
+    ranking = with_pilot_scores(
+        Sample(draw.score[~aside], draw.right[~aside]), draw.score[aside]
+    ).ranking
     return _threshold(ranking, last_passed(ranking, beta, delta))
 
 
 def a_list(draw: Draw, beta: float, delta: float) -> float:
     """Values of a confidence, or every mark, declared beforehand: Wiens' fallback."""
-    marks = np.unique(draw.score) if draw.score.min() >= 0.0 else -np.array([0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.5])
+    marks = (
+        np.unique(draw.score)
+        if draw.score.min() >= 0.0
+        else -np.array([0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.5])
+    )
     ranking, level, best = Ranking.of(draw.score, draw.right), 0.0, -np.inf
     for value in marks.tolist():
-        at, level = int(np.searchsorted(ranking.scores, value, side="right")) - 1, level + delta / len(marks)
+        at, level = (
+            int(np.searchsorted(ranking.scores, value, side="right")) - 1,
+            level + delta / len(marks),
+        )
         if at < 0 or bdtr(float(ranking.errors[at]), int(ranking.ranks[at]), 1.0 - beta) > level:
             level = 0.0
         else:
@@ -145,7 +162,9 @@ def a_list(draw: Draw, beta: float, delta: float) -> float:
 
 
 def bargain(draw: Draw, beta: float, delta: float) -> float:
-    """Values at twenty even ranks, from the surest on, each bet on at all of delta as BARGAIN 0.1.3 does."""
+    """Values at twenty even ranks, from the surest on, each bet on at all of delta as BARGAIN 0.1.3
+    does.
+    """
     best, order = -np.inf, draw.rng.permutation(len(draw.score))
     step = max(1, len(draw.score) // 20)
     for value in dict.fromkeys(np.sort(draw.score)[step - 1 :: step].tolist()):
@@ -193,7 +212,9 @@ def ranks_then(draw: Draw, beta: float, delta: float) -> float:
     if first > len(draw.score) or bdtr(float(errors[first - 1]), first, 1.0 - beta) > delta:
         return -np.inf
     ranking = Ranking.of(draw.score, draw.right)
-    return _threshold(ranking, _walk_values(ranking, float(ordered[first - 1]), beta, delta, ranking.n).best)
+    return _threshold(
+        ranking, _walk_values(ranking, float(ordered[first - 1]), beta, delta, ranking.n).best
+    )
 
 
 def never_tested(draw: Draw, beta: float, delta: float) -> float:
@@ -222,7 +243,9 @@ def _of_mapie(correction: str, *, values: bool = False) -> Rule:
         confidence = 1.0 - draw.score / 5.0 if given else -draw.score
         declared = 1.0 - marks / 5.0 if given else np.round(np.arange(1, 101) / 100, 2)
         how = mapie.five_starts() if correction == "five starts" else correction
-        found = mapie.of_confidence(confidence, draw.right, beta, delta, how, declared if values else None)
+        found = mapie.of_confidence(
+            confidence, draw.right, beta, delta, how, declared if values else None
+        )
         if found is None:
             return -np.inf
         return float(marks[declared >= found].max(initial=-np.inf)) if given else -found
@@ -261,14 +284,27 @@ def confidences(path: Path, *, calibrated: bool) -> tuple[Column, Flags]:
     scale = 1.0
     if calibrated:
         rows = np.arange(len(labels))
-        scale = float(minimize_scalar(lambda t: -log_softmax(logits * t, axis=1)[rows, labels].mean(), (0.2, 1.0)).x)
+        scale = float(
+            minimize_scalar(
+                lambda t: -log_softmax(logits * t, axis=1)[rows, labels].mean(), (0.2, 1.0)
+            ).x
+        )
     return -np.exp(log_softmax(logits * scale, axis=1).max(axis=1)), logits.argmax(axis=1) == labels
 
 
 def measured(
-    name: str, score: Column, right: Flags | Column, n: int, beta: float, delta: float, draws: int, rules: list[str]
+    name: str,
+    score: Column,
+    right: Flags | Column,
+    n: int,
+    beta: float,
+    delta: float,
+    draws: int,
+    rules: list[str],
 ) -> list[dict[str, Any]]:
-    """Of each rule: what it accepts, and how often that is less right than beta. `right` may be chances."""
+    """Of each rule: what it accepts, and how often that is less right than beta. `right` may be
+    chances.
+    """
     values, codes = np.unique(score, return_inverse=True)
     mass = np.cumsum(np.bincount(codes)) / len(score)
     accuracy = np.cumsum(np.bincount(codes, right)) / np.cumsum(np.bincount(codes))
@@ -276,27 +312,48 @@ def measured(
     oracle = float(mass[kept[-1]]) if len(kept) else 0.0
     seed = [n, int(1e4 * beta), int(1e4 * delta), sum(map(ord, name))]
     rng, own_rng, sums = np.random.default_rng(seed), np.random.default_rng([*seed, 1]), 0
-    found, started = np.zeros((len(rules), draws, 2)), np.zeros((draws, len(values) if "skip" in rules else 0))
+    found, started = (
+        np.zeros((len(rules), draws, 2)),
+        np.zeros((draws, len(values) if "skip" in rules else 0)),
+    )
     for i in range(draws):
         rows = rng.integers(0, len(score), n)
-        own = score[rows], np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows]
+        own = (
+            score[rows],
+            np.asarray(right[rows]) > rng.random(n) if right.dtype != bool else right[rows],
+        )
         draw = Draw(*own, score[rng.integers(0, len(score), n)], own_rng)
         sums = zlib.crc32(np.packbits(draw.right), zlib.crc32(rows, sums))
         if started.size:
             started[i] = np.append(0.0, mass)[from_each_start(draw, values, beta, delta)]
         for r, rule in enumerate(rules):
-            last = int(np.searchsorted(values, (RULES | MAPIE)[rule](draw, beta, delta), side="right")) - 1
+            last = (
+                int(np.searchsorted(values, (RULES | MAPIE)[rule](draw, beta, delta), side="right"))
+                - 1
+            )
             if last >= 0:
                 found[r, i] = mass[last], accuracy[last] < beta - 1e-12
-    at: dict[str, Any] = {"population": name, "n": n, "beta": beta, "delta": delta, "draws": draws, "rows": sums}
+    at: dict[str, Any] = {
+        "population": name,
+        "n": n,
+        "beta": beta,
+        "delta": delta,
+        "draws": draws,
+        "rows": sums,
+    }
     at["oracle"] = round(oracle, 4)
     means = dict(zip(rules, found.mean(axis=1).tolist()))
     if started.size:
         means |= {"best start": [float(started.mean(axis=0).max()), 0.0]}
-    return [{**at, "rule": rule, "coverage": round(c, 4), "broken": round(b, 4)} for rule, (c, b) in means.items()]
+    return [
+        {**at, "rule": rule, "coverage": round(c, 4), "broken": round(b, 4)}
+        for rule, (c, b) in means.items()
+    ]
 
 
-def task(kind: str, name: str, n: int, beta: float, delta: float, peers: bool) -> list[dict[str, Any]]:
+def task(
+    kind: str, name: str, n: int, beta: float, delta: float, peers: bool
+) -> list[dict[str, Any]]:
     """The records of one population at one size: of MAPIE's rules, or of the others."""
     if kind == "file":
         path, variant = name.split("|")
@@ -308,12 +365,22 @@ def task(kind: str, name: str, n: int, beta: float, delta: float, peers: bool) -
         return measured(called, score, right, n, beta, delta, 400, rules)
     mass, error = FIVE if kind == "five" else HOSTILE[name]
     counts = np.round(np.array(mass) * 10_000).astype(int)
-    score, right = np.repeat(np.arange(len(mass), dtype=float), counts), np.repeat(1.0 - np.array(error), counts)
+    score, right = (
+        np.repeat(np.arange(len(mass), dtype=float), counts),
+        np.repeat(1.0 - np.array(error), counts),
+    )
     if kind == "five":
         rules = [*MAPIE] if peers else [rule for rule in RULES if rule != "never tested"]
         return measured(name, score, right, n, beta, delta, 1000, rules)
     return measured(
-        name, score, right, n, beta, delta, 6000, ["set aside", "other rows", "ranks, then", "never tested"]
+        name,
+        score,
+        right,
+        n,
+        beta,
+        delta,
+        6000,
+        ["set aside", "other rows", "ranks, then", "never tested"],
     )
 
 
@@ -321,7 +388,11 @@ def on_marks(called: str, n: int) -> dict[str, Any]:
     """What a `ScoreGate` of five marks accepts under a promise, beside the most that keeps it."""
     warnings.simplefilter("ignore")
     promise, possible = PROMISES[called]
-    mass, error, rng, found = *map(np.array, FIVE), np.random.default_rng(n), np.zeros(PROMISE_DRAWS)
+    mass, error, rng, found = (
+        *map(np.array, FIVE),
+        np.random.default_rng(n),
+        np.zeros(PROMISE_DRAWS),
+    )
     for i in range(PROMISE_DRAWS):
         mark = rng.choice(5, n, p=mass)
         groups = {"groups": rng.integers(3, size=n)} if isinstance(promise, mc.PerGroup) else {}
@@ -332,7 +403,12 @@ def on_marks(called: str, n: int) -> dict[str, Any]:
             continue
         seen = {name: np.zeros(5, dtype=int) for name in groups}
         found[i] = mass[gate.accepts(np.arange(5.0), **seen)].sum()
-    return {"promise": called, "n": n, "coverage": round(float(found.mean()), 4), "possible": possible}
+    return {
+        "promise": called,
+        "n": n,
+        "coverage": round(float(found.mean()), 4),
+        "possible": possible,
+    }
 
 
 def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -359,7 +435,12 @@ def summarised(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def in_lines(found: dict[str, Any]) -> str:
     """JSON with a line for each record."""
     parts = (
-        f'"{name}": ' + (json.dumps(own) if name == "made" else "[\n  " + ",\n  ".join(map(json.dumps, own)) + "\n ]")
+        f'"{name}": '
+        + (
+            json.dumps(own)
+            if name == "made"
+            else "[\n  " + ",\n  ".join(map(json.dumps, own)) + "\n ]"
+        )
         for name, own in found.items()
     )
     return "{\n " + ",\n ".join(parts) + "\n}\n"
@@ -367,7 +448,9 @@ def in_lines(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measure, print the summary, write the records."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULT)
@@ -376,16 +459,39 @@ def main() -> None:
     before = json.loads(RESULT.read_text(encoding="utf-8"))
     files = sorted(path for path in options.data.glob("*.npz"))
     variants = ("two decimals", "calibrated, two decimals", "unrounded")
-    tasks = [("file", f"{path}|{variant}", n, beta, 0.1) for n, beta in ASKED for path in files for variant in variants]
+    tasks = [
+        ("file", f"{path}|{variant}", n, beta, 0.1)
+        for n, beta in ASKED
+        for path in files
+        for variant in variants
+    ]
     tasks += [("five", "five marks", n, beta, 0.1) for n, beta in ASKED]
     if not options.mapie:
-        tasks += [("hostile", name, n, 0.9, delta) for name in HOSTILE for n in (1000, 5000) for delta in (0.1, 0.01)]
-    records = [row for rows in in_order(task, [(*one, options.mapie) for one in tasks], options.jobs) for row in rows]
+        tasks += [
+            ("hostile", name, n, 0.9, delta)
+            for name in HOSTILE
+            for n in (1000, 5000)
+            for delta in (0.1, 0.01)
+        ]
+    records = [
+        row
+        for rows in in_order(task, [(*one, options.mapie) for one in tasks], options.jobs)
+        for row in rows
+    ]
     if options.mapie:
         found = before | {"mapie": records}
     else:
-        marks = list(in_order(on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs))
-        found = {"promises": marks, "summary": [], "records": records, "mapie": before.get("mapie", [])}
+        marks = list(
+            in_order(
+                on_marks, [(called, n) for called in PROMISES for n in (1000, 5000)], options.jobs
+            )
+        )
+        found = {
+            "promises": marks,
+            "summary": [],
+            "records": records,
+            "mapie": before.get("mapie", []),
+        }
     found["summary"] = summarised(found["records"] + same_rows(found["records"], found["mapie"]))
     for name in ("promises", "summary"):
         print(*found[name], sep="\n")

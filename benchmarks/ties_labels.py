@@ -1,12 +1,14 @@
-"""Given scores that tie, labelled in sequence: what a Certifier certifies beside a fit with as many labels.
+"""Given scores that tie, labelled in sequence: what a Certifier certifies beside a fit with as many
+labels.
 
     python -m benchmarks.ties_labels --data FOLDER [--draws 1000] [--jobs 16] [--out RESULT.json]
 
-A judge's five marks, confidences with two decimals of three `*.npz` files, and the populations of `benchmarks.ties`
-that are made to break a rule (beta = 0.9). A pool of the n rows that may be labelled, or of four times as many, is
-drawn with replacement; labels come in blocks of a twentieth. After every block the threshold that is certified by then
-is held against the truth: a draw counts as broken if any of them ever was. `fit` is a `ScoreGate` on n rows of the
-pool, all labelled at once. About 3 minutes on 16 cores.
+A judge's five marks, confidences with two decimals of three `*.npz` files, and the populations of
+`benchmarks.ties` that are made to break a rule (beta = 0.9). A pool of the n rows that may be
+labelled, or of four times as many, is drawn with replacement; labels come in blocks of a twentieth.
+After every block the threshold that is certified by then is held against the truth: a draw counts
+as broken if any of them ever was. `fit` is a `ScoreGate` on n rows of the pool, all labelled at
+once. About 3 minutes on 16 cores.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def population(data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         return score.round(2), right.astype(float)
     mass, error = FIVE if name == "five marks" else HOSTILE[name]
     counts = np.round(np.array(mass) * 10_000).astype(int)
-    return np.repeat(np.arange(len(mass), dtype=float), counts), np.repeat(1.0 - np.array(error), counts)
+    return np.repeat(np.arange(len(mass), dtype=float), counts), np.repeat(
+        1.0 - np.array(error), counts
+    )
 
 
 def labelled(certifier: mc.Certifier, right: np.ndarray) -> set[float]:
@@ -50,7 +54,9 @@ def labelled(certifier: mc.Certifier, right: np.ndarray) -> set[float]:
 
 
 def task(data: Path, name: str, n: int, beta: float, times: int, draws: int) -> dict[str, Any]:
-    """One population, size and pool: coverage in sequence and at once, broken promises, and labels as a share."""
+    """One population, size and pool: coverage in sequence and at once, broken promises, and labels
+    as a share.
+    """
     score, chance = population(data, name)
     values, codes = np.unique(score, return_inverse=True)
     mass = np.cumsum(np.bincount(codes)) / len(score)
@@ -66,21 +72,41 @@ def task(data: Path, name: str, n: int, beta: float, times: int, draws: int) -> 
             )
             ends = np.searchsorted(values, [-np.inf, *labelled(certifier, right)], side="right") - 1
             try:
-                gate = mc.ScoreGate(mc.MinAccuracy(beta), higher_is="doubtful").fit(score[rows[:n]], right[:n])
+                gate = mc.ScoreGate(mc.MinAccuracy(beta), higher_is="doubtful").fit(
+                    score[rows[:n]], right[:n]
+                )
                 at_once = int(gate.accepts(values).sum()) - 1
             except mc.InfeasibleTargetError:
                 at_once = -1
         shares, broken = np.append(mass, 0.0), np.append(bad, False)
-        sums += shares[ends.max()], shares[at_once], broken[ends].any(), broken[at_once], certifier.n_labels / n
+        sums += (
+            shares[ends.max()],
+            shares[at_once],
+            broken[ends].any(),
+            broken[at_once],
+            certifier.n_labels / n,
+        )
     kept = np.flatnonzero(~bad)
-    means = dict(zip(("coverage", "fit", "broken", "fit_broken", "labels"), (sums / draws).round(4).tolist()))
+    means = dict(
+        zip(("coverage", "fit", "broken", "fit_broken", "labels"), (sums / draws).round(4).tolist())
+    )
     oracle = round(float(mass[kept[-1]]), 4) if len(kept) else 0.0
-    return {"population": name, "n": n, "beta": beta, "pool": n * times, "draws": draws, "oracle": oracle, **means}
+    return {
+        "population": name,
+        "n": n,
+        "beta": beta,
+        "pool": n * times,
+        "draws": draws,
+        "oracle": oracle,
+        **means,
+    }
 
 
 def main() -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=1)

@@ -1,12 +1,14 @@
-"""Probabilities of two classes on real sets: ours beside scikit-learn's, beta calibration's and Venn-Abers'.
+"""Probabilities of two classes on real sets: ours beside scikit-learn's, beta calibration's and
+Venn-Abers'.
 
     python -m benchmarks.two_class SETS.npz --processes 16 -o benchmarks/results/two-class.json
 
-SETS.npz is what benchmarks.two_class_sets writes. Five classifiers are trained on two fifths of each set, as it is and
-with positives thinned to 1:20, 1:100 and 1:200; of the other rows some calibrate and the rest, which nobody has seen,
-is what log loss is measured on. A cell's *excess* is a method's log loss above that of the best of eight peers in
-hindsight, over the latter or .01, whichever is larger. About half of the sets (`tuned`) have been looked at while
-priors were chosen; the others are the judges.
+SETS.npz is what benchmarks.two_class_sets writes. Five classifiers are trained on two fifths of
+each set, as it is and with positives thinned to 1:20, 1:100 and 1:200; of the other rows some
+calibrate and the rest, which nobody has seen, is what log loss is measured on. A cell's *excess* is
+a method's log loss above that of the best of eight peers in hindsight, over the latter or .01,
+whichever is larger. About half of the sets (`tuned`) have been looked at while priors were chosen;
+the others are the judges.
 """
 
 from __future__ import annotations
@@ -51,7 +53,11 @@ def classifiers() -> dict[str, Any]:
 def sets(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """All sets by name."""
     found = np.load(path)
-    return {name[:-2]: (found[name] / 32.0, found[f"{name[:-2]}_y"]) for name in found.files if name.endswith("_X")}
+    return {
+        name[:-2]: (found[name] / 32.0, found[f"{name[:-2]}_y"])
+        for name in found.files
+        if name.endswith("_X")
+    }
 
 
 def tuned(name: str) -> bool:
@@ -105,7 +111,8 @@ def scored(job: tuple[str, str, int | None, str]) -> list[dict[str, Any]]:
     about = {"set": job[0], "model": job[1], "ratio": job[2], "tuned": tuned(job[0])}
     with warnings.catch_warnings(action="ignore"):
         return [
-            {**about, "n": n, "losses": losses(s[fit], y[fit], s[test], y[test])} for n, _, fit, test in draws(s, y)
+            {**about, "n": n, "losses": losses(s[fit], y[fit], s[test], y[test])}
+            for n, _, fit, test in draws(s, y)
         ]
 
 
@@ -121,7 +128,9 @@ def losses(s: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> 
         found[name], found[f"{name} seconds"] = _log_loss(p, truth), time.perf_counter() - begin
         if name != "composed":
             worse = _row_losses(p, truth) - plain
-            found[f"{name} worse"] = float(worse.mean() / max(worse.std() / np.sqrt(len(worse)), 1e-12))
+            found[f"{name} worse"] = float(
+                worse.mean() / max(worse.std() / np.sqrt(len(worse)), 1e-12)
+            )
             order = np.argsort(new, kind="stable")
             found[f"{name} falls"] = float(max(0.0, -np.diff(p[order]).min()))
     return found
@@ -158,7 +167,9 @@ def peers(s: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray
         machine, p = VennAbers(), expit(s)
         machine.fit(np.column_stack([1 - p, p]), y)
         q = expit(new)
-        found["Venn-Abers"] = np.asarray(machine.predict_proba(np.column_stack([1 - q, q]))[0])[:, 1]
+        found["Venn-Abers"] = np.asarray(machine.predict_proba(np.column_stack([1 - q, q]))[0])[
+            :, 1
+        ]
     except ImportError:
         pass
     return found
@@ -174,8 +185,12 @@ def _log_loss(p: np.ndarray, y: np.ndarray) -> float:
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean excess of each method over the best peer, by number of rows, and how often it is near."""
-    names = [name for name in cells[0]["losses"] if not name.endswith((" seconds", " falls", " worse"))]
+    """Mean excess of each method over the best peer, by number of rows, and how often it is
+    near.
+    """
+    names = [
+        name for name in cells[0]["losses"] if not name.endswith((" seconds", " falls", " worse"))
+    ]
     rivals = [name for name in names if name not in OURS]
     table: dict[str, Any] = {}
     for name in names:
@@ -187,31 +202,53 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         by, n = np.array(excess), np.array(sizes)
         table[name] = {
             "mean excess": float(by.mean()),
-            "by rows": {str(size): float(by[n == size].mean()) for size in SIZES if (n == size).any()},
+            "by rows": {
+                str(size): float(by[n == size].mean()) for size in SIZES if (n == size).any()
+            },
             "from 500 rows": float(by[n >= 500].mean()),
             "from 1,000 rows": float(by[n >= 1000].mean()),
             "within 2%": float((by <= 0.02).mean()),
             "worst": float(by.max()),
         }
         ratios = np.array([cell["ratio"] or 0 for cell in cells])
-        table[name]["by ratio"] = {str(ratio): float(by[ratios == ratio].mean()) for ratio in np.unique(ratios)}
+        table[name]["by ratio"] = {
+            str(ratio): float(by[ratios == ratio].mean()) for ratio in np.unique(ratios)
+        }
         if f"{name} seconds" in cells[0]["losses"]:
-            table[name]["median seconds"] = float(np.median([cell["losses"][f"{name} seconds"] for cell in cells]))
+            table[name]["median seconds"] = float(
+                np.median([cell["losses"][f"{name} seconds"] for cell in cells])
+            )
         if f"{name} worse" in cells[0]["losses"]:
             bare = np.array([cell["losses"]["uncalibrated"] for cell in cells])
             beyond = np.array([cell["losses"][f"{name} worse"] for cell in cells]) > 1.0
-            above = (np.array([cell["losses"][name] for cell in cells]) - bare) / np.maximum(bare, 0.01)
+            above = (np.array([cell["losses"][name] for cell in cells]) - bare) / np.maximum(
+                bare, 0.01
+            )
             table[name]["worse than uncalibrated by a standard error"] = float(beyond.mean())
             table[name]["worse than uncalibrated, at most"] = float(above.max())
         if f"{name} falls" in cells[0]["losses"]:
-            table[name]["largest fall"] = float(max(cell["losses"][f"{name} falls"] for cell in cells))
+            table[name]["largest fall"] = float(
+                max(cell["losses"][f"{name} falls"] for cell in cells)
+            )
     return table
 
 
 def table(result: dict[str, Any]) -> list[str]:
     """The table of docs/two-classes.md, line by line."""
-    lines = ["| method | all | 200 rows | 500 | 1,000 | 5,000 | within 2% |", "|---|---|---|---|---|---|---|"]
-    for name in ("monotone", "auto", "beta am", "beta abm", "sigmoid", "Venn-Abers", "isotonic", "composed"):
+    lines = [
+        "| method | all | 200 rows | 500 | 1,000 | 5,000 | within 2% |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in (
+        "monotone",
+        "auto",
+        "beta am",
+        "beta abm",
+        "sigmoid",
+        "Venn-Abers",
+        "isotonic",
+        "composed",
+    ):
         row = result["methods"][name]
         shares = [row["mean excess"], *(row["by rows"][str(size)] for size in SIZES)]
         cells = [f"{100 * share:.1f}%" for share in shares]
@@ -228,17 +265,25 @@ def main() -> None:
     parser.add_argument("-o", "--output", default="benchmarks/results/two-class.json")
     options = parser.parse_args()
     names = options.only.split(",") if options.only else sorted(sets(options.sets))
-    jobs = [(name, model, ratio, options.sets) for name in names for model in classifiers() for ratio in RATIOS]
+    jobs = [
+        (name, model, ratio, options.sets)
+        for name in names
+        for model in classifiers()
+        for ratio in RATIOS
+    ]
     with ProcessPoolExecutor(options.processes) as pool:
         cells = [cell for found in pool.map(scored, jobs, chunksize=1) for cell in found]
     judges = [cell for cell in cells if not cell["tuned"]]
     found = summary(judges)
     result = {"sets": len({cell["set"] for cell in judges}), "cells": len(judges), "methods": found}
-    result["on the sets that priors were chosen on"] = summary([cell for cell in cells if cell["tuned"]])
+    result["on the sets that priors were chosen on"] = summary(
+        [cell for cell in cells if cell["tuned"]]
+    )
     Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
     for name, row in found.items():
         print(
-            f"{name:<14} {100 * row['mean excess']:7.2f}%  within 2%: {row['within 2%']:.2f}  worst {row['worst']:.2f}"
+            f"{name:<14} {100 * row['mean excess']:7.2f}%  within 2%: {row['within 2%']:.2f}  worst"
+            f" {row['worst']:.2f}"
         )
 
 

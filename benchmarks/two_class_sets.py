@@ -2,9 +2,10 @@
 
     python -m benchmarks.two_class_sets -o SETS.npz
 
-Each set has an outcome that somebody would want to know beforehand (default, churn, spam, death, a search, a vote) and
-columns that are known then: ids, times of follow-up and outcomes of the same event are dropped. Categories are one-hot
-(the twenty most frequent), numbers are standardised, missing ones are 0 with a column that says so.
+Each set has an outcome that somebody would want to know beforehand (default, churn, spam, death, a
+search, a vote) and columns that are known then: ids, times of follow-up and outcomes of the same
+event are dropped. Categories are one-hot (the twenty most frequent), numbers are standardised,
+missing ones are 0 with a column that says so.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ def main() -> None:
         if not 0 < y.sum() < len(y):
             raise SystemExit(f"{package} {item}: {outcome} is never {positive}.")
         whole = np.abs(X * 32).max(initial=0) < 2**15
-        arrays[f"{item}_X"], arrays[f"{item}_y"] = (np.round(X * 32).astype(np.int16) if whole else X), y
+        arrays[f"{item}_X"], arrays[f"{item}_y"] = (
+            (np.round(X * 32).astype(np.int16) if whole else X),
+            y,
+        )
         print(f"{package} {item}: {X.shape}, {y.mean():.3f} positive")
     digits, digit = load_digits(return_X_y=True)
     arrays["digit 8_X"], arrays["digit 8_y"] = np.round(digits * 2).astype(np.int16), digit == 8

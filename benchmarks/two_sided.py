@@ -1,12 +1,14 @@
-"""Promises about two classes on populations that are known: how often they are broken, and what they accept.
+"""Promises about two classes on populations that are known: how often they are broken, and what
+they accept.
 
     python -m benchmarks.two_sided --draws 1000 --processes 16 -o benchmarks/results/two-sided.json
 
-A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows are drawn from it
-with replacement, so that every rate of every threshold is known exactly. Some are as people have them, some were made
-to break what is certified: flat at the target, ties, five marks, one class alone, sides that overlap, chances that
-oscillate. Beside what is accepted stands what whoever knows the population would accept and, where MAPIE is installed
-and has the promise, what its controllers do on some of the same draws: Bonferroni-Holm over its hundred thresholds, and
+A population is 20,000 log-odds, each with the chance that a row there is positive; calibration rows
+are drawn from it with replacement, so that every rate of every threshold is known exactly. Some are
+as people have them, some were made to break what is certified: flat at the target, ties, five
+marks, one class alone, sides that overlap, chances that oscillate. Beside what is accepted stands
+what whoever knows the population would accept and, where MAPIE is installed and has the promise,
+what its controllers do on some of the same draws: Bonferroni-Holm over its hundred thresholds, and
 a fixed sequence of these or of 300 quantiles of other scores, the safest first.
 """
 
@@ -89,17 +91,22 @@ def populations() -> dict[str, Population]:
 
 
 def not_vacuous(share: float) -> float:
-    """A negative predictive value that takes a score: halfway from the share of the negatives to 1, or .9."""
+    """A negative predictive value that takes a score: halfway from the share of the negatives to 1,
+    or .9.
+    """
     return min(max(0.9, 1.0 - share / 2.0), 0.9999)
 
 
 PROMISES: dict[str, Callable[[float], Any]] = {
     "precision": lambda share: mc.MinPrecision(0.9),
-    "precision, share declared": lambda share: mc.MinPrecision(0.9, share=min(max(share, 0.001), 0.999)),
+    "precision, share declared": lambda share: mc.MinPrecision(
+        0.9, share=min(max(share, 0.001), 0.999)
+    ),
     "recall": lambda share: mc.MinRecall(0.95),
     "false-positive rate": lambda share: mc.MaxFalsePositiveRate(0.05),
     "precision of both": lambda share: mc.TwoSided(
-        mc.MinPrecision(0.9, share=min(max(share, 0.001), 0.999)), mc.MinPrecision(not_vacuous(share), positive=0)
+        mc.MinPrecision(0.9, share=min(max(share, 0.001), 0.999)),
+        mc.MinPrecision(not_vacuous(share), positive=0),
     ),
     "precision and recall": lambda share: mc.TwoSided(mc.MinPrecision(0.9), mc.MinRecall(0.95)),
     "accuracy, learned decision": lambda share: mc.MinAccuracy(0.9),
@@ -108,13 +115,22 @@ PROMISES: dict[str, Callable[[float], Any]] = {
 
 
 def outcome(
-    population: Population, promise: Any, s: np.ndarray, positive: np.ndarray, *, learned: bool = True
+    population: Population,
+    promise: Any,
+    s: np.ndarray,
+    positive: np.ndarray,
+    *,
+    learned: bool = True,
 ) -> tuple[bool, float]:
-    """Whether the promise is broken on the population, and the share that is accepted: 0 where none is certified."""
+    """Whether the promise is broken on the population, and the share that is accepted: 0 where none
+    is certified.
+    """
     try:
         if isinstance(promise, mc.MinAccuracy):
             aside = np.zeros(len(s), dtype=bool)
-            aside[: min(max(40, len(s) // 10), len(s) // 2) * learned] = True  # rows are drawn: the first are as good
+            aside[: min(max(40, len(s) // 10), len(s) // 2) * learned] = (
+                True  # rows are drawn: the first are as good
+            )
             at = even_odds(s[aside], positive[aside]) if learned else 0.0
             right = (s > at) == positive
             certificate = promise.certify(-np.abs(s - at)[~aside], right[~aside])
@@ -124,7 +140,9 @@ def outcome(
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
         sample = Sample(s, positive, truth=positive.astype(np.intp))
         if promise.scouted:  # MAPIE is given the quantiles of other scores: so is this
-            sample = with_pilot_scores(sample, population.others, Scouting(labels=promise.asks_labels))
+            sample = with_pilot_scores(
+                sample, population.others, Scouting(labels=promise.asks_labels)
+            )
         certificate = promise.certify(sample)
     except mc.InfeasibleTargetError:
         return False, 0.0
@@ -133,10 +151,15 @@ def outcome(
     return sides_of(population, promise, certificate.parts.items, certificate.decision_at)
 
 
-def sides_of(population: Population, promise: Any, parts: tuple[Any, ...], at: float) -> tuple[bool, float]:
-    """Whether either side of these parts is broken on the population, and the share that is accepted."""
+def sides_of(
+    population: Population, promise: Any, parts: tuple[Any, ...], at: float
+) -> tuple[bool, float]:
+    """Whether either side of these parts is broken on the population, and the share that is
+    accepted.
+    """
     called = [
-        (population.s > at if code else population.s <= at) & (-np.abs(population.s - at) <= parts[code].threshold)
+        (population.s > at if code else population.s <= at)
+        & (-np.abs(population.s - at) <= parts[code].threshold)
         for code in (0, 1)
     ]
     broken = False
@@ -152,29 +175,46 @@ def sides_of(population: Population, promise: Any, parts: tuple[Any, ...], at: f
     return broken, float((called[0] | called[1]).mean())
 
 
-# ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── groups ────────────────────────────────────────────────────────────────────────────────────────
 
-#: Share of the rows, and the population, of three groups: one with an offset, one rare with scores that tie.
+#: Share of the rows, and the population, of three groups: one with an offset, one rare with scores
+#: that tie.
 GROUPS = {"usual": (0.6, "even"), "offset": (0.36, "offset"), "rare": (0.04, "ties")}
 #: The same at the edge: chances just below what is promised, and marks.
-AT_THE_EDGE = {"flat": (0.6, "flat at the target"), "marks": (0.36, "marks"), "rare": (0.04, "flat at the target")}
+AT_THE_EDGE = {
+    "flat": (0.6, "flat at the target"),
+    "marks": (0.36, "marks"),
+    "rare": (0.04, "flat at the target"),
+}
 MIXTURES = {"three groups": GROUPS, "three at the edge": AT_THE_EDGE}
-PER_GROUP = ("precision", "recall", "false-positive rate", "precision of both", "precision and recall")
+PER_GROUP = (
+    "precision",
+    "recall",
+    "false-positive rate",
+    "precision of both",
+    "precision and recall",
+)
 
 
 def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
-    """Of one mixture, promise and number of rows: how often any group, and each of them, has its promise broken."""
+    """Of one mixture, promise and number of rows: how often any group, and each of them, has its
+    promise broken.
+    """
     where, what, shares, n, draws = job
     known, names = populations(), tuple(MIXTURES[where])
     groups = [known[name] for _, name in MIXTURES[where].values()]
     promise = mc.PerGroup(PROMISES[what](0.5), shares=shares)
-    rng = np.random.default_rng([n, list(MIXTURES).index(where), PER_GROUP.index(what), len(shares)])
+    rng = np.random.default_rng(
+        [n, list(MIXTURES).index(where), PER_GROUP.index(what), len(shares)]
+    )
     broken, accepted = np.zeros((draws, len(groups)), dtype=bool), np.zeros((draws, len(groups)))
     for draw in range(draws):
         part = rng.choice(len(groups), size=n, p=[share for share, _ in MIXTURES[where].values()])
         s, positive = np.empty(n), np.empty(n, dtype=bool)
         for code, population in enumerate(groups):
-            s[part == code], positive[part == code] = population.draw(rng, int((part == code).sum()))
+            s[part == code], positive[part == code] = population.draw(
+                rng, int((part == code).sum())
+            )
         sample = Sample(s, positive, part=part, names=names, truth=positive.astype(np.intp))
         sample = Scouting(labels=promise.asks_labels).of(sample) if promise.scouted else sample
         try:
@@ -202,15 +242,21 @@ OF_MAPIE["false-positive rate"] = ("fpr", 0.05, True)
 
 
 def controllers(population: Population) -> dict[str, tuple[str, np.ndarray]]:
-    """How each of MAPIE's controllers goes about it: the procedure, and its thresholds from the lowest."""
+    """How each of MAPIE's controllers goes about it: the procedure, and its thresholds from the
+    lowest.
+    """
     p = np.quantile(expit(population.s), np.linspace(0.0, 1.0, 301)[:-1])
     fixed = {"hundred": np.linspace(0, 0.99, 100), "quantiles": np.unique(p)}
     named = {f"fixed sequence, {name}": ("fixed_sequence", grid) for name, grid in fixed.items()}
     return {"Holm": ("bonferroni_holm", fixed["hundred"]), **named}
 
 
-def peers(population: Population, what: str, draws: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-    """Of each of MAPIE's controllers how many draws break the promise, and the share that is accepted."""
+def peers(
+    population: Population, what: str, draws: list[tuple[np.ndarray, np.ndarray]]
+) -> dict[str, Any]:
+    """Of each of MAPIE's controllers how many draws break the promise, and the share that is
+    accepted.
+    """
     try:
         from mapie.risk_control import BinaryClassificationController
     except ImportError:
@@ -232,7 +278,10 @@ def peers(population: Population, what: str, draws: list[tuple[np.ndarray, np.nd
             if controller.best_predict_param is None:
                 continue
             called = p >= controller.best_predict_param
-            right = {"precision": chance[called].sum() / max(called.sum(), 1), "recall": chance[called].sum()}
+            right = {
+                "precision": chance[called].sum() / max(called.sum(), 1),
+                "recall": chance[called].sum(),
+            }
             right["recall"] /= max(chance.sum(), 1e-300)
             right["fpr"] = 1.0 - (1.0 - chance)[called].sum() / max((1.0 - chance).sum(), 1e-300)
             limit = 1.0 - level if risk == "fpr" else level
@@ -243,13 +292,21 @@ def peers(population: Population, what: str, draws: list[tuple[np.ndarray, np.nd
 
 
 def oracle(population: Population, what: str) -> float:
-    """The share that the best thresholds accept: from either end, or by the distance from even odds."""
+    """The share that the best thresholds accept: from either end, or by the distance from even
+    odds.
+    """
     s, chance = population.s, population.chance
     low, high = np.argsort(s, kind="stable"), np.argsort(-s, kind="stable")
     if what.startswith("accuracy"):
-        return _longest(np.maximum(chance, 1 - chance)[np.argsort(-np.abs(chance - 0.5), kind="stable")], 0.9)
+        return _longest(
+            np.maximum(chance, 1 - chance)[np.argsort(-np.abs(chance - 0.5), kind="stable")], 0.9
+        )
     upper = _longest(chance[high], 0.9) if what.startswith("precision") else 0.0
-    lower = _longest(1 - chance[low], not_vacuous(float(chance.mean()))) if what == "precision of both" else 0.0
+    lower = (
+        _longest(1 - chance[low], not_vacuous(float(chance.mean())))
+        if what == "precision of both"
+        else 0.0
+    )
     if "recall" in what:
         lower = float((np.cumsum(chance[low]) <= 0.05 * chance.sum()).mean())
     if what == "false-positive rate":
@@ -264,7 +321,9 @@ def _longest(right: np.ndarray, level: float) -> float:
 
 
 def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
-    """One population, promise and number of rows: how many of the draws break it, and what is accepted on average."""
+    """One population, promise and number of rows: how many of the draws break it, and what is
+    accepted on average.
+    """
     where, what, n, draws = job
     population = populations()[where]
     promise = PROMISES[what](float(population.chance.mean()))
@@ -291,7 +350,9 @@ def cell(job: tuple[str, str, int, int]) -> dict[str, Any]:
 
 
 def beside_peers(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each cell with peers what the best of those accepts that keep the promise, and by how much we accept more."""
+    """Of each cell with peers what the best of those accepts that keep the promise, and by how much
+    we accept more.
+    """
     rows = []
     for one in cells:
         room = 3.0 * np.sqrt(DELTA * (1.0 - DELTA))
@@ -303,7 +364,10 @@ def beside_peers(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if valid and one["oracle"] > 0.001:  # elsewhere whatever is accepted breaks the promise
             best = max(valid, key=lambda name: valid[name])
             known = {name: one[name] for name in ("population", "promise", "rows")}
-            ours = {"accepted": one["accepted beside peers"], "more": one["accepted beside peers"] - valid[best]}
+            ours = {
+                "accepted": one["accepted beside peers"],
+                "more": one["accepted beside peers"] - valid[best],
+            }
             rows.append({**known, **ours, "best peer": best, "it accepts": valid[best]})
     return sorted(rows, key=lambda row: row["more"])
 
@@ -328,8 +392,16 @@ def main() -> None:
     worst = max(cells, key=lambda one: one["broken"] / one["draws"])
     committed = Path("benchmarks/results/two-sided.json")
     before = json.loads(committed.read_text()) if committed.exists() else {}
-    beside = beside_peers(cells) or before.get("beside MAPIE", [])  # where MAPIE is not installed what stands is kept
-    result = {"delta": DELTA, "worst": worst, "beside MAPIE": beside, "groups": groups, "cells": cells}
+    beside = beside_peers(cells) or before.get(
+        "beside MAPIE", []
+    )  # where MAPIE is not installed what stands is kept
+    result = {
+        "delta": DELTA,
+        "worst": worst,
+        "beside MAPIE": beside,
+        "groups": groups,
+        "cells": cells,
+    }
     Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
     print(f"worst: {worst}")
 

@@ -1,7 +1,8 @@
-"""Write docs/api: a page for each public object, which autodoc and numpydoc fill from its docstring.
+"""Write docs/api: a page for each public object, which autodoc and numpydoc fill from its
+docstring.
 
-The pages are made at every build from `metacal.__all__` and the names of its public rooms: a new public name has a page
-without anybody's doing.
+The pages are made at every build from `metacal.__all__` and the names of its public rooms: a new
+public name has a page without anybody's doing.
 """
 
 from __future__ import annotations
@@ -44,26 +45,41 @@ class Page:
         """What one may type into the search to find it: its names, with and without `mc.`."""
         called = [self.name, *(name for name, page in aliases().items() if page == self.name)]
         last = self.name.rpartition(".")[2]
-        first = next(page.name for page in pages() if page.name.lower().rpartition(".")[2] == last.lower())
+        first = next(
+            page.name for page in pages() if page.name.lower().rpartition(".")[2] == last.lower()
+        )
         alone = [last] if first == self.place and last != self.name else []
-        return [*alone, *(f"{before}{name}" for name in called for before in ("", "mc.", "metacal."))]
+        return [
+            *alone,
+            *(f"{before}{name}" for name in called for before in ("", "mc.", "metacal.")),
+        ]
 
 
 def rooms() -> dict[str, ModuleType]:
     """The public modules by their name below `metacal`."""
-    found = {name: getattr(metacal, name) for name in metacal.__all__ if inspect.ismodule(getattr(metacal, name))}
+    found = {
+        name: getattr(metacal, name)
+        for name in metacal.__all__
+        if inspect.ismodule(getattr(metacal, name))
+    }
     return found | {name: importlib.import_module(f"metacal.{name}") for name in FURTHER}
 
 
 def names(module: ModuleType) -> list[str]:
-    """The public names of a module, modules aside: `__all__`, or what its `__dir__` lists, or what is defined in it."""
-    listed = getattr(module, "__all__", None) or (module.__dir__() if "__dir__" in vars(module) else None)
+    """The public names of a module, modules aside: `__all__`, or what its `__dir__` lists, or what
+    is defined in it.
+    """
+    listed = getattr(module, "__all__", None) or (
+        module.__dir__() if "__dir__" in vars(module) else None
+    )
     if listed is not None:
         return sorted({name for name in listed if not inspect.ismodule(getattr(module, name))})
     return sorted(
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__ and callable(value)
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
+        and callable(value)
     )
 
 
@@ -85,9 +101,18 @@ def pages() -> list[Page]:
 
 @cache
 def aliases() -> dict[str, str]:
-    """Further names -> the page of what they name: `files.read_predictions` is `read_predictions`."""
-    own, where = {page.name for page in pages()}, {id(page.thing): page.name for page in reversed(pages())}
-    found = {f"{room}.{name}": id(getattr(module, name)) for room, module in rooms().items() for name in names(module)}
+    """Further names -> the page of what they name: `files.read_predictions` is
+    `read_predictions`.
+    """
+    own, where = (
+        {page.name for page in pages()},
+        {id(page.thing): page.name for page in reversed(pages())},
+    )
+    found = {
+        f"{room}.{name}": id(getattr(module, name))
+        for room, module in rooms().items()
+        for name in names(module)
+    }
     return {name: where[thing] for name, thing in found.items() if name not in own}
 
 
@@ -104,7 +129,12 @@ def at(place: str) -> list[Page]:
 def text(place: str) -> str:
     """A page as reStructuredText."""
     here = at(place)
-    return "\n".join([*_title(", ".join(page.name for page in here)), *(line for page in here for line in _body(page))])
+    return "\n".join(
+        [
+            *_title(", ".join(page.name for page in here)),
+            *(line for page in here for line in _body(page)),
+        ]
+    )
 
 
 def _body(page: Page) -> list[str]:
@@ -118,7 +148,9 @@ def _body(page: Page) -> list[str]:
 
 
 def room_of(pagename: str) -> str:
-    """The room whose names are shown beside a page, with its dot: "metrics." for api/metrics and api/metrics.ece."""
+    """The room whose names are shown beside a page, with its dot: "metrics." for api/metrics and
+    api/metrics.ece.
+    """
     name = pagename.removeprefix("api/")
     inside = [room for room in rooms() if name == room or name.startswith(f"{room}.")]
     return f"{inside[-1]}." if inside else "-"
@@ -129,7 +161,10 @@ def _table(named: dict[str, str]) -> list[str]:
     known = {page.name: page for page in pages()}
     lines = [".. list-table::", "   :widths: 35 65", ""]
     for shown, name in named.items():
-        lines += [f"   * - :doc:`{shown} </api/{known[name].place}>`", f"     - {as_rst(summary(known[name].thing))}"]
+        lines += [
+            f"   * - :doc:`{shown} </api/{known[name].place}>`",
+            f"     - {as_rst(summary(known[name].thing))}",
+        ]
     return [*lines, ""]
 
 
@@ -139,8 +174,14 @@ def _contents(children: list[str]) -> list[str]:
 
 
 def _room(page: Page) -> list[str]:
-    """What the module says of itself, and its names; those with a shorter name elsewhere lead there."""
-    named = {room.removeprefix(f"{page.name}."): room for room in FURTHER if room.startswith(f"{page.name}.")}
+    """What the module says of itself, and its names; those with a shorter name elsewhere lead
+    there.
+    """
+    named = {
+        room.removeprefix(f"{page.name}."): room
+        for room in FURTHER
+        if room.startswith(f"{page.name}.")
+    }
     for name in names(page.thing):
         full = f"{page.name}.{name}"
         named[name] = aliases().get(full, full)
@@ -171,8 +212,12 @@ def _class(page: Page) -> list[str]:
         if name.startswith("_") or not inspect.getdoc(member):
             continue
         owner = next((kind for kind in page.thing.__mro__ if name in vars(kind)), page.thing)
-        kind = "property" if isinstance(member, property) else "method" if callable(member) else None
-        routed = name.startswith("set_") and name.endswith("_request")  # made by scikit-learn in our classes
+        kind = (
+            "property" if isinstance(member, property) else "method" if callable(member) else None
+        )
+        routed = name.startswith("set_") and name.endswith(
+            "_request"
+        )  # made by scikit-learn in our classes
         if kind and owner.__module__.startswith("metacal") and not routed:
             lines += [f".. auto{kind}:: metacal.{page.name}.{name}", ""]
         elif kind and (routed or owner.__module__.startswith("sklearn")):
@@ -186,7 +231,9 @@ def _class(page: Page) -> list[str]:
 def write(folder: Path = HERE) -> None:
     """Write all pages and the list of them; a page of a name that is gone goes too."""
     folder.mkdir(exist_ok=True)
-    written = {f"{page.place}.rst": text(page.place) for page in pages()} | {"index.rst": overview()}
+    written = {f"{page.place}.rst": text(page.place) for page in pages()} | {
+        "index.rst": overview()
+    }
     for name, content in written.items():
         (folder / name).write_text(content, encoding="utf-8")
     for path in folder.glob("*.rst"):

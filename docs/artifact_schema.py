@@ -1,7 +1,9 @@
-"""The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader checks.
+"""The JSON Schema (draft 2020-12) of saved files, made from the same annotations that the reader
+checks.
 
-`python docs/artifact_schema.py` prints it; built pages have it beside them. Whatever the schema refuses `load` refuses
-too; `load` refuses more: numbers that do not agree with each other, a wrong checksum, a map without probabilities.
+`python docs/artifact_schema.py` prints it; built pages have it beside them. Whatever the schema
+refuses `load` refuses too; `load` refuses more: numbers that do not agree with each other, a wrong
+checksum, a map without probabilities.
 """
 
 from __future__ import annotations
@@ -79,7 +81,11 @@ def schema() -> Schema:
     {'const': 3}
     """
     signatures = [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]
-    around = {"format": {"const": FORMAT}, "version": {"const": VERSION}, "metacal_version": {"type": "string"}}
+    around = {
+        "format": {"const": FORMAT},
+        "version": {"const": VERSION},
+        "metacal_version": {"type": "string"},
+    }
     sealed = {"checksum": _HASH, "signature": {"oneOf": signatures}}
     families = [cls for base in FAMILIES for cls in (family_of(base) or {}).items()]
     return {
@@ -115,10 +121,20 @@ def of(annotation: Any) -> Schema:
         return {"type": "array", "items": of(arguments[0])}
     if origin is tuple:
         size = len(arguments)
-        return {"type": "array", "prefixItems": list(map(of, arguments)), "minItems": size, "maxItems": size}
+        return {
+            "type": "array",
+            "prefixItems": list(map(of, arguments)),
+            "minItems": size,
+            "maxItems": size,
+        }
     if origin is np.ndarray:
         kind = get_args(arguments[1])[0]
-        return {"allOf": [{"$ref": "#/$defs/array"}, {"properties": {"dtype": {"const": _ARRAYS[kind]}}}]}
+        return {
+            "allOf": [
+                {"$ref": "#/$defs/array"},
+                {"properties": {"dtype": {"const": _ARRAYS[kind]}}},
+            ]
+        }
     return _record(annotation) if is_dataclass(annotation) else _SIMPLE[annotation]  # type: ignore[arg-type]
 
 
@@ -132,12 +148,16 @@ def _entries(cls: type) -> Schema:
 
 
 def _entry(name: str, annotation: Any, *, silent: bool = False) -> Schema:
-    """An entry, its bounds put in; null is allowed where it is said to be, and it does not stand for silence."""
+    """An entry, its bounds put in; null is allowed where it is said to be, and it does not stand
+    for silence.
+    """
     options = options_of(annotation)
     there = [of(option) for option in options if option is not type(None)]
     bound = _BOUNDS.get(name, _COUNT if name.startswith("n_") else None)
     if bound is not None:
-        there = [bound if option == _SIMPLE[Any] else {"allOf": [option, bound]} for option in there]
+        there = [
+            bound if option == _SIMPLE[Any] else {"allOf": [option, bound]} for option in there
+        ]
     null = type(None) in options or (bound is not None and Any in options)
     there += [{"type": "null"}] if null and not silent else []
     return there[0] if len(there) == 1 else {"anyOf": there}
@@ -158,14 +178,19 @@ def _signature(algorithm: str, digits: int) -> Schema:
 
 
 def _array() -> Schema:
-    head = {"dtype": {"enum": list(DTYPES)}, "shape": {"type": "array", "items": _COUNT, "maxItems": 8}}
+    head = {
+        "dtype": {"enum": list(DTYPES)},
+        "shape": {"type": "array", "items": _COUNT, "maxItems": 8},
+    }
     values = {"type": "array", "items": {"type": ["number", "boolean"]}}
     packed = {"type": "string", "contentEncoding": "base64"}
     return {"oneOf": [_object({**head, "values": values}), _object({**head, "base64": packed})]}
 
 
 def _note(kind: str) -> Schema:
-    return _object({"kind": {"const": kind}, **{name: of(fact) for name, fact in facts_of(kind).items()}})
+    return _object(
+        {"kind": {"const": kind}, **{name: of(fact) for name, fact in facts_of(kind).items()}}
+    )
 
 
 def write(path: Path) -> None:

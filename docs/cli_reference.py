@@ -1,5 +1,6 @@
-# ruff: noqa: E501 (the rows of a table cannot be broken)
-"""Write docs/cli.md from the commands themselves: python docs/cli_reference.py. A test fails when the page is stale."""
+"""Write docs/cli.md from the commands themselves: python docs/cli_reference.py. A test fails when
+the page is stale.
+"""
 
 from __future__ import annotations
 
@@ -181,11 +182,23 @@ def page() -> str:
 
 def _section(ctx: click.Context, level: str) -> list[str]:
     command = ctx.command
-    lines = [f"{level} {ctx.command_path}", "", "```text", ctx.get_usage().removeprefix("Usage: "), "```", ""]
+    lines = [
+        f"{level} {ctx.command_path}",
+        "",
+        "```text",
+        ctx.get_usage().removeprefix("Usage: "),
+        "```",
+        "",
+    ]
     lines += _help(command.help or "")
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
     if options:
-        lines += ["| option | meaning |", "|---|---|", *(_row(option, ctx) for option in options), ""]
+        lines += [
+            "| option | meaning |",
+            "|---|---|",
+            *(_row(option, ctx) for option in options),
+            "",
+        ]
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             part = command.get_command(ctx, name)
@@ -195,7 +208,9 @@ def _section(ctx: click.Context, level: str) -> list[str]:
 
 
 def _help(text: str) -> list[str]:
-    """The command's docstring as Markdown: paragraphs, and what stands below a backspace as a block of code."""
+    """The command's docstring as Markdown: paragraphs, and what stands below a backspace as a block
+    of code.
+    """
     lines: list[str] = []
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         rows = [row for row in paragraph.split("\n") if row.strip("\b ")]
@@ -228,7 +243,11 @@ def _row(option: click.Option, ctx: click.Context) -> str:
 def _type(option: click.Option) -> str:
     if isinstance(option.type, click.Choice):
         return "NAME"
-    return "N" if isinstance(option.type, click.types.IntParamType | click.IntRange) else option.type.name.upper()
+    return (
+        "N"
+        if isinstance(option.type, click.types.IntParamType | click.IntRange)
+        else option.type.name.upper()
+    )
 
 
 def _literal(text: str) -> str:

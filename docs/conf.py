@@ -1,8 +1,9 @@
-"""The site: Sphinx with MyST Markdown, the pydata theme and numpydoc. `.ci/site OUT` builds it, warnings as errors.
+"""The site: Sphinx with MyST Markdown, the pydata theme and numpydoc. `.ci/site OUT` builds it,
+warnings as errors.
 
-The pages are docs/*.md, in four parts (start, how-to, understand, measured). What is written at build time: `docs/api`
-(`api_pages.py`, from the docstrings) and `docs/examples` (sphinx-gallery, from `examples/gallery`, which it runs).
-Nothing on a page comes from another host.
+The pages are docs/*.md, in four parts (start, how-to, understand, measured). What is written at
+build time: `docs/api` (`api_pages.py`, from the docstrings) and `docs/examples` (sphinx-gallery,
+from `examples/gallery`, which it runs). Nothing on a page comes from another host.
 """
 
 from __future__ import annotations
@@ -44,11 +45,13 @@ myst_heading_anchors = 4
 intersphinx_mapping = inventories.reachable()
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 templates_path = ["_templates"]
-default_role = "py:obj"  # a docstring's `name` is a link where there is such a name, and code where there is none
+# A docstring's `name` is a link where there is such a name, and code where there is none.
+default_role = "py:obj"
 python_use_unqualified_type_names = True
 toc_object_entries_show_parents = "hide"
 numpydoc_show_class_members = False
-# numpydoc compiles its template anew for each docstring, a tenth of the time of a build: once is enough.
+# numpydoc compiles its template anew for each docstring, a tenth of the time of a build: once is
+# enough.
 docscrape_sphinx.SandboxedEnvironment = lambda loader: _once.setdefault(
     "environment", SandboxedEnvironment(loader=loader)
 )
@@ -72,7 +75,7 @@ sphinx_gallery_conf = {
 }
 exclude_patterns = ["examples/pages"]
 
-# ── the look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the look ──────────────────────────────────────────────────────────────────────────────────────
 
 html_theme = "pydata_sphinx_theme"
 html_title = "metacal"
@@ -86,7 +89,9 @@ html_copy_source = False
 html_use_index = False
 html_sidebars = {"api/*": ["names"], "python": ["names"]}
 html_context = {"default_mode": "auto"}
-_PROJECT = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_PROJECT = tomllib.loads(
+    (Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+)["project"]
 html_theme_options = {
     "github_url": _PROJECT["urls"]["Source"],
     "logo": {"text": "metacal"},
@@ -103,13 +108,18 @@ html_theme_options = {
 _PAGES = Path(__file__).parent / "examples" / "pages"
 _PAGES.mkdir(parents=True, exist_ok=True)
 os.environ["METACAL_EXAMPLE_PAGES"] = str(_PAGES)
-_NAMES = sorted(((page.name, f"api/{page.place}") for page in api_pages.pages()), key=lambda page: page[0].lower())
+_NAMES = sorted(
+    ((page.name, f"api/{page.place}") for page in api_pages.pages()),
+    key=lambda page: page[0].lower(),
+)
 
 
 def _beside(app, pagename, templatename, context, doctree):
     """The names in the sidebar of an API page: the short ones, and those of the room it is in."""
     room = api_pages.room_of(pagename)
-    context["api_names"] = [(name, at) for name, at in _NAMES if "." not in name or name.startswith(room)]
+    context["api_names"] = [
+        (name, at) for name, at in _NAMES if "." not in name or name.startswith(room)
+    ]
 
 
 def _silent(app, exception):
@@ -118,7 +128,9 @@ def _silent(app, exception):
     for path in (out / "_static" / "scripts" / "pydata-sphinx-theme.js", out / "search.html"):
         if path.exists():
             said = path.read_text(encoding="utf-8")
-            path.write_text(re.sub(r"console\.log\((`[^`]*`|\"[^\"]*\")\)", "void 0", said), encoding="utf-8")
+            path.write_text(
+                re.sub(r"console\.log\((`[^`]*`|\"[^\"]*\")\)", "void 0", said), encoding="utf-8"
+            )
 
 
 def setup(app):
@@ -129,5 +141,10 @@ def setup(app):
     app.connect("doctree-resolved", names_link.link)
     app.connect("html-page-context", _beside)
     app.connect("build-finished", _silent)
-    app.connect("build-finished", lambda app, _: artifact_schema.write(Path(app.outdir) / "metacal.schema.json"))
-    app.connect("autodoc-process-docstring", lambda *told: plain_text.lines_as_rst(told[-1]), priority=100)
+    app.connect(
+        "build-finished",
+        lambda app, _: artifact_schema.write(Path(app.outdir) / "metacal.schema.json"),
+    )
+    app.connect(
+        "autodoc-process-docstring", lambda *told: plain_text.lines_as_rst(told[-1]), priority=100
+    )

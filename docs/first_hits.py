@@ -1,4 +1,6 @@
-"""Each public name is a main entry of the index of its page, which puts the page first among what a search finds."""
+"""Each public name is a main entry of the index of its page, which puts the page first among what a
+search finds.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from sphinx.transforms import SphinxTransform
 class FirstHits(SphinxTransform):
     """Adds the entries to an API page.
 
-    They lead to its heading: the directive `index` would make an empty anchor, of which the search page cannot show any
-    text, and says so to the console.
+    They lead to its heading: the directive `index` would make an empty anchor, of which the search
+    page cannot show any text, and says so to the console.
     """
 
     default_priority = 800  # before the domains collect what a page has, at 850

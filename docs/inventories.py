@@ -1,4 +1,6 @@
-"""The names of scikit-learn, NumPy and SciPy, for links to their pages: fetched where a network is, else left out."""
+"""The names of scikit-learn, NumPy and SciPy, for links to their pages: fetched where a network is,
+else left out.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SITES = {
 
 
 def reachable(seconds: float = 3.0) -> dict[str, tuple[str, str]]:
-    """Site -> its address and a local copy of its inventory; empty without a network, and no warning of it."""
+    """Site -> its address and a local copy of its inventory; empty without a network, and no
+    warning of it.
+    """
     folder, found = Path(tempfile.mkdtemp(prefix="inventories-")), {}
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name, address in SITES.items():

@@ -3,9 +3,10 @@
     python docs/outputs.py                 # every page
     python docs/outputs.py README.md ...   # these
 
-Blocks run as `tests/contracts/test_docs.py` runs them. A ```text block right below a ```python block and the lines
-below each command of a ```console block are replaced where they are not what comes out; "..." goes on standing for
-anything where it still does. In the README the lines of `metacal demo` are renewed as well.
+Blocks run as `tests/contracts/test_docs.py` runs them. A ```text block right below a ```python
+block and the lines below each command of a ```console block are replaced where they are not what
+comes out; "..." goes on standing for anything where it still does. In the README the lines of
+`metacal demo` are renewed as well.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def renewed(page: Path) -> str:
             code = "".join(console(block))
         if page.name == "README.md" and "rows to fit" in code:  # what a test compares with the demo
             printed_by_demo = pages.answer_of("metacal demo").split("\n")
-            code = "".join(f"{likest(line, printed_by_demo)}\n" for line in code.rstrip("\n").split("\n"))
+            code = "".join(
+                f"{likest(line, printed_by_demo)}\n" for line in code.rstrip("\n").split("\n")
+            )
         pieces += [text[end : found.start(2)], code]
         end = found.end(2)
     return "".join([*pieces, text[end:]])
@@ -56,7 +59,9 @@ def console(block: pages.Block) -> list[str]:
 
 
 def kept_or(shown: str, printed: str) -> str:
-    """What is shown where it is still true; else what is printed, with as many blank lines around it."""
+    """What is shown where it is still true; else what is printed, with as many blank lines around
+    it.
+    """
     if pages.same(shown, printed):
         return shown
     body = abridged(shown, printed.strip("\n"))
@@ -65,7 +70,9 @@ def kept_or(shown: str, printed: str) -> str:
 
 
 def abridged(shown: str, printed: str) -> str:
-    """What is printed, with the same lines left out: each line that is shown, as the likest one below is now."""
+    """What is printed, with the same lines left out: each line that is shown, as the likest one
+    below is now.
+    """
     lines, rest = shown.strip("\n").split("\n"), printed.split("\n")
     if "..." not in [line.strip() for line in lines]:
         return printed

@@ -1,8 +1,10 @@
-r"""Docstrings here are plain text with backticks, written for a terminal; this makes reStructuredText of them.
+r"""Docstrings here are plain text with backticks, written for a terminal; this makes
+reStructuredText of them.
 
-Outside backticks nothing is a mark but *one word* or a few between stars: what rST would read as a substitution (|x|),
-a reference (name_) or the start of emphasis (a lone star) is escaped. `name` stays, and becomes a link where there is
-such a name; `a > b` becomes code. Examples and literal blocks are left alone.
+Outside backticks nothing is a mark but *one word* or a few between stars: what rST would read as a
+substitution (|x|), a reference (name_) or the start of emphasis (a lone star) is escaped. `name`
+stays, and becomes a link where there is such a name; `a > b` becomes code. Examples and literal
+blocks are left alone.
 
 >>> as_rst("|F̂1 - β| of `map_` and threshold_, K * K, *not* `a > b`")
 '\\|F̂1 - β\\| of `map_` and threshold\\_, K \\* K, *not* ``a > b``'

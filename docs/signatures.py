@@ -1,4 +1,6 @@
-"""Signatures as they are written: `X: ArrayLike`, not the half page of types that NumPy means by it."""
+"""Signatures as they are written: `X: ArrayLike`, not the half page of types that NumPy means by
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,16 @@ def as_written(thing: Callable[..., Any], *, bound: bool) -> tuple[str, str | No
         return None
     empty = inspect.Parameter.empty
     parameters = [
-        given if given.annotation is empty else given.replace(annotation=_AsWritten(given.annotation))
+        given
+        if given.annotation is empty
+        else given.replace(annotation=_AsWritten(given.annotation))
         for given in signature.parameters.values()
     ]
     arguments = str(inspect.Signature(parameters[1:] if bound else parameters))
     returned = signature.return_annotation
-    return arguments, None if returned is empty or inspect.isclass(thing) else repr(_AsWritten(returned))
+    return arguments, None if returned is empty or inspect.isclass(thing) else repr(
+        _AsWritten(returned)
+    )
 
 
 def show(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, str | None] | None:

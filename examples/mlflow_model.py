@@ -1,4 +1,5 @@
-"""A calibrated gate as an MLflow model, by models-from-code: the file is the model, nothing is pickled.
+"""A calibrated gate as an MLflow model, by models-from-code: the file is the model, nothing is
+pickled.
 
 Log it, with the artifact that `metacal.save` or `metacal fit` wrote:
 
@@ -9,8 +10,9 @@ and load it anywhere metacal is installed:
     gate = mlflow.pyfunc.load_model("runs:/<run>/gate")
     gate.predict(logits)                # float32, one row per item, one column per class
 
-returns a table: `label` (what is accepted, or the reject label), `confidence` (the calibrated probability of the
-predicted class, 1/K where rejected), `score` (the ranking score, higher = less sure) and `accept`.
+returns a table: `label` (what is accepted, or the reject label), `confidence` (the calibrated
+probability of the predicted class, 1/K where rejected), `score` (the ranking score, higher = less
+sure) and `accept`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Gate(PythonModel):
         """Read the artifact: JSON, audited before anything is built from it."""
         self.cal = mc.load(context.artifacts["calibrator"])
 
-    def predict(self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None) -> pd.DataFrame:
+    def predict(
+        self, context: Any, model_input: np.ndarray, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
         """Decide a batch of logits."""
         accept, probabilities = self.cal.accepts(model_input), self.cal.predict_proba(model_input)
         winner = np.asarray(model_input).argmax(axis=1)
@@ -53,7 +57,12 @@ class Gate(PythonModel):
 def signature_of(cal: mc.MetaCal) -> ModelSignature:
     """float32 logits of K columns in; label, confidence, score and accept out."""
     kind = DataType.string if cal.classes_.dtype.kind == "U" else DataType.long
-    kinds = {"label": kind, "confidence": DataType.double, "score": DataType.double, "accept": DataType.boolean}
+    kinds = {
+        "label": kind,
+        "confidence": DataType.double,
+        "score": DataType.double,
+        "accept": DataType.boolean,
+    }
     return ModelSignature(
         inputs=Schema([TensorSpec(np.dtype(np.float32), (-1, len(cal.classes_)))]),
         outputs=Schema([ColSpec(kind, name) for name, kind in kinds.items()]),
@@ -61,7 +70,9 @@ def signature_of(cal: mc.MetaCal) -> ModelSignature:
 
 
 def settings(artifact: str | Path) -> dict[str, Any]:
-    """What `mlflow.pyfunc.save_model` and `log_model` need for this artifact: the promise travels as metadata."""
+    """What `mlflow.pyfunc.save_model` and `log_model` need for this artifact: the promise travels
+    as metadata.
+    """
     cal = mc.load(artifact)
     return {
         "python_model": __file__,
@@ -69,7 +80,10 @@ def settings(artifact: str | Path) -> dict[str, Any]:
         "signature": signature_of(cal),
         "input_example": np.eye(1, len(cal.classes_), dtype=np.float32),
         "pip_requirements": [f"metacal=={mc.__version__}", "pandas"],
-        "metadata": {"promise": cal.certificate_.statement, "certificate": cal.certificate_.to_dict(words=True)},
+        "metadata": {
+            "promise": cal.certificate_.statement,
+            "certificate": cal.certificate_.to_dict(words=True),
+        },
     }
 
 

@@ -1,14 +1,17 @@
-r"""A router in front of an OpenAI-style server: a small model answers what a certificate lets it, a large one the rest.
+r"""A router in front of an OpenAI-style server: a small model answers what a certificate lets it, a
+large one the rest.
 
-    python examples/route_models.py cascade.json questions.jsonl http://127.0.0.1:8000/v1 small-model large-model
+    python examples/route_models.py cascade.json questions.jsonl http://127.0.0.1:8000/v1
+    small-model large-model
 
-First, once: ask both models some hundred questions with `"logprobs": true`, write a line for each with the small
-model's response and whether the two answers are the same, and certify the threshold:
+First, once: ask both models some hundred questions with `"logprobs": true`, write a line for each
+with the small model's response and whether the two answers are the same, and certify the threshold:
 
     metacal cascade both.jsonl --score-key 'mean(small.choices[0].logprobs.content[*].logprob)' \
         --agree-key same --max-loss 0.01 -o cascade.json
 
-Then this router asks the small model, and the large one only where the certificate does not cover the answer.
+Then this router asks the small model, and the large one only where the certificate does not cover
+the answer.
 """
 
 from __future__ import annotations
@@ -37,22 +40,34 @@ class Router:
 
     def ask(self, model: str, question: str) -> dict[str, Any]:
         """One chat completion, with the log-probability of each token."""
-        body = {"model": model, "messages": [{"role": "user", "content": question}], "logprobs": True}
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "logprobs": True,
+        }
         request = Request(
-            f"{self.url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+            f"{self.url}/chat/completions",
+            json.dumps(body).encode(),
+            {"content-type": "application/json"},
         )
         with urlopen(request) as response:
             found: dict[str, Any] = json.load(response)
             return found
 
     def answer(self, questions: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """The answer to each question, and who gave it; without log-probabilities it is the large model."""
+        """The answer to each question, and who gave it; without log-probabilities it is the large
+        model.
+        """
         for question in questions:
             response, by = self.ask(self.small, question), self.small
             score = sequence_scores([response])["mean_logprob"]
             if not bool(self.gate.accepts(np.asarray(score))[0]):
                 response, by = self.ask(self.large, question), self.large
-            yield {"question": question, "answer": response["choices"][0]["message"]["content"], "answered_by": by}
+            yield {
+                "question": question,
+                "answer": response["choices"][0]["message"]["content"],
+                "answered_by": by,
+            }
 
 
 def main(saved: str, questions: str, url: str, small: str, large: str) -> None:

@@ -5,19 +5,19 @@ Attach a fitted gate to the classifier, then serve the file:
     metacal attach model.onnx cal.json --logits logits -o served.onnx
     METACAL_MODEL=served.onnx uvicorn --factory serve_fastapi:create_app
 
-    POST /predict    {"inputs": [[…], …]}                       a batch of items, each shaped as the model wants it
-    POST /feedback   {"outcomes": [{"id": …, "label": …}, …]}   the truth about earlier answers, once it is known
-    GET  /promise    the certificate that came with the model
-    GET  /metrics    for Prometheus
-    GET  /healthz    whether the service is up
+    POST /predict    {"inputs": [[…], …]}                       a batch of items, each shaped as the
+    model wants it POST /feedback   {"outcomes": [{"id": …, "label": …}, …]}   the truth about
+    earlier answers, once it is known GET  /promise    the certificate that came with the model GET
+    /metrics    for Prometheus GET  /healthz    whether the service is up
 
-What cannot be read is answered with 422 and a reason, too large a body with 413, one that does not arrive in time with
-408: JSON is taken by the letter (no NaN or Infinity, no key twice), and an input is a finite number, never a text, true
-or null.
+What cannot be read is answered with 422 and a reason, too large a body with 413, one that does not
+arrive in time with 408: JSON is taken by the letter (no NaN or Infinity, no key twice), and an
+input is a finite number, never a text, true or null.
 
-No single request stops the others. A body is counted before it is parsed: it may hold at most twice the values, lists
-and objects that the model can use. Parsing and inference run in threads, not in the event loop. How many requests a
-client may send is for the proxy in front of the service to limit.
+No single request stops the others. A body is counted before it is parsed: it may hold at most twice
+the values, lists and objects that the model can use. Parsing and inference run in threads, not in
+the event loop. How many requests a client may send is for the proxy in front of the service to
+limit.
 
 Needs: onnxruntime, fastapi, uvicorn, prometheus-client, and metacal for the monitor of the promise
 (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).
@@ -42,7 +42,14 @@ import numpy as np
 import onnxruntime
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -50,8 +57,8 @@ from metacal.io.artifact.audit import certificate_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.monitor import PromiseMonitor
 
-#: The most items, bytes, numbers and lists in one request. Python parses JSON at one go, during which no other request
-#: is served: so many take about a tenth of a second.
+#: The most items, bytes, numbers and lists in one request. Python parses JSON at one go, during
+#: which no other request is served: so many take about a tenth of a second.
 MOST_ITEMS, MOST_BYTES, MOST_VALUES, MOST_LISTS = 1024, 4 * 2**20, 2**18, 2**15
 #: The most bytes of feedback: 256 for each of MOST_ITEMS outcomes.
 MOST_FEEDBACK_BYTES = 256 * MOST_ITEMS
@@ -64,7 +71,9 @@ _DTYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(d
 
 
 class Strict(BaseModel):
-    """What a client sends: nothing beyond the fields is taken, and nothing for what it is not (true is no 1)."""
+    """What a client sends: nothing beyond the fields is taken, and nothing for what it is not (true
+    is no 1).
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -103,9 +112,11 @@ class BodyLimit:
 
     @classmethod
     def for_inputs(cls, shape: list[Any]) -> BodyLimit:
-        """Return the limit of a batch of items of this shape; a dimension that is no number may have any length.
+        """Return the limit of a batch of items of this shape; a dimension that is no number may
+        have any length.
 
-        It is twice what a batch can use, so that one that is a little too large is parsed and answered in detail.
+        It is twice what a batch can use, so that one that is a little too large is parsed and
+        answered in detail.
         """
         n_values, n_lists = MOST_VALUES, MOST_LISTS
         if all(isinstance(length, int) for length in shape):
@@ -117,7 +128,9 @@ class BodyLimit:
     def check(self, body: bytes) -> None:
         """Raise HTTPException if a body is too large or holds too much."""
         if len(body) > self.n_bytes:
-            raise HTTPException(413, f"the body is over {self.n_bytes:,} bytes; send smaller batches")
+            raise HTTPException(
+                413, f"the body is over {self.n_bytes:,} bytes; send smaller batches"
+            )
         counts = (
             ("values", body.count(b","), self.n_values),
             ("lists", body.count(b"["), self.n_lists),
@@ -126,7 +139,9 @@ class BodyLimit:
         )
         for name, count, most in counts:
             if count > most:
-                raise HTTPException(422, f"the body holds more than {most:,} {name}; send smaller batches")
+                raise HTTPException(
+                    422, f"the body holds more than {most:,} {name}; send smaller batches"
+                )
 
 
 #: An outcome has two commas and two colons of its own; others may stand in a label.
@@ -140,7 +155,9 @@ FEEDBACK_LIMIT = BodyLimit(
 
 
 def body_of(kind: type[Sent], limit: BodyLimit) -> Callable[[Request], Awaitable[Sent]]:
-    """Return a dependency that reads the body of a request as `kind`, or answers 408, 413 or 422."""
+    """Return a dependency that reads the body of a request as `kind`, or answers 408, 413 or
+    422.
+    """
 
     async def read(request: Request) -> Sent:
         content = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -150,7 +167,9 @@ def body_of(kind: type[Sent], limit: BodyLimit) -> Callable[[Request], Awaitable
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.body()
         except TimeoutError:
-            raise HTTPException(408, f"the body did not arrive within {BODY_SECONDS:g} seconds") from None
+            raise HTTPException(
+                408, f"the body did not arrive within {BODY_SECONDS:g} seconds"
+            ) from None
         limit.check(body)
         return await run_in_threadpool(_parse, body, kind)
 
@@ -162,16 +181,26 @@ def _parse(body: bytes, kind: type[Sent]) -> Sent:
     try:
         text = body.decode("utf-8")
         found = json.loads(
-            text, parse_constant=_refuse_constant, parse_int=_short_int, object_pairs_hook=_each_key_once
+            text,
+            parse_constant=_refuse_constant,
+            parse_int=_short_int,
+            object_pairs_hook=_each_key_once,
         )
     except RecursionError:
         raise HTTPException(422, "the body is nested too deeply") from None
-    except ValueError as error:  # of the encoding, of the JSON, of a number with thousands of digits
+    except (
+        ValueError
+    ) as error:  # of the encoding, of the JSON, of a number with thousands of digits
         raise HTTPException(422, f"the body is not JSON: {_readable(error)}") from None
     try:
         return kind.model_validate(found)
-    except ValidationError as error:  # without what was sent: NaN and half characters are no JSON to answer with
-        said = [f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}" for one in error.errors()[:5]]
+    except (
+        ValidationError
+    ) as error:  # without what was sent: NaN and half characters are no JSON to answer with
+        said = [
+            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}"
+            for one in error.errors()[:5]
+        ]
         raise HTTPException(422, _readable("; ".join(said))) from None
 
 
@@ -198,7 +227,9 @@ def _readable(said: object) -> str:
 
 
 class Answer(BaseModel):
-    """One decision. Where `accept` is false, `label` is only what the model would have said, if it tells."""
+    """One decision. Where `accept` is false, `label` is only what the model would have said, if it
+    tells.
+    """
 
     id: str
     accept: bool
@@ -226,15 +257,20 @@ class GatedModel:
     def __init__(self, path: str | Path) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = int(os.environ.get("METACAL_THREADS", "1"))
-        self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
         said = self.session.get_modelmeta().custom_metadata_map
         if "metacal.certificate" not in said:
-            raise RuntimeError(f"{path} has no gate; make one with: metacal attach {path} cal.json -o served.onnx")
+            raise RuntimeError(
+                f"{path} has no gate; make one with: metacal attach {path} cal.json -o served.onnx"
+            )
         self.certificate = certificate_of(json.loads(said["metacal.certificate"]))
         self.classes: list[int | str] = json.loads(said["metacal.classes"])
         names = json.loads(said["metacal.outputs"])
         self.outputs = [names[name] for name in ("probs", "score", "accept")]
-        # Probabilities of a rejected row are uniform: what the classifier said is in its logits, where it returns them.
+        # Probabilities of a rejected row are uniform: what the classifier said is in its logits,
+        # where it returns them.
         plain = said.get("metacal.logits")
         self.tells = plain in [output.name for output in self.session.get_outputs()]
         self.outputs.append(plain if self.tells else names["probs"])
@@ -247,16 +283,22 @@ class GatedModel:
         for _ in range(2 + len(self.shape)):  # one more than an item has dimensions
             if not any(type(entry) is list for entry in level):
                 break
-            level = [inner for entry in level for inner in (entry if type(entry) is list else [entry])]
+            level = [
+                inner for entry in level for inner in (entry if type(entry) is list else [entry])
+            ]
         if not all(type(entry) in (int, float, list) for entry in level):
             raise ValueError("inputs must be numbers: no text, no true or false, no null")
         try:
             batch = np.asarray(items, dtype=np.float64)
         except (ValueError, TypeError, OverflowError):
             raise ValueError("inputs must be numbers, all items of one shape") from None
-        fixed = [(have, want) for have, want in zip(batch.shape[1:], self.shape) if isinstance(want, int)]
+        fixed = [
+            (have, want) for have, want in zip(batch.shape[1:], self.shape) if isinstance(want, int)
+        ]
         if batch.ndim != 1 + len(self.shape) or any(have != want for have, want in fixed):
-            raise ValueError(f"an item has shape {list(batch.shape[1:])}; this model wants {self.shape}")
+            raise ValueError(
+                f"an item has shape {list(batch.shape[1:])}; this model wants {self.shape}"
+            )
         with np.errstate(over="ignore"):
             batch = batch.astype(self.dtype)
         if not np.isfinite(batch).all():
@@ -266,13 +308,19 @@ class GatedModel:
         return batch
 
     def decide(self, batch: np.ndarray) -> list[Answer]:
-        """The answer to each item; ValueError where the model cannot take them (a side of length 0, say)."""
+        """The answer to each item; ValueError where the model cannot take them (a side of length 0,
+        say).
+        """
         try:
             probs, score, accept, logits = self.session.run(self.outputs, {self.name: batch})
         except Exception as error:  # onnxruntime's own classes are not public
-            raise ValueError(f"the model does not run on inputs of shape {list(batch.shape)}") from error
+            raise ValueError(
+                f"the model does not run on inputs of shape {list(batch.shape)}"
+            ) from error
         winner = logits.argmax(axis=1)  # the promise is about the largest logit
-        clear = np.isfinite(logits.max(axis=1)) & np.isfinite(probs).all(axis=1)  # a model may overflow
+        clear = np.isfinite(logits.max(axis=1)) & np.isfinite(probs).all(
+            axis=1
+        )  # a model may overflow
         accept = accept & clear
         return [
             Answer(
@@ -287,25 +335,40 @@ class GatedModel:
 
 
 class Watch:
-    """Prometheus metrics, the answers that wait for their truth, and the evidence against the promise."""
+    """Prometheus metrics, the answers that wait for their truth, and the evidence against the
+    promise.
+    """
 
     def __init__(self, certificate: Certificate) -> None:
         self.registry = CollectorRegistry()
         new: dict[str, Any] = {"registry": self.registry}
         self.decisions = Counter("metacal_decisions", "Items by decision.", ["decision"], **new)
-        self.outcomes = Counter("metacal_outcomes", "Labelled items.", ["decision", "correct"], **new)
-        self.confidence = Histogram(
-            "metacal_confidence", "Calibrated confidence of accepted items.", buckets=np.linspace(0.1, 1.0, 19), **new
+        self.outcomes = Counter(
+            "metacal_outcomes", "Labelled items.", ["decision", "correct"], **new
         )
-        limit = Gauge("metacal_promised_limit", "What the certificate promises.", ["quantity"], **new)
+        self.confidence = Histogram(
+            "metacal_confidence",
+            "Calibrated confidence of accepted items.",
+            buckets=np.linspace(0.1, 1.0, 19),
+            **new,
+        )
+        limit = Gauge(
+            "metacal_promised_limit", "What the certificate promises.", ["quantity"], **new
+        )
         for quantity, target in certificate.limits:
             limit.labels(quantity).set(target)
-        evidence = Gauge("metacal_evidence_against_promise", "E-value on labelled items.", ["quantity"], **new)
-        alarm = Gauge("metacal_alarm", "1 once a promise is refuted, false alarms 5%.", ["quantity"], **new)
+        evidence = Gauge(
+            "metacal_evidence_against_promise", "E-value on labelled items.", ["quantity"], **new
+        )
+        alarm = Gauge(
+            "metacal_alarm", "1 once a promise is refuted, false alarms 5%.", ["quantity"], **new
+        )
         self.monitors = PromiseMonitor.of(certificate, delta=0.05)
         for monitor in self.monitors:
             evidence.labels(monitor.quantity).set_function(lambda monitor=monitor: monitor.evidence)
-            alarm.labels(monitor.quantity).set_function(lambda monitor=monitor: float(monitor.alarm))
+            alarm.labels(monitor.quantity).set_function(
+                lambda monitor=monitor: float(monitor.alarm)
+            )
         self._waiting: OrderedDict[str, tuple[bool, int | str]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -327,14 +390,19 @@ class Watch:
         """Count the truth about earlier answers, each once."""
         with self._lock:
             found = [(self._waiting.pop(outcome.id, None), outcome) for outcome in outcomes]
-            known = [(kept, said == outcome.label) for (kept, said), outcome in ((a, o) for a, o in found if a)]
+            known = [
+                (kept, said == outcome.label)
+                for (kept, said), outcome in ((a, o) for a, o in found if a)
+            ]
             if known:
                 accepted, correct = (list(column) for column in zip(*known))
                 for monitor in self.monitors:
                     monitor.update(accepted, correct)
         for kept, right in known:
             self.outcomes.labels("accepted" if kept else "rejected", str(right).lower()).inc()
-        return Counted(counted=len(known), unknown=[outcome.id for answer, outcome in found if answer is None])
+        return Counted(
+            counted=len(known), unknown=[outcome.id for answer, outcome in found if answer is None]
+        )
 
 
 class LimitBody:
@@ -352,7 +420,9 @@ class LimitBody:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > self.most:
-                raise HTTPException(413, f"the body is over {self.most:,} bytes; send smaller batches")
+                raise HTTPException(
+                    413, f"the body is over {self.most:,} bytes; send smaller batches"
+                )
             return message
 
         await self.app(scope, counted if scope["type"] == "http" else receive, send)
@@ -396,7 +466,8 @@ def create_app(path: str | Path | None = None) -> FastAPI:
     def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    # A batch makes many lists, after which Python looks through all that was ever loaded for garbage. There is none.
+    # A batch makes many lists, after which Python looks through all that was ever loaded for
+    # garbage. There is none.
     gc.collect()
     gc.freeze()
     return app

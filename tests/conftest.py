@@ -1,7 +1,8 @@
 """Real logits for the tests, and the switch that turns skips into failures.
 
-`METACAL_DATA` names a folder of further logits files (default: ../shared/data beside the repository); without it those
-tests skip, and that skip alone is never a failure. `METACAL_REQUIRE_ALL=1` makes every other skip a failure.
+`METACAL_DATA` names a folder of further logits files (default: ../shared/data beside the
+repository); without it those tests skip, and that skip alone is never a failure.
+`METACAL_REQUIRE_ALL=1` makes every other skip a failure.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import os
 import signal
 import sys
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # two workers with a pool each would fight over two cores
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # two workers with a pool each would fight over two cores
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What the tests import, and the hundreds of processes that they start, is compiled once, also where an image says
-# otherwise: each time anew it was a tenth of all the work.
+# What the tests import, and the hundreds of processes that they start, is compiled once, also where
+# an image says otherwise: each time anew it was a tenth of all the work.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -38,15 +41,23 @@ NO_DATA = "further logits not found: set METACAL_DATA to their folder"
 
 PUBLIC = ("cifar10_densenet40_paper", "cifar100_resnet110_mit", "langid176_sentences")
 
-plainly = partial(settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+plainly = partial(
+    settings, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("metacal", plainly(max_examples=30))
 settings.register_profile("long", plainly(max_examples=400))
 settings.load_profile("metacal")
 
-if "mix_stderr" in click.testing.CliRunner.__init__.__annotations__:  # click 8.1: two streams only where asked for
-    click.testing.CliRunner.__init__ = partialmethod(click.testing.CliRunner.__init__, mix_stderr=False)
+if (
+    "mix_stderr" in click.testing.CliRunner.__init__.__annotations__
+):  # click 8.1: two streams only where asked for
+    click.testing.CliRunner.__init__ = partialmethod(
+        click.testing.CliRunner.__init__, mix_stderr=False
+    )
     click.testing.Result.output = property(
-        lambda result: result.stdout if result.stderr_bytes is None else result.stderr + result.stdout
+        lambda result: (
+            result.stdout if result.stderr_bytes is None else result.stderr + result.stdout
+        )
     )
 
 
@@ -84,15 +95,19 @@ def read_set(name: str) -> RealSet:
     return RealSet(name, *columns)
 
 
-#: Ten and a hundred classes, and 176 of another kind. The other networks on the same images say the same, and take
-#: minutes: they come with `--long`.
+#: Ten and a hundred classes, and 176 of another kind. The other networks on the same images say the
+#: same, and take minutes: they come with `--long`.
 TELLING = (*datasets.names(), "langid176_sentences")
 EVERY = (*datasets.names(), *datasets.names(folder=ROOT / "benchmarks" / "data"), *PUBLIC)
 
 
-@pytest.fixture(params=[n if n in TELLING else pytest.param(n, marks=pytest.mark.long) for n in EVERY])
+@pytest.fixture(
+    params=[n if n in TELLING else pytest.param(n, marks=pytest.mark.long) for n in EVERY]
+)
 def real_set(request: pytest.FixtureRequest) -> RealSet:
-    """Each real set in turn: embedded, ours under benchmarks/data, and the public ones where they are found."""
+    """Each real set in turn: embedded, ours under benchmarks/data, and the public ones where they
+    are found.
+    """
     return read_set(request.param)
 
 
@@ -122,19 +137,26 @@ def paper_set() -> RealSet:
 def signals_as_usual():
     """No signal is ignored while the test runs, for commands that it starts and stops.
 
-    What starts the tests may ignore some (`nohup`, a background job of sh, some runners). Every process inherits that,
-    and metacal keeps it: a user who says nohup means it.
+    What starts the tests may ignore some (`nohup`, a background job of sh, some runners). Every
+    process inherits that, and metacal keeps it: a user who says nohup means it.
     """
     names = ("SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT")
-    ignored = [n for name in names if (n := getattr(signal, name, None)) and signal.getsignal(n) == signal.SIG_IGN]
+    ignored = [
+        n
+        for name in names
+        if (n := getattr(signal, name, None)) and signal.getsignal(n) == signal.SIG_IGN
+    ]
     for number in ignored:
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        )
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
 
 
-#: What is slow as a whole: browsers, whole experiments, clusters, processes that are stopped half-way.
+#: What is slow as a whole: browsers, whole experiments, clusters, processes that are stopped
+#: half-way.
 SLOW_FOLDERS = ("browser", "bench")
 SLOW_FILES = ("test_signals", "test_attach", "test_metrics_laws", "test_cluster", "test_engines")
 SLOW_FILES += ("test_export_transformers",)
@@ -146,7 +168,9 @@ def slow_as_a_whole(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path, config):
     """What is slow as a whole is not even imported where it is not wanted."""
-    return True if config.option.markexpr == "not slow" and slow_as_a_whole(collection_path) else None
+    return (
+        True if config.option.markexpr == "not slow" and slow_as_a_whole(collection_path) else None
+    )
 
 
 def pytest_addoption(parser):
@@ -161,15 +185,15 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     """Mark the slow ones and leave the longest out.
 
-    `pytest -m "not slow"` is for while one works: what takes more than 0.3 s and has a shorter sibling is `slow`. CI
-    and the README's command run all but `long`, which takes minutes in all and has a shorter sibling, too; `--long`, as
-    each night, runs that as well.
+    `pytest -m "not slow"` is for while one works: what takes more than 0.3 s and has a shorter
+    sibling is `slow`. CI and the README's command run all but `long`, which takes minutes in all
+    and has a shorter sibling, too; `--long`, as each night, runs that as well.
     """
     for item in items:
         if slow_as_a_whole(item.path):
             item.add_marker(pytest.mark.slow)
-    # The browser's tests first, in one worker: while they wait, linters and the other worker compute. Those of the site
-    # last: until then it is being built.
+    # The browser's tests first, in one worker: while they wait, linters and the other worker
+    # compute. Those of the site last: until then it is being built.
     items.sort(key=lambda item: (item.path.stem == "test_site", item.path.parent.name != "browser"))
     if config.getoption("--long"):
         return
@@ -180,7 +204,9 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What was imported stays: the garbage collector need not walk torch's and the others' objects ever again."""
+    """What was imported stays: the garbage collector need not walk torch's and the others' objects
+    ever again.
+    """
     gc.freeze()
 
 
@@ -188,7 +214,11 @@ def pytest_collection_finish():
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if os.environ.get("METACAL_REQUIRE_ALL") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+    if (
+        os.environ.get("METACAL_REQUIRE_ALL") == "1"
+        and report.skipped
+        and not hasattr(report, "wasxfail")
+    ):
         reason = str(report.longrepr)
         if NO_DATA not in reason:
             report.outcome = "failed"
@@ -201,6 +231,8 @@ def smooth_ece_at():
 
     def area(top, bandwidth):
         nodes = smooth._mesh_nodes(top)(np.ones((1, len(top))))
-        return float(smooth._smoothed_areas(smooth._cosines(nodes, len(top)), np.array([bandwidth]))[0])
+        return float(
+            smooth._smoothed_areas(smooth._cosines(nodes, len(top)), np.array([bandwidth]))[0]
+        )
 
     return area

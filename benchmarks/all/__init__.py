@@ -1,1 +1,3 @@
-"""Every committed result: which command makes it, which code it is about, and whether that code has changed since."""
+"""Every committed result: which command makes it, which code it is about, and whether that code has
+changed since.
+"""

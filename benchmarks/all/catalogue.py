@@ -1,11 +1,13 @@
 """The committed results: the command that makes each, and the modules whose code it is about.
 
-A path of a subject is one of `src/metacal`, or begins with `benchmarks/`. `{data}` stands for a folder with logits
-(`METACAL_DATA`), `{tuned}` for a folder with links to its tuned sets alone and `{one}` for one with a single set
-(`benchmarks.all.data_folders`), `{out}` for where the result goes, `{jobs}` for the number of processes.
+A path of a subject is one of `src/metacal`, or begins with `benchmarks/`. `{data}` stands for a
+folder with logits (`METACAL_DATA`), `{tuned}` for a folder with links to its tuned sets alone and
+`{one}` for one with a single set (`benchmarks.all.data_folders`), `{out}` for where the result
+goes, `{jobs}` for the number of processes.
 
-`part` is the same command on few draws: seconds or a few minutes, and the same numbers on every run. `--same-as` runs
-it with old and present code and compares (`benchmarks.all.same_as`). A result without a part says why.
+`part` is the same command on few draws: seconds or a few minutes, and the same numbers on every
+run. `--same-as` runs it with old and present code and compares (`benchmarks.all.same_as`). A result
+without a part says why.
 """
 
 from __future__ import annotations
@@ -19,14 +21,32 @@ _SEQUENCE = ("promises/rules/sequence.py", "promises/rules/bounds.py")
 _ACCURACY = ("promises/rules/accuracy.py", *_SEQUENCE)
 _SCORES = ("formulas/rowwise.py", "scores/registry.py", "kernels/grid.py")
 _RANK = "promises/rules/order_statistic.py"
-_BASE = ("maps/composed.py", "maps/spline.py", "maps/uniform.py", "maps/temperature.py", "gate/helping.py")
+_BASE = (
+    "maps/composed.py",
+    "maps/spline.py",
+    "maps/uniform.py",
+    "maps/temperature.py",
+    "gate/helping.py",
+)
 _MAPS = tuple(
     f"maps/{name}.py"
-    for name in ("affine", "ensemble", "gp", "histogram", "imax", "isotonic", "bbq", "local", "logistic", "stack")
+    for name in (
+        "affine",
+        "ensemble",
+        "gp",
+        "histogram",
+        "imax",
+        "isotonic",
+        "bbq",
+        "local",
+        "logistic",
+        "stack",
+    )
 )
 
 
-#: The logits that the starting ranks and `auto` were tuned on. Results about these leave out files that came later.
+#: The logits that the starting ranks and `auto` were tuned on. Results about these leave out files
+#: that came later.
 TUNED_SETS = (
     "cifar10-densenet40-paper",
     "cifar10-densenet40",
@@ -45,7 +65,9 @@ _TUNED = ",".join(TUNED_SETS)
 
 @dataclass(frozen=True)
 class Entry:
-    """A committed result. `seconds` of one core, about; `timed` where the numbers are times, never twice the same."""
+    """A committed result. `seconds` of one core, about; `timed` where the numbers are times, never
+    twice the same.
+    """
 
     name: str
     command: str
@@ -75,7 +97,11 @@ class Entry:
         return self.alone and not self.timed and self.seconds <= 10
 
 
-_BANDS = ("promises/rules/bands.py", "promises/rules/levels.py", "promises/rules/selective_accuracy.py")
+_BANDS = (
+    "promises/rules/bands.py",
+    "promises/rules/levels.py",
+    "promises/rules/selective_accuracy.py",
+)
 _ANSWERS = (
     "promises/rules/staged.py",
     "promises/rules/max_risk.py",
@@ -222,19 +248,25 @@ _PARTS = {
     "joint-band": "benchmarks.joint_band --data {one} --jobs {jobs} --out {out}",
     "labels": "benchmarks.labels --data {one} --replays 2 --broken 20 --jobs {jobs} --out {out}",
     "many-classes": "benchmarks.many_classes {one} --draws 1 --jobs {jobs} -o {out}",
-    "monitor": ("benchmarks.monitor --data {data} --replays 5 --real-replays 2 --jobs {jobs} --out {out}"),
+    "monitor": (
+        "benchmarks.monitor --data {data} --replays 5 --real-replays 2 --jobs {jobs} --out {out}"
+    ),
     "onnx-parity": "benchmarks.export.parity --sets cifar10-resnet110 --json {out}",
     "paper/paper": (
-        "benchmarks paper --runs 2 --draws 50 --sets cifar10-resnet110,cifar100-resnet110 -n {jobs} -o {folder}"
+        "benchmarks paper --runs 2 --draws 50 --sets cifar10-resnet110,cifar100-resnet110 -n {jobs}"
+        " -o {folder}"
     ),
     "promises": "benchmarks.promises --draws 10 --jobs {jobs} --out {out}",
     "quality/quality": (
-        "benchmarks quality --sizes 500 --splits 1 --variants plain --sets cifar10-resnet110 -n {jobs} -o {folder}"
+        "benchmarks quality --sizes 500 --splits 1 --variants plain --sets cifar10-resnet110 -n"
+        " {jobs} -o {folder}"
     ),
     "rankers": "benchmarks.rankers --splits 2 --jobs {jobs} --out {out}",
     "risk-control": "benchmarks.risk_control --draws 2 --jobs {jobs} -o {out}",
     "score-choice": "benchmarks.score_choice --data {one} --draws 2 --jobs {jobs} --out {out}",
-    "selective-held-out": ("benchmarks.selective.held_out --data {data} --draws 10 --jobs {jobs} --out {out}"),
+    "selective-held-out": (
+        "benchmarks.selective.held_out --data {data} --draws 10 --jobs {jobs} --out {out}"
+    ),
     "selective/selective": "benchmarks selective --rules own --draws 10 -n {jobs} -o {folder}",
     "ties": "benchmarks.ties --data {one} --jobs {jobs} --out {out}",
     "ties-labels": "benchmarks.ties_labels --data {data} --draws 5 --jobs {jobs} --out {out}",
@@ -244,5 +276,6 @@ _PARTS = {
 
 #: Name -> result, in the order of the alphabet.
 CATALOGUE = {
-    entry.name: replace(entry, part=_PARTS.get(entry.name)) for entry in sorted(_entries(), key=lambda one: one.name)
+    entry.name: replace(entry, part=_PARTS.get(entry.name))
+    for entry in sorted(_entries(), key=lambda one: one.name)
 }

@@ -1,4 +1,6 @@
-"""python -m benchmarks all: what every committed result was made with, and what must be measured again."""
+"""python -m benchmarks all: what every committed result was made with, and what must be measured
+again.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,42 @@ from metacal.cli.printing import echo
 
 @click.command("all")
 @click.argument("names", metavar="[RESULT]...", nargs=-1)
-@click.option("--stale", is_flag=True, help="Run nothing: list the results whose code has changed since, and why.")
-@click.option("--check", is_flag=True, help="Run the commands, write nothing, fail where another result comes out.")
+@click.option(
+    "--stale",
+    is_flag=True,
+    help="Run nothing: list the results whose code has changed since, and why.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Run the commands, write nothing, fail where another result comes out.",
+)
 @click.option("--cheap", is_flag=True, help="Only those that take seconds.")
-@click.option("--accept", metavar="REASON", help="Run nothing: note that these are stale, and why they stay so.")
+@click.option(
+    "--accept",
+    metavar="REASON",
+    help="Run nothing: note that these are stale, and why they stay so.",
+)
 @click.option(
     "--same-as",
     metavar="COMMIT",
-    help="Run a seeded part of the results named with the code of COMMIT, which they were measured with, and with the "
-    "present code. Stamp those whose numbers are equal to the last digit; refuse the others.",
+    help=(
+        "Run a seeded part of the results named with the code of COMMIT, which they were measured"
+        " with, and with the present code. Stamp those whose numbers are equal to the last digit;"
+        " refuse the others."
+    ),
 )
-@click.option("--data", metavar="FOLDER", default=os.environ.get("METACAL_DATA", ""), help="More logits.")
+@click.option(
+    "--data", metavar="FOLDER", default=os.environ.get("METACAL_DATA", ""), help="More logits."
+)
 @click.option("--jobs", type=int, default=os.cpu_count() or 1, help="Processes.")
-@click.option("-o", "--output", metavar="FOLDER", type=Path, help="Where results go. Default: benchmarks/results.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FOLDER",
+    type=Path,
+    help="Where results go. Default: benchmarks/results.",
+)
 def command(
     names: tuple[str, ...],
     stale: bool,
@@ -52,11 +77,12 @@ def command(
 ) -> None:
     """Run the commands behind the committed results, and stamp each with the code that it is about.
 
-    Without a name all are run that are stale. A result holds a fingerprint of each module it is about: --stale
-    compares. Results that were not measured again stand in accepted-stale.json with a reason, and the pages say so;
-    the list may only get shorter. Where code was rewritten and nothing that it computes has changed, --same-as stamps
-    what was measured before, after it has run old and new code on few draws and compared every digit. Times, and
-    commands without such a part, are refused: measure these again.
+    Without a name all are run that are stale. A result holds a fingerprint of each module it is
+    about: --stale compares. Results that were not measured again stand in accepted-stale.json with
+    a reason, and the pages say so; the list may only get shorter. Where code was rewritten and
+    nothing that it computes has changed, --same-as stamps what was measured before, after it has
+    run old and new code on few draws and compared every digit. Times, and commands without such a
+    part, are refused: measure these again.
 
     \b
     Examples:
@@ -66,8 +92,14 @@ def command(
     """  # noqa: D301
     unknown = [name for name in names if name not in CATALOGUE]
     if unknown:
-        raise click.ClickException(f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}.")
-    chosen = [one for one in states() if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)]
+        raise click.ClickException(
+            f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}."
+        )
+    chosen = [
+        one
+        for one in states()
+        if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)
+    ]
     if stale:
         _list([one for one in chosen if one.stale])
     elif same_as is not None:
@@ -78,7 +110,9 @@ def command(
         _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
     else:
         entries = [one.entry for one in chosen if one.stale or names or check]
-        failed = [entry.name for entry in entries if not _run(entry, data, jobs, output, check=check)]
+        failed = [
+            entry.name for entry in entries if not _run(entry, data, jobs, output, check=check)
+        ]
         if failed:
             raise click.ClickException(f"another result, or none: {', '.join(failed)}.")
 
@@ -92,7 +126,9 @@ def _list(stale: list[State]) -> None:
 
 
 def _stamp_if_same(entries: list[Entry], commit: str, data: str, jobs: int) -> None:
-    """Stamp each result whose part comes out the same with old and present code; fail if one does not."""
+    """Stamp each result whose part comes out the same with old and present code; fail if one does
+    not.
+    """
     refused = []
     for entry in entries:
         code = fingerprints(entry.subject)
@@ -103,13 +139,18 @@ def _stamp_if_same(entries: list[Entry], commit: str, data: str, jobs: int) -> N
             refused.append(reason)
             continue
         stamp(entry.path, f"python -m {entry.command}", code, commit)
-        echo(f"{entry.name}: python -m {entry.part} gives the same with the code of {commit}; stamped.")
+        echo(
+            f"{entry.name}: python -m {entry.part} gives the same with the code of {commit};"
+            " stamped."
+        )
     if refused:
         raise click.ClickException("\n".join(refused))
 
 
 def _accept(names: list[str], reason: str, *, anew: bool) -> None:
-    """Put results on the list of those that may be stale; take the others off it. `anew`: known reasons, too."""
+    """Put results on the list of those that may be stale; take the others off it. `anew`: known
+    reasons, too.
+    """
     stale = {one.entry.name for one in states() if one.stale}
     known = {name: why for name, why in accepted().items() if name in stale}
     given = dict.fromkeys(names, reason)
@@ -134,7 +175,9 @@ def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool
             return not _difference(entry, json.loads(made.read_text(encoding="utf-8")))
         target = (output / f"{entry.name}.json") if output else entry.path
         target.parent.mkdir(parents=True, exist_ok=True)
-        for beside in (path for path in Path(folder).glob("*.*") if path.suffix in (".json", ".md")):
+        for beside in (
+            path for path in Path(folder).glob("*.*") if path.suffix in (".json", ".md")
+        ):
             (target.parent / beside.name).write_bytes(beside.read_bytes())
         stamp(target, f"python -m {entry.command}", code)
     return True

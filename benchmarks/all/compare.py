@@ -52,7 +52,9 @@ def different(
     if isinstance(committed, dict) and isinstance(made, dict):
         if committed.keys() - set(skip) != made.keys() - set(skip):
             return f"{where or '/'}: other keys"
-        pairs = [(str(key), value, made[key]) for key, value in committed.items() if key not in skip]
+        pairs = [
+            (str(key), value, made[key]) for key, value in committed.items() if key not in skip
+        ]
     elif isinstance(committed, list) and isinstance(made, list):
         if len(committed) != len(made):
             return f"{where or '/'}: {len(committed)} entries are committed, {len(made)} come out"

@@ -1,8 +1,9 @@
-"""Folders of data as the commands of the catalogue need them: everything, the tuned sets alone, or a single one.
+"""Folders of data as the commands of the catalogue need them: everything, the tuned sets alone, or
+a single one.
 
-Several benchmarks read every `*.npz` file of a folder as logits. A data folder may also hold files that came later, or
-scores that are not logits, so these benchmarks get a temporary folder of links to the files that their results are
-about.
+Several benchmarks read every `*.npz` file of a folder as logits. A data folder may also hold files
+that came later, or scores that are not logits, so these benchmarks get a temporary folder of links
+to the files that their results are about.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ ONE_SET = "cifar10-resnet110"
 
 @contextmanager
 def linked_folders(data: str) -> Iterator[dict[str, str]]:
-    """Yield the folder for each placeholder of a command: `data`, `tuned` (the eleven tuned sets) and `one`.
+    """Yield the folder for each placeholder of a command: `data`, `tuned` (the eleven tuned sets)
+    and `one`.
 
     Parameters
     ----------

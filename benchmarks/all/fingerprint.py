@@ -1,4 +1,6 @@
-"""What a result was measured on, as a hash: the code of the modules it is about, without words and layout."""
+"""What a result was measured on, as a hash: the code of the modules it is about, without words and
+layout.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ _SILENT = {"ctx", "kind", "type_comment", "type_ignores", "type_params", "return
 
 
 def fingerprint(source: str) -> str:
-    r"""Twelve digits of a hash of the code: comments, docstrings, annotations, types, imports and layout do not count.
+    r"""Twelve digits of a hash of the code: comments, docstrings, annotations, types, imports and
+    layout do not count.
 
-    The tree is written out here rather than by `ast.dump`, whose text differs between versions of Python.
+    The tree is written out here rather than by `ast.dump`, whose text differs between versions of
+    Python.
 
     Examples
     --------
@@ -37,7 +41,9 @@ def _written(node: object) -> str:
         body = fields.get("body")
         if isinstance(body, list):
             fields["body"] = [part for part in body if not _says_only(part)]
-        told = ((name, _written(value)) for name, value in fields.items() if value not in (None, []))
+        told = (
+            (name, _written(value)) for name, value in fields.items() if value not in (None, [])
+        )
         return f"{type(node).__name__}({','.join(f'{name}={text}' for name, text in told)})"
     if isinstance(node, list):
         return f"[{','.join(map(_written, node))}]"
@@ -45,7 +51,9 @@ def _written(node: object) -> str:
 
 
 def _says_only(statement: object) -> bool:
-    """Whether a statement is a docstring, an import, or something for type checkers alone, a type's name among it."""
+    """Whether a statement is a docstring, an import, or something for type checkers alone, a type's
+    name among it.
+    """
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return True
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
@@ -70,15 +78,22 @@ def _is_type(value: ast.expr) -> bool:
 
 
 def source_of(name: str, root: Path = ROOT) -> Path | None:
-    """Find the file of a subject, `promises/rules/accuracy.py` or `benchmarks/cascade.py`; None if there is none."""
+    """Find the file of a subject, `promises/rules/accuracy.py` or `benchmarks/cascade.py`; None if
+    there is none.
+    """
     places = (root / "src" / "metacal", root)
     return next((place / name for place in places if (place / name).is_file()), None)
 
 
 def fingerprints_in(root: Path, subject: Iterable[str]) -> dict[str, str]:
-    """Compute the fingerprint of each module of a subject in a tree of sources; empty if the file is not there."""
+    """Compute the fingerprint of each module of a subject in a tree of sources; empty if the file
+    is not there.
+    """
     found = {name: source_of(name, root) for name in subject}
-    return {name: fingerprint(path.read_text(encoding="utf-8")) if path else "" for name, path in found.items()}
+    return {
+        name: fingerprint(path.read_text(encoding="utf-8")) if path else ""
+        for name, path in found.items()
+    }
 
 
 def fingerprints(subject: Iterable[str]) -> dict[str, str]:

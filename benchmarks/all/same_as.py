@@ -1,12 +1,13 @@
 """Whether rewritten code still computes what a committed result was measured with.
 
-A rewrite changes the fingerprint of a module, and with it every result about that module becomes stale. If the rewrite
-changed nothing that is computed, the result need not be measured again in full. It is enough to run a small, seeded
-part of its command twice, with the code of the commit that the result was measured with and with the present code, and
-to compare every digit. `refusal` does that. The old code runs from an archive of the commit in a temporary folder.
+A rewrite changes the fingerprint of a module, and with it every result about that module becomes
+stale. If the rewrite changed nothing that is computed, the result need not be measured again in
+full. It is enough to run a small, seeded part of its command twice, with the code of the commit
+that the result was measured with and with the present code, and to compare every digit. `refusal`
+does that. The old code runs from an archive of the commit in a temporary folder.
 
-Both runs use the NumPy kernels, because an archive holds no compiled ones. The compiled kernels have tests of their own
-that compare them with NumPy.
+Both runs use the NumPy kernels, because an archive holds no compiled ones. The compiled kernels
+have tests of their own that compare them with NumPy.
 """
 
 from __future__ import annotations
@@ -39,7 +40,14 @@ class PartRun:
     error: str = ""
 
 
-def refusal(entry: Entry, commit: str, stamped: dict[str, Any] | None, data: str, jobs: int, root: Path = ROOT) -> str:
+def refusal(
+    entry: Entry,
+    commit: str,
+    stamped: dict[str, Any] | None,
+    data: str,
+    jobs: int,
+    root: Path = ROOT,
+) -> str:
     """Say why a result may not be stamped as current; empty if it may.
 
     Parameters
@@ -63,9 +71,15 @@ def refusal(entry: Entry, commit: str, stamped: dict[str, Any] | None, data: str
         A full sentence, or nothing if old and present code gave the same numbers.
     """
     if entry.part is None:
-        return f"{entry.name}: {entry.why_no_part} Measure it again: python -m benchmarks all {entry.name}."
+        return (
+            f"{entry.name}: {entry.why_no_part} Measure it again: python -m benchmarks all"
+            f" {entry.name}."
+        )
     if stamped is None:
-        return f"{entry.name}: the result has no stamp, so nothing says which code it was measured with."
+        return (
+            f"{entry.name}: the result has no stamp, so nothing says which code it was measured"
+            " with."
+        )
     lacking = _lacking_data(entry.part, data)
     if lacking:
         return f"{entry.name}: {lacking}"
@@ -78,8 +92,8 @@ def refusal(entry: Entry, commit: str, stamped: dict[str, Any] | None, data: str
         unlike = [name for name, known in stamped["code"].items() if then[name] != known]
         if unlike:
             return (
-                f"{entry.name}: it was not measured with the code of {commit}; {', '.join(unlike)} differ there from "
-                "the stamp. Name the commit that the result was measured with."
+                f"{entry.name}: it was not measured with the code of {commit}; {', '.join(unlike)}"
+                " differ there from the stamp. Name the commit that the result was measured with."
             )
         old = _run_part(entry, old_tree, Path(folder) / "then", data, jobs)
         new = _run_part(entry, root, Path(folder) / "now", data, jobs)
@@ -88,7 +102,10 @@ def refusal(entry: Entry, commit: str, stamped: dict[str, Any] | None, data: str
             return f"{entry.name}: python -m {entry.part} failed with {words}: {run.error}"
     where = different(old.result, new.result, skip=_INCIDENTAL, exact=True)
     if where:
-        return f"{entry.name}: the present code computes something else than that of {commit}. {where}."
+        return (
+            f"{entry.name}: the present code computes something else than that of {commit}."
+            f" {where}."
+        )
     return ""
 
 
@@ -132,11 +149,18 @@ def _run_part(entry: Entry, tree: Path, folder: Path, data: str, jobs: int) -> P
         done = subprocess.run(
             [sys.executable, "-m", *shlex.split(filled)],
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}", "METACAL_KERNEL": "numpy"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}",
+                "METACAL_KERNEL": "numpy",
+            },
             capture_output=True,
             text=True,
             check=False,
         )
     if done.returncode or not made.is_file():
-        return PartRun(error=" ".join(done.stderr.split())[-400:] or f"exit status {done.returncode}, no result")
+        return PartRun(
+            error=" ".join(done.stderr.split())[-400:]
+            or f"exit status {done.returncode}, no result"
+        )
     return PartRun(result=json.loads(made.read_text(encoding="utf-8")))

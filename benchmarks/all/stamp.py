@@ -1,4 +1,6 @@
-"""The stamp of a result: a first key `made`, with the command and the fingerprint of each module that it is about."""
+"""The stamp of a result: a first key `made`, with the command and the fingerprint of each module
+that it is about.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,15 @@ def stamp_of(path: Path) -> dict[str, Any] | None:
 def stamp(path: Path, command: str, fingerprints: Mapping[str, str], same_as: str = "") -> None:
     """Stamp a result, or stamp it anew; the rest of the file stays as it is, letter by letter.
 
-    `same_as` is the commit that it was measured with, where that and the present code were compared.
+    `same_as` is the commit that it was measured with, where that and the present code were
+    compared.
     """
     text = path.read_text(encoding="utf-8")
-    body = _STAMP.sub("", text, count=1) if text.startswith("{") and '"made"' in text[:40] else text[1:].lstrip()
+    body = (
+        _STAMP.sub("", text, count=1)
+        if text.startswith("{") and '"made"' in text[:40]
+        else text[1:].lstrip()
+    )
     compared = {"same as": same_as} if same_as else {}
     made = json.dumps({"by": command, **compared, "code": dict(fingerprints)})
     write_whole(path, f'{{\n "made": {made},\n {body}')

@@ -1,4 +1,6 @@
-"""Which results are current, which are stale, and which of these are known to be and shown as such."""
+"""Which results are current, which are stale, and which of these are known to be and shown as
+such.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ACCEPTED = RESULTS / "accepted-stale.json"
 
 @dataclass(frozen=True)
 class State:
-    """A result, and which modules have changed since; `unstamped` where it does not say what it was made with."""
+    """A result, and which modules have changed since; `unstamped` where it does not say what it was
+    made with.
+    """
 
     entry: Entry
     changed: tuple[str, ...]

@@ -2,8 +2,8 @@
 
     python -m benchmarks.data.pack ORIGINALS [--check]
 
-ORIGINALS is the folder with the eight float32 files (`cifar10_resnet110.npz`, …). Two of them go into the package, the
-others beside this script. `--check` writes nothing and prints the table only.
+ORIGINALS is the folder with the eight float32 files (`cifar10_resnet110.npz`, …). Two of them go
+into the package, the others beside this script. `--check` writes nothing and prints the table only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ TOLERANCE = 0.5e-4
 
 
 def metrics(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return accuracy, negative log-likelihood, 15-bin ECE and best temperature, written out apart from the package."""
+    """Return accuracy, negative log-likelihood, 15-bin ECE and best temperature, written out apart
+    from the package.
+    """
     table = logits.astype(np.float64)
     rows = np.arange(len(table))
     log_probabilities = log_softmax(table, axis=1)
@@ -76,12 +78,19 @@ def pack_one(original: Path, folder: Path, *, check: bool) -> None:
         moved = int((table.argmax(axis=1) != logits.argmax(axis=1)).sum())
         print(
             f"| {name} | {way} | " + " | ".join(f"{value:.6f}" for value in values),
-            f" | {np.abs(values - before).max():.1e} | {top_ties(table)} | {moved} | {f'{size:,}' if size else ''} |",
+            f" | {np.abs(values - before).max():.1e} | {top_ties(table)} | {moved} |"
+            f" {f'{size:,}' if size else ''} |",
             sep="",
         )
     same = np.array_equal(labels, labels_again) and np.array_equal(is_test, is_test_again)
-    if not same or top_ties(again) or np.abs(metrics(again, labels_again) - before).max() >= TOLERANCE:
-        raise SystemExit(f"{name}: packing changes a metric in the fourth digit; nothing was written for it.")
+    if (
+        not same
+        or top_ties(again)
+        or np.abs(metrics(again, labels_again) - before).max() >= TOLERANCE
+    ):
+        raise SystemExit(
+            f"{name}: packing changes a metric in the fourth digit; nothing was written for it."
+        )
     if not check:
         (folder / f"{name}.npz").write_bytes(packed.getvalue())
 
@@ -92,11 +101,14 @@ def main() -> None:
     parser.add_argument("originals", type=Path, help="folder with the eight float32 files")
     parser.add_argument("--check", action="store_true", help="print the table, write nothing")
     options = parser.parse_args()
-    missing = [name for name in (*IN_PACKAGE, *BESIDE) if not (options.originals / f"{name}.npz").is_file()]
+    missing = [
+        name for name in (*IN_PACKAGE, *BESIDE) if not (options.originals / f"{name}.npz").is_file()
+    ]
     if missing:
         parser.error(f"{options.originals} lacks {', '.join(f'{name}.npz' for name in missing)}")
     print(
-        "| set | stored as | accuracy | NLL | ECE | best T | largest change | ties at the top | argmax moved | bytes |"
+        "| set | stored as | accuracy | NLL | ECE | best T | largest change | ties at the top |"
+        " argmax moved | bytes |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for names, folder in ((IN_PACKAGE, PACKAGE), (BESIDE, HERE)):

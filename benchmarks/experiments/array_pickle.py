@@ -1,9 +1,9 @@
 """Read a pickle that may hold NumPy arrays of numbers inside plain containers, and nothing else.
 
-A pickle is a program: whoever wrote it decides what is called. Here the only names it may mention are the ones that
-NumPy's own array pickles mention, and each of them leads to a stand-in of ours, so nothing of NumPy, of Python or of
-any other module is ever called with arguments from the file. The stand-ins check shape, type and size and build the
-array from its bytes.
+A pickle is a program: whoever wrote it decides what is called. Here the only names it may mention
+are the ones that NumPy's own array pickles mention, and each of them leads to a stand-in of ours,
+so nothing of NumPy, of Python or of any other module is ever called with arguments from the file.
+The stand-ins check shape, type and size and build the array from its bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _MOST_DIMENSIONS = 4
 
 
 class PickledArray:
-    """What stands for an array while the file is read: `value` is the array once its state has come."""
+    """What stands for an array while the file is read: `value` is the array once its state has
+    come.
+    """
 
     __slots__ = ("value",)
 
@@ -146,7 +148,8 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def load_array_pickle(file: IO[bytes], *, encoding: str = "latin1") -> Any:
-    """What the pickle holds, each array as a `PickledArray`; `InputError` for anything but numbers and containers.
+    """What the pickle holds, each array as a `PickledArray`; `InputError` for anything but numbers
+    and containers.
 
     Parameters
     ----------
@@ -170,7 +173,9 @@ def load_array_pickle(file: IO[bytes], *, encoding: str = "latin1") -> Any:
     except InputError:
         raise
     except Exception as error:  # a damaged or hostile file may raise anything
-        raise InputError(f"the pickle cannot be read ({type(error).__name__}); it is damaged or cut short.") from error
+        raise InputError(
+            f"the pickle cannot be read ({type(error).__name__}); it is damaged or cut short."
+        ) from error
 
 
 def array_of(value: Any) -> NDArray[Any]:
@@ -182,5 +187,6 @@ def array_of(value: Any) -> NDArray[Any]:
 
 def _refuse(what: str) -> NoReturn:
     raise InputError(
-        f"the pickle holds {what}; only NumPy arrays of numbers in plain containers are read from pickles."
+        f"the pickle holds {what}; only NumPy arrays of numbers in plain containers are read from"
+        " pickles."
     )

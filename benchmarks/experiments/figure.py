@@ -1,4 +1,6 @@
-"""How the figures of the benchmarks look, and how they are saved: the same bytes for the same numbers."""
+"""How the figures of the benchmarks look, and how they are saved: the same bytes for the same
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from pathlib import Path
 from typing import Any
 
 #: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
-ORANGE, SKY, GREEN, BLUE, RED, PINK = "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
+ORANGE, SKY, GREEN, BLUE, RED, PINK = (
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
 GREY, INK = "#8a8f98", "#22262b"
 
 _STYLE = {

@@ -1,9 +1,10 @@
 """What a long benchmark has done so far, kept on disk so that a killed run goes on where it was.
 
-A journal is two files of JSON lines, a header and then one line per task in the order of the tasks: `NAME.jsonl` holds
-what was computed, `NAME.seconds.jsonl` what was measured with a clock. At any moment the first is a prefix of what it
-will be at the end, so a run that was killed, however often, ends with the same bytes as one that was not. Times are
-never the same twice, which is why they live apart.
+A journal is two files of JSON lines, a header and then one line per task in the order of the tasks:
+`NAME.jsonl` holds what was computed, `NAME.seconds.jsonl` what was measured with a clock. At any
+moment the first is a prefix of what it will be at the end, so a run that was killed, however often,
+ends with the same bytes as one that was not. Times are never the same twice, which is why they live
+apart.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Journal:
     name : str
         What they are called.
     header : dict
-        The settings that decide every number. A journal of other settings is refused, not continued.
+        The settings that decide every number. A journal of other settings is refused, not
+        continued.
 
     Examples
     --------
@@ -64,7 +66,7 @@ class Journal:
                 file.truncate(sum(map(len, lines[: self.done + 1])))
                 if not lines:
                     file.write(_encoded(self._header))
-        self._files = tuple(open(path, "ab") for path in self._paths)  # noqa: SIM115 (closed by __exit__)
+        self._files = tuple(open(path, "ab") for path in self._paths)  # noqa: SIM115
         return self
 
     def append(self, entry: Entry) -> None:
@@ -76,7 +78,10 @@ class Journal:
         self.done += 1
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for file in self._files:
             file.close()
@@ -93,15 +98,21 @@ def read_journal(folder: Path, name: str) -> tuple[Line, list[Entry]]:
     """
     paths = folder / f"{name}.jsonl", folder / f"{name}.seconds.jsonl"
     if not all(path.is_file() for path in paths):
-        raise InputError(f"there is no run of {name} in {folder}; run the benchmark with -o {folder} first.")
-    computed, seconds = ([_decoded(line, path) for line in _whole_lines(path, None)] for path in paths)
+        raise InputError(
+            f"there is no run of {name} in {folder}; run the benchmark with -o {folder} first."
+        )
+    computed, seconds = (
+        [_decoded(line, path) for line in _whole_lines(path, None)] for path in paths
+    )
     if not computed:
         raise InputError(f"{paths[0]} is empty; run the benchmark again.")
     return computed[0], [Entry(*pair) for pair in zip(computed[1:], seconds[1:])]
 
 
 def _whole_lines(path: Path, header: Line | None) -> list[bytes]:
-    """The lines that were written to their end; the header among them must be the one that is asked for."""
+    """The lines that were written to their end; the header among them must be the one that is asked
+    for.
+    """
     if not path.is_file():
         return []
     lines = path.read_bytes().splitlines(keepends=True)
@@ -109,8 +120,13 @@ def _whole_lines(path: Path, header: Line | None) -> list[bytes]:
     if whole and header is not None and whole[0] != _encoded(header):
         old = _decoded(whole[0], path)
         differ = [key for key in {**header, **old} if header.get(key) != old.get(key)]
-        told = ", ".join(f"{key} {_short(old.get(key))} there, {_short(header.get(key))} now" for key in differ)
-        raise InputError(f"{path} is a run with other settings ({told}); give another folder with -o, or add --fresh.")
+        told = ", ".join(
+            f"{key} {_short(old.get(key))} there, {_short(header.get(key))} now" for key in differ
+        )
+        raise InputError(
+            f"{path} is a run with other settings ({told}); give another folder with -o, or add"
+            " --fresh."
+        )
     return whole
 
 

@@ -1,8 +1,9 @@
-"""The logits files that the experiments know: what each is, where it comes from, and how it is found and read.
+"""The logits files that the experiments know: what each is, where it comes from, and how it is
+found and read.
 
-Two come with the package, six more of ours lie in `benchmarks/data`; the paper's own ten and three public ones are used
-when the user has them (two of the paper's ten also as npz files). A public file is known by its contents, not by its
-name.
+Two come with the package, six more of ours lie in `benchmarks/data`; the paper's own ten and three
+public ones are used when the user has them (two of the paper's ten also as npz files). A public
+file is known by its contents, not by its name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Family:
 CIFAR10 = Family("CIFAR-10", 5_000, 0.97)
 CIFAR100 = Family("CIFAR-100", 5_000, 0.87)
 IMAGENET = Family("ImageNet", 25_000, 0.85)
-#: A tenth of ImageNet's validation images, halved: the paper's target on splits of 2,500 and 2,500 rows.
+#: A tenth of ImageNet's validation images, halved: the paper's target on splits of 2,500 and 2,500
+#: rows.
 IMAGENET_TENTH = Family("ImageNet", 2_500, 0.85)
 #: Not in the paper; under CIFAR-10's protocol.
 LANGUAGES = Family("Languages", 5_000, 0.97)
@@ -60,7 +62,8 @@ class LogitsFile:
     origin : str
         Where it comes from.
     digest : str
-        SHA-256 that proves it: of the arrays for an npz (see `digest_of`), of the file for a pickle; empty for ours.
+        SHA-256 that proves it: of the arrays for an npz (see `digest_of`), of the file for a
+        pickle; empty for ours.
     of_the_paper : bool
         Whether the paper's figures come from this very file.
     """
@@ -74,7 +77,10 @@ class LogitsFile:
 
 
 _OURS = "trained for this project by the paper's recipe (docs/data-card.md)"
-_THEIRS = "the file that the paper used, from the repository markus93/NN_calibration (Kull et al. 2019), Git LFS: {}.p"
+_THEIRS = (
+    "the file that the paper used, from the repository markus93/NN_calibration (Kull et al. 2019),"
+    " Git LFS: {}.p"
+)
 
 OURS = tuple(
     LogitsFile(f"{prefix}-{stem}", network, family, _OURS)
@@ -89,7 +95,12 @@ OURS = tuple(
 
 #: What benchmarks/train/imagenet.py makes of a folder of validation images.
 MADE = tuple(
-    LogitsFile(f"imagenet-{stem}", network, IMAGENET, "made by benchmarks/train/imagenet.py from torchvision's weights")
+    LogitsFile(
+        f"imagenet-{stem}",
+        network,
+        IMAGENET,
+        "made by benchmarks/train/imagenet.py from torchvision's weights",
+    )
     for stem, network in (("densenet161", "DenseNet-161"), ("resnet152", "ResNet-152"))
 )
 
@@ -168,9 +179,11 @@ class Found:
 
 
 def find(folders: Iterable[str | Path] = ()) -> tuple[list[Found], list[str]]:
-    """The known files of the package and of `folders`, in the catalogue's order, and the files that are not known.
+    """The known files of the package and of `folders`, in the catalogue's order, and the files that
+    are not known.
 
-    The first of several files of one name counts: what is in the package, then the folders as they are given.
+    The first of several files of one name counts: what is in the package, then the folders as they
+    are given.
 
     Examples
     --------
@@ -182,7 +195,9 @@ def find(folders: Iterable[str | Path] = ()) -> tuple[list[Found], list[str]]:
     unknown = []
     for folder in map(Path, folders):
         if not folder.is_dir():
-            raise InputError(f"there is no folder {str(folder)!r}; give one that holds logits files.")
+            raise InputError(
+                f"there is no folder {str(folder)!r}; give one that holds logits files."
+            )
         for path in sorted(folder.iterdir()):
             if path.suffix not in (".npz", *_PICKLES):
                 continue
@@ -202,7 +217,11 @@ def choose(found: Sequence[Found], names: Iterable[str]) -> list[Found]:
     for name in wanted:
         if name not in by_name:
             known = {file.name for file in CATALOGUE}
-            where = "it was not found in the folders of --data" if name in known else "there is no such set"
+            where = (
+                "it was not found in the folders of --data"
+                if name in known
+                else "there is no such set"
+            )
             raise InputError(f"{name!r}: {where}. There are: {', '.join(by_name)}.")
     return [item for item in found if item.name in wanted]
 
@@ -215,10 +234,15 @@ def read(found: Found) -> tuple[Logits, Labels]:
         return data.logits, data.labels
     path = Path(found.path)
     logits, labels = _read_pickle(path) if path.suffix in _PICKLES else _read_npz(path)
-    if logits.ndim != 2 or labels.shape != (len(logits),) or len(logits) <= found.file.family.fit_rows:
+    if (
+        logits.ndim != 2
+        or labels.shape != (len(logits),)
+        or len(logits) <= found.file.family.fit_rows
+    ):
         raise InputError(
-            f"{path} holds logits of shape {logits.shape} and labels of shape {labels.shape}; needed are a table of "
-            f"more than {found.file.family.fit_rows:,} rows and one label per row."
+            f"{path} holds logits of shape {logits.shape} and labels of shape {labels.shape};"
+            f" needed are a table of more than {found.file.family.fit_rows:,} rows and one label"
+            " per row."
         )
     return logits, labels
 

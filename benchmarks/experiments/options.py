@@ -1,4 +1,6 @@
-"""What every experiment is asked on the command line, and how it is run: resumable, on the files that are found."""
+"""What every experiment is asked on the command line, and how it is run: resumable, on the files
+that are found.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Any]
 DRAWS = click.IntRange(0, 1_000_000)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the answer as JSON, and nothing else."
+)
 
 
 @dataclass(frozen=True)
@@ -76,18 +80,28 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
     ]  # fmt: skip
 
 
-def run(task: Task, settings: Any, request: Request, own: Found | None = None) -> tuple[list[Found], Path]:
-    """Do what is left to do, on the sets that are known or on one that is given; the sets, the folder of journals."""
+def run(
+    task: Task, settings: Any, request: Request, own: Found | None = None
+) -> tuple[list[Found], Path]:
+    """Do what is left to do, on the sets that are known or on one that is given; the sets, the
+    folder of journals.
+    """
     from benchmarks.experiments import run as experiment
     from benchmarks.experiments.logits_files import choose, find
 
     if request.n_jobs == 0:
-        raise click.BadParameter("0 processes cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'")
+        raise click.BadParameter(
+            "0 processes cannot work; give 1 or more, or -1 for one per core.", param_hint="'-n'"
+        )
     sets, unknown = ([own], []) if own is not None else find(request.data)
     for path in unknown:
         note(f"{path} is not one of the files this experiment knows (see --list); it is left out.")
     if request.sets != "all":
-        sets = parsed("--sets", lambda text: choose(sets, [name.strip() for name in text.split(",")]), request.sets)
+        sets = parsed(
+            "--sets",
+            lambda text: choose(sets, [name.strip() for name in text.split(",")]),
+            request.sets,
+        )
     folder = Path(request.output) / "runs"
     if request.fresh:
         experiment.forget(sets, folder)
@@ -135,7 +149,9 @@ def parse_sizes(text: str) -> list[int]:
     except ValueError:
         sizes = []
     if not sizes or min(sizes) < 10:
-        raise InputError(f"{text!r} is not a list of sizes; give whole numbers of at least 10, such as 300,1000.")
+        raise InputError(
+            f"{text!r} is not a list of sizes; give whole numbers of at least 10, such as 300,1000."
+        )
     return list(dict.fromkeys(sizes))
 
 

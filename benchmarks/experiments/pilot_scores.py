@@ -13,11 +13,13 @@ from metacal.promises.scouts import Scouting, Scouts
 _SET_ASIDE = Scouting()
 
 
-def with_pilot_scores(sample: Sample, scores: NDArray[np.float64], scouting: Scouting = _SET_ASIDE) -> Sample:
+def with_pilot_scores(
+    sample: Sample, scores: NDArray[np.float64], scouting: Scouting = _SET_ASIDE
+) -> Sample:
     """Let the scores of other rows choose where the tests of a sample begin.
 
-    The gates of metacal set some rows of the sample aside instead. So does this function if the promise asks for the
-    labels of pilot rows and the scores do not tie.
+    The gates of metacal set some rows of the sample aside instead. So does this function if the
+    promise asks for the labels of pilot rows and the scores do not tie.
 
     Parameters
     ----------

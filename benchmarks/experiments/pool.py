@@ -24,7 +24,9 @@ Answer = TypeVar("Answer")
 _AHEAD = 3
 
 
-def in_order(task: Callable[..., Answer], arguments: Iterable[tuple[Any, ...]], n_jobs: int) -> Iterator[Answer]:
+def in_order(
+    task: Callable[..., Answer], arguments: Iterable[tuple[Any, ...]], n_jobs: int
+) -> Iterator[Answer]:
     """task(*arguments) of each, in order, on `n_jobs` processes (1: this one; -1: one per core).
 
     Examples
@@ -38,7 +40,8 @@ def in_order(task: Callable[..., Answer], arguments: Iterable[tuple[Any, ...]], 
             for argument in arguments:
                 yield task(*argument)
         return
-    # A fresh interpreter for each process: a copy of this one could hold locks of threads that it does not have.
+    # A fresh interpreter for each process: a copy of this one could hold locks of threads that it
+    # does not have.
     with ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin) as pool:
         waiting: deque[Future[Answer]] = deque()
         try:
@@ -78,7 +81,9 @@ def _threadpoolctl() -> Any:
 
 
 def _begin() -> None:
-    """In each process: one thread, no say in Ctrl-C, and an end when the parent is gone instead of an endless wait."""
+    """In each process: one thread, no say in Ctrl-C, and an end when the parent is gone instead of
+    an endless wait.
+    """
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"  # for the libraries that are not loaded yet
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,9 @@
-"""A logits file as a population: draws from it are calibration sets, and the truth about any threshold is known.
+"""A logits file as a population: draws from it are calibration sets, and the truth about any
+threshold is known.
 
-Rows drawn with replacement are independent and identically distributed, as a certificate assumes, and every rate of the
-whole file is the true rate. So "the promise was broken" is a fact here, not an estimate.
+Rows drawn with replacement are independent and identically distributed, as a certificate assumes,
+and every rate of the whole file is the true rate. So "the promise was broken" is a fact here, not
+an estimate.
 """
 
 from __future__ import annotations
@@ -62,13 +64,17 @@ class Population:
         return float(1.0 - self.right[accepted] / self.right[-1])
 
     def most_accurate(self, beta: float) -> int:
-        """The oracle for accuracy: the most rows that a threshold can accept with accuracy at least beta; 0 if none."""
+        """The oracle for accuracy: the most rows that a threshold can accept with accuracy at least
+        beta; 0 if none.
+        """
         at = np.append(0, self._ends())
         keeps = self.right[at] >= beta * at - 1e-9
         return int(at[np.flatnonzero(keeps)[-1]])
 
     def least_miscovering(self, alpha: float) -> int:
-        """The oracle for miscoverage: the fewest rows that a threshold can accept with miscoverage at most alpha."""
+        """The oracle for miscoverage: the fewest rows that a threshold can accept with miscoverage
+        at most alpha.
+        """
         ends = self._ends()
         keeps = self.right[-1] - self.right[ends] <= alpha * self.right[-1] + 1e-9
         return int(ends[np.flatnonzero(keeps)[0]])

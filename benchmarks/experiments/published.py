@@ -1,9 +1,9 @@
 """What the paper's code computes, and how: written anew from the publications, to be timed against.
 
-Ma & Blaschko, "Meta-Cal", ICML 2021, Algorithms 1 and 2, with the temperature fitted as their code does: BFGS with
-numerical derivatives over scikit-learn's log loss of the whole softmax table. Ensemble temperature as in Zhang,
-Kailkhura & Han, "Mix-n-Match", ICML 2020: a bounded search for T, then SLSQP over the n × K tables of its members.
-Nothing here is fast on purpose or slow on purpose.
+Ma & Blaschko, "Meta-Cal", ICML 2021, Algorithms 1 and 2, with the temperature fitted as their code
+does: BFGS with numerical derivatives over scikit-learn's log loss of the whole softmax table.
+Ensemble temperature as in Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: a bounded search for T,
+then SLSQP over the n × K tables of its members. Nothing here is fast on purpose or slow on purpose.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ def entropy_scores(logits: Table) -> NDArray[Any]:
 
 
 def max_miscoverage(logits: Table, labels: Labels, alpha: float, seed: int) -> Gate:
-    """Algorithm 1: the threshold from a tenth of the correct rows, T from the rows below it among all others."""
+    """Algorithm 1: the threshold from a tenth of the correct rows, T from the rows below it among
+    all others.
+    """
     right = np.flatnonzero(logits.argmax(axis=1) == labels)
     first = np.random.default_rng(seed).permutation(right)[: min(len(right) // _SHARE, _MOST)]
     scores = np.sort(entropy_scores(logits[first]))
@@ -52,13 +54,19 @@ def max_miscoverage(logits: Table, labels: Labels, alpha: float, seed: int) -> G
 
 
 def min_accuracy(logits: Table, labels: Labels, beta: float, seed: int) -> Gate:
-    """Algorithm 2: the threshold from the binned accuracy of a tenth of the rows, T from the rows below it."""
-    first = np.random.default_rng(seed).permutation(len(logits))[: min(len(logits) // _SHARE, _MOST)]
+    """Algorithm 2: the threshold from the binned accuracy of a tenth of the rows, T from the rows
+    below it.
+    """
+    first = np.random.default_rng(seed).permutation(len(logits))[
+        : min(len(logits) // _SHARE, _MOST)
+    ]
     scores = entropy_scores(logits[first])
     correct = logits[first].argmax(axis=1) == labels[first]
     bins = np.array_split(np.argsort(scores), _BINS)
     centres = np.array([scores[rows].mean() for rows in bins])
-    accuracy = np.cumsum([correct[rows].sum() for rows in bins]) / np.cumsum([len(rows) for rows in bins])
+    accuracy = np.cumsum([correct[rows].sum() for rows in bins]) / np.cumsum(
+        [len(rows) for rows in bins]
+    )
     smooth = isotonic_regression(accuracy, increasing=False).x
     threshold = float(np.interp(-beta, -smooth, centres))
     return threshold, _base(logits, labels, first, threshold)
@@ -94,7 +102,9 @@ def ensemble_temperature(logits: Table, labels: Labels) -> tuple[float, NDArray[
     def of_temperature(parameter: NDArray[np.float64]) -> float:
         return cross_entropy(softmax(logits / parameter, axis=1))
 
-    fitted = float(minimize(of_temperature, 1.0, method="L-BFGS-B", bounds=[(0.05, 5.0)], tol=1e-12).x[0])
+    fitted = float(
+        minimize(of_temperature, 1.0, method="L-BFGS-B", bounds=[(0.05, 5.0)], tol=1e-12).x[0]
+    )
     tempered, plain = softmax(logits / fitted, axis=1), softmax(logits, axis=1)
     uniform = np.full_like(plain, 1.0 / classes)
 
@@ -102,5 +112,12 @@ def ensemble_temperature(logits: Table, labels: Labels) -> tuple[float, NDArray[
         return cross_entropy(w[0] * tempered + w[1] * plain + w[2] * uniform)
 
     total = {"type": "eq", "fun": lambda w: w.sum() - 1.0}
-    found = minimize(of_weights, (1.0, 0.0, 0.0), method="SLSQP", bounds=[(0.0, 1.0)] * 3, constraints=total, tol=1e-12)
+    found = minimize(
+        of_weights,
+        (1.0, 0.0, 0.0),
+        method="SLSQP",
+        bounds=[(0.0, 1.0)] * 3,
+        constraints=total,
+        tol=1e-12,
+    )
     return fitted, np.asarray(found.x)

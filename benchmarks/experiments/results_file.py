@@ -25,7 +25,10 @@ def write_json(path: Path, answer: dict[str, Any]) -> Path:
 def read_json(path: Path, bench: str) -> dict[str, Any]:
     """A JSON file that `python -m benchmarks` wrote; `InputError` when it is something else."""
     if not path.is_file():
-        raise InputError(f"there is no {path.name} in {path.parent}; give a folder that a benchmark wrote with -o.")
+        raise InputError(
+            f"there is no {path.name} in {path.parent}; give a folder that a benchmark wrote"
+            " with -o."
+        )
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

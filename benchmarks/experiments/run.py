@@ -40,13 +40,24 @@ Task = Callable[..., Entry]
 
 
 def run(
-    task: Task, sets: Sequence[Found], settings: Settings, folder: Path, *, n_jobs: int, progress: Progress
+    task: Task,
+    sets: Sequence[Found],
+    settings: Settings,
+    folder: Path,
+    *,
+    n_jobs: int,
+    progress: Progress,
 ) -> None:
     """Do every task of every file that its journal in `folder` does not have yet."""
     tasks = settings.tasks()
     with ExitStack() as stack:
-        journals = [stack.enter_context(Journal(folder, found.name, settings.header(found))) for found in sets]
-        progress.begin(len(tasks) * len(sets), sum(min(journal.done, len(tasks)) for journal in journals))
+        journals = [
+            stack.enter_context(Journal(folder, found.name, settings.header(found)))
+            for found in sets
+        ]
+        progress.begin(
+            len(tasks) * len(sets), sum(min(journal.done, len(tasks)) for journal in journals)
+        )
         # Task by task, every file: what a run that was stopped has, it has of all of them.
         left = [
             (at, arguments)
@@ -54,7 +65,9 @@ def run(
             for at, journal in enumerate(journals)
             if number >= journal.done
         ]
-        answers = in_order(task, [(sets[at], settings, *arguments) for at, arguments in left], n_jobs)
+        answers = in_order(
+            task, [(sets[at], settings, *arguments) for at, arguments in left], n_jobs
+        )
         for (at, _), entry in zip(left, answers, strict=True):
             journals[at].append(entry)
             progress.step(sets[at].name)

@@ -1,11 +1,12 @@
 """What the gate costs in onnxruntime, as a multiple of a plain Softmax node on the same batch.
 
-    python -m benchmarks.export.latency                   # 256 × 1,000 and the other sizes: about a minute
-    python -m benchmarks.export.latency --json latency.json
+    python -m benchmarks.export.latency                   # 256 × 1,000 and the other sizes: about a
+    minute python -m benchmarks.export.latency --json latency.json
 
-One thread, processor time, the graphs interleaved call by call, medians. Besides the gates: the plain Softmax, and the
-floor that any such gate has, one softmax for the score and one at the temperature. Logits are made up: a normal cloud
-with a margin for one class, so that the gate rejects about a tenth.
+One thread, processor time, the graphs interleaved call by call, medians. Besides the gates: the
+plain Softmax, and the floor that any such gate has, one softmax for the score and one at the
+temperature. Logits are made up: a normal cloud with a margin for one class, so that the gate
+rejects about a tenth.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def session(model):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def plain(width, *, floor=False):
@@ -56,7 +59,10 @@ def plain(width, *, floor=False):
         nodes,
         "plain",
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", width])],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width]) for name in names],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+            for name in names
+        ],
         [numpy_helper.from_array(np.float32(0.7), "b")] if floor else [],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -76,11 +82,15 @@ def graphs(width):
     table, labels = made_up(4_000, width)
     found = {"softmax": plain(width), "two softmaxes (the floor)": plain(width, floor=True)}
     for score in NAMED:
-        gate = mc.MetaCal(mc.MinAccuracy(0.9), mc.TemperatureScaling(), score=score).fit(table, labels)
+        gate = mc.MetaCal(mc.MinAccuracy(0.9), mc.TemperatureScaling(), score=score).fit(
+            table, labels
+        )
         found[f"temperature, {score}"] = to_onnx(gate)
     found["the default gate"] = to_onnx(mc.MetaCal(mc.MinAccuracy(0.9)).fit(table, labels))
     for name, calibrator in MAPS.items():
-        found[f"{name}, entropy"] = to_onnx(mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels))
+        found[f"{name}, entropy"] = to_onnx(
+            mc.MetaCal(mc.MinAccuracy(0.9), calibrator).fit(table, labels)
+        )
     return {name: session(model) for name, model in found.items()}
 
 
@@ -94,7 +104,9 @@ def measure(batch, width, rounds):
     for place in range(rounds + 5):
         for name, one in sessions.items():
             feed = {"logits": batches[place % 3]}
-            one.run(None, feed)  # what ran before has emptied the caches, for one graph more than for another
+            one.run(
+                None, feed
+            )  # what ran before has emptied the caches, for one graph more than for another
             began = time.process_time_ns()
             for _ in range(calls):
                 one.run(None, feed)
@@ -117,7 +129,15 @@ def main():
         for name, micros in found.items():
             ratio = micros / found["softmax"]
             print(f"  {name:34} {micros:9.1f} µs  {ratio:6.2f} ×")
-            results.append({"batch": batch, "classes": width, "graph": name, "microseconds": micros, "ratio": ratio})
+            results.append(
+                {
+                    "batch": batch,
+                    "classes": width,
+                    "graph": name,
+                    "microseconds": micros,
+                    "ratio": ratio,
+                }
+            )
     if arguments.json:
         found = {"machine": description(), "load": load_average(), "rows": results}
         Path(arguments.json).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,13 @@
-"""Does the exported gate decide as Python does? Every calibrator × score × precision on every row of the real sets.
+"""Does the exported gate decide as Python does? Every calibrator × score × precision on every row
+of the real sets.
 
     python -m benchmarks.export.parity                    # all of it: about half an hour
     python -m benchmarks.export.parity --sets cifar10-resnet110 --json parity.json
 
-For each real set (embedded, and those in benchmarks/data) each calibrator is fitted on 5,000 rows and put behind a gate
-of each score; the exported graph runs in onnxruntime on all rows, in float32, float16 and float64. Prints one line per
-calibrator and set: the largest difference of a probability, and the number of rows that are decided differently.
+For each real set (embedded, and those in benchmarks/data) each calibrator is fitted on 5,000 rows
+and put behind a gate of each score; the exported graph runs in onnxruntime on all rows, in float32,
+float16 and float64. Prints one line per calibrator and set: the largest difference of a
+probability, and the number of rows that are decided differently.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def session(model):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def load(name):
@@ -50,7 +54,9 @@ def parity(name):
     (fit_x, fit_y), _ = found.split(FIT_ROWS, random_state=0)
     tables = {dtype: found.logits.astype(dtype) for dtype in DTYPES}
     # The threshold of a miscoverage promise is itself a calibration score: the hardest case.
-    gates = {score: mc.MetaCal(mc.MaxMiscoverage(0.05), score=score).fit(fit_x, fit_y) for score in NAMED}
+    gates = {
+        score: mc.MetaCal(mc.MaxMiscoverage(0.05), score=score).fit(fit_x, fit_y) for score in NAMED
+    }
     for kind, cls in CALIBRATORS.items():
         base = cls(**GIVEN.get(kind, {})).fit(fit_x, fit_y)
         worst, flips = 0.0, 0
@@ -60,10 +66,18 @@ def parity(name):
                 gate.calibrator_, gate.gate_ = base, gate.gate_.with_source(map=base.map_)
                 probs, _, accept = session(to_onnx(gate, dtype=dtype)).run(None, {"logits": table})
                 expected = accepts(gate.ranking_scores(table), gate.threshold_)
-                wanted = np.where(expected[:, None], plain, np.asarray(1.0 / plain.shape[1], plain.dtype))
+                wanted = np.where(
+                    expected[:, None], plain, np.asarray(1.0 / plain.shape[1], plain.dtype)
+                )
                 flips += int((accept != expected).sum())
                 worst = max(worst, float(np.abs(probs - wanted).max()))
-        yield {"set": name, "calibrator": kind, "rows": len(found.labels), "largest_difference": worst, "flips": flips}
+        yield {
+            "set": name,
+            "calibrator": kind,
+            "rows": len(found.labels),
+            "largest_difference": worst,
+            "flips": flips,
+        }
 
 
 def main():
@@ -79,8 +93,9 @@ def main():
         for result in parity(name):
             results.append(result)
             print(
-                f"{name:24} {result['calibrator']:22} {result['rows']:>6} rows: probabilities within "
-                f"{result['largest_difference']:.1e}, {result['flips']} decided differently",
+                f"{name:24} {result['calibrator']:22} {result['rows']:>6} rows: probabilities"
+                f" within {result['largest_difference']:.1e}, {result['flips']} decided"
+                " differently",
                 flush=True,
             )
     if arguments.json:

@@ -1,9 +1,11 @@
-"""What the gate adds to a served model: time for a batch, on one thread, beside a plain softmax in the same runtime.
+"""What the gate adds to a served model: time for a batch, on one thread, beside a plain softmax in
+the same runtime.
 
     PYTHONPATH=src python -m benchmarks.export.torch_latency
 
-Logits are random normal numbers times three (their values do not matter for the time), gates are temperature scaling
-with the entropy score unless named. Each number is the least of many runs: what it takes when nothing disturbs it.
+Logits are random normal numbers times three (their values do not matter for the time), gates are
+temperature scaling with the entropy score unless named. Each number is the least of many runs: what
+it takes when nothing disturbs it.
 """
 
 from __future__ import annotations
@@ -41,15 +43,18 @@ CALIBRATORS = {
 def least(function: Callable[[], object], seconds: float) -> float:
     """The least time of one call, in microseconds.
 
-    Of calls under a millisecond by the wall clock; of longer ones, which a busy machine never leaves alone, by
-    processor time (all run on one thread).
+    Of calls under a millisecond by the wall clock; of longer ones, which a busy machine never
+    leaves alone, by processor time (all run on one thread).
     """
     function()
     wall, work, until = np.inf, np.inf, time.perf_counter() + seconds
     while time.perf_counter() < until:
         start, start_work = time.perf_counter(), time.thread_time()
         function()
-        wall, work = min(wall, time.perf_counter() - start), min(work, time.thread_time() - start_work)
+        wall, work = (
+            min(wall, time.perf_counter() - start),
+            min(work, time.thread_time() - start_work),
+        )
     return 1e6 * (wall if wall < 1e-3 else work)
 
 
@@ -57,13 +62,20 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     """The model in onnxruntime, on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def softmax_model(n_classes: int) -> onnx.ModelProto:
     """A model that is one Softmax node."""
-    logits, probs = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", n_classes]) for n in ("logits", "probs"))
-    graph = helper.make_graph([helper.make_node("Softmax", ["logits"], ["probs"], axis=1)], "g", [logits], [probs])
+    logits, probs = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", n_classes])
+        for n in ("logits", "probs")
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["logits"], ["probs"], axis=1)], "g", [logits], [probs]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -105,7 +117,9 @@ def measure(shape: tuple[int, int], name: str, seconds: float) -> dict[str, floa
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=2.0, help="for each number")
     seconds = parser.parse_args().seconds
     warnings.simplefilter("ignore")

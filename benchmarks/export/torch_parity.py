@@ -1,10 +1,12 @@
-"""Does the torch module say what Python says? Every calibrator × score × input type on every real set, all rows.
+"""Does the torch module say what Python says? Every calibrator × score × input type on every real
+set, all rows.
 
     PYTHONPATH=src python -m benchmarks.export.torch_parity --jobs 2 --devices cpu
 
-prints one line for each cell that differs by more than 1e-5 or flips a decision, then a summary; `--out` keeps all of
-it as JSON. Gates are fitted on 5,000 rows and compared on all of them, fitted rows included. float16 logits are also
-given as float32, so that what is compared is the arithmetic and not the spacing of float16 outputs.
+prints one line for each cell that differs by more than 1e-5 or flips a decision, then a summary;
+`--out` keeps all of it as JSON. Gates are fitted on 5,000 rows and compared on all of them, fitted
+rows included. float16 logits are also given as float32, so that what is compared is the arithmetic
+and not the spacing of float16 outputs.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def compare(devices, job):
             given = torch.from_numpy(logits).to(device)
             probs, _, accept = module(given)
             if probs.dtype != given.dtype or probs.device != given.device:
-                raise AssertionError(f"{probs.dtype} on {probs.device} from {given.dtype} on {given.device}")
+                raise AssertionError(
+                    f"{probs.dtype} on {probs.device} from {given.dtype} on {given.device}"
+                )
             if dtype == np.float16:
                 probs, _, _ = module(given.float())
             away = np.abs(probs.cpu().numpy() - cal.predict_proba(logits)).max(axis=1)
@@ -84,7 +88,9 @@ def compare(devices, job):
 
 def main():
     """Run the grid."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     options.add_argument("--jobs", type=int, default=1)
     options.add_argument("--devices", nargs="+", default=["cpu"])
     options.add_argument("--out", type=Path)
@@ -116,7 +122,9 @@ def main():
         print(json.dumps(summary[-1]))
     print(f"{time.perf_counter() - started:.0f} s, torch {torch.__version__}")
     if chosen.out:
-        chosen.out.write_text(json.dumps({"torch": torch.__version__, "summary": summary, "cells": cells}, indent=1))
+        chosen.out.write_text(
+            json.dumps({"torch": torch.__version__, "summary": summary, "cells": cells}, indent=1)
+        )
 
 
 if __name__ == "__main__":

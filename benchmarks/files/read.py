@@ -1,8 +1,11 @@
-"""How long reading takes, by format: CPU time of `metacal.read_predictions` as a ratio to np.load of the same table.
+"""How long reading takes, by format: CPU time of `metacal.read_predictions` as a ratio to np.load
+of the same table.
 
-    python -m benchmarks.files.read [--rows 200000] [--classes 100] [--out benchmarks/results/read-files.json]
+    python -m benchmarks.files.read [--rows 200000] [--classes 100] [--out
+    benchmarks/results/read-files.json]
 
-Writes each file into a temporary folder, reads it five times interleaved with the others, and keeps the medians.
+Writes each file into a temporary folder, reads it five times interleaved with the others, and keeps
+the medians.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ RESULTS = Path(__file__).resolve().parents[1] / "results" / "read-files.json"
 
 def main() -> None:
     """Write, read, keep."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -45,7 +50,11 @@ def main() -> None:
                 np.load(path) if name == "npy" else _read(name, path)
                 seconds[name].append(time.process_time() - began)
         unit = statistics.median(seconds["npy"])
-        found |= {"rows": options.rows, "classes": options.classes, "np.load, ms": round(1000 * unit, 1)}
+        found |= {
+            "rows": options.rows,
+            "classes": options.classes,
+            "np.load, ms": round(1000 * unit, 1),
+        }
         found["files"] = [
             {
                 "file": what,

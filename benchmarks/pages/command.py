@@ -1,4 +1,6 @@
-"""python -m benchmarks pages: README and docs, with the tables and numbers of the committed results."""
+"""python -m benchmarks pages: README and docs, with the tables and numbers of the committed
+results.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from metacal.cli.printing import echo
 
 
 @click.command("pages")
-@click.option("--write", is_flag=True, help="Write the pages anew. Without it they are only checked.")
+@click.option(
+    "--write", is_flag=True, help="Write the pages anew. Without it they are only checked."
+)
 @click.option("--sources", "traced", is_flag=True, help="List every number with its source.")
 def command(write: bool, traced: bool) -> None:
     """Put what was measured into README and docs, or check that it is there.
 
-    A page holds <!-- NAME --> and <!-- end --> with a table between them, and numbers in its sentences with a comment
-    behind them that names result, key and format. Fails where a page says something else than the results, and where a
-    measured digit has no source.
+    A page holds <!-- NAME --> and <!-- end --> with a table between them, and numbers in its
+    sentences with a comment behind them that names result, key and format. Fails where a page says
+    something else than the results, and where a measured digit has no source.
     """
     known = tables()
     failed = False
@@ -35,7 +39,10 @@ def command(write: bool, traced: bool) -> None:
             echo(f"{page.relative_to(ROOT)} written")
         elif new != text:
             failed = True
-            echo(f"{page.relative_to(ROOT)} is not what the results say; run python -m benchmarks pages --write.")
+            echo(
+                f"{page.relative_to(ROOT)} is not what the results say; run python -m benchmarks"
+                " pages --write."
+            )
         for one in unsourced(text):
             failed = True
             echo(f"{page.relative_to(ROOT)}:{one.line}: {one.number} has no source: {one.text}")

@@ -22,7 +22,9 @@ def figure(name: str) -> float:
 
 
 def _gains(results: Any, n: int | None = None) -> list[float]:
-    """Coverage of the present rule on accuracy less that of the former one, as shares of the oracle's, cell by cell."""
+    """Coverage of the present rule on accuracy less that of the former one, as shares of the
+    oracle's, cell by cell.
+    """
     own = {(r["set"], r["beta"], r["n"], r["rule"]): r["coverage"] for r in results["records"]}
     cells = [key[:3] for key in own if key[3] == "former" and n in (None, key[2])]
     present = next(key[3] for key in own if key[3] != "former")
@@ -46,7 +48,9 @@ def _auto_loss(results: Any, n: int) -> float:
 def _ranker_cost(results: Any, choose: Callable[[Sequence[float]], float]) -> float:
     """What a learned ranking loses in certified coverage against entropy, mean over the sets."""
     kinds = ("logistic", "pairwise")
-    return choose([-float(np.mean([row[kind]["coverage"] for row in results["rows"]])) for kind in kinds])
+    return choose(
+        [-float(np.mean([row[kind]["coverage"] for row in results["rows"]])) for kind in kinds]
+    )
 
 
 def _log_losses(results: Any) -> list[dict[str, float]]:
@@ -68,27 +72,41 @@ def _dirichlet_lowest(results: Any) -> float:
 
 def _gp_changed(results: Any) -> float:
     """On how many sets a Gaussian process changed a prediction."""
-    own = [row for row in results["rows"] if row["method"] == "gaussian-process" and not row["option"]]
+    own = [
+        row for row in results["rows"] if row["method"] == "gaussian-process" and not row["option"]
+    ]
     return sum(bool(row["changed"]) for row in own)
 
 
 def _largest_standard_error(results: Any) -> float:
-    """Standard error of a mean ECE over the splits, of the calibrated methods on CIFAR's networks: the largest."""
+    """Standard error of a mean ECE over the splits, of the calibrated methods on CIFAR's networks:
+    the largest.
+    """
     elsewhere = ("cifar100-resnet110-mit", "langid176-sentences", "imagenet5000-efficientnet-lite0")
-    rows = [row for row in results["rows"] if row["method"] in ("ts", "ets", "gpc") and row["data"] not in elsewhere]
+    rows = [
+        row
+        for row in results["rows"]
+        if row["method"] in ("ts", "ets", "gpc") and row["data"] not in elsewhere
+    ]
     own = [row["columns"]["ece_published"] for row in rows]
     return float(max(one["sd"] / one["n"] ** 0.5 for one in own))
 
 
-def _paper_coverage(results: Any, kind: str, other: str, choose: Callable[[Sequence[float]], float]) -> float:
-    """Coverage of a certified rule less that of the paper's, or its distance to the oracle's, over the sets."""
+def _paper_coverage(
+    results: Any, kind: str, other: str, choose: Callable[[Sequence[float]], float]
+) -> float:
+    """Coverage of a certified rule less that of the paper's, or its distance to the oracle's, over
+    the sets.
+    """
     by = {(row["data"], row["method"]): row for row in results["rows"]}
     sets = list(dict.fromkeys(row["data"] for row in results["rows"]))
     own = [by[name, f"meta-{kind}"] for name in sets]
     if other == "oracle":
         return choose([abs(row["true_coverage"] - row["oracle_coverage"]) for row in own])
     rivals = [by[name, f"meta-{kind}-paper"] for name in sets]
-    return choose([row["true_coverage"] - rival["true_coverage"] for row, rival in zip(own, rivals)])
+    return choose(
+        [row["true_coverage"] - rival["true_coverage"] for row, rival in zip(own, rivals)]
+    )
 
 
 def _of_oracle(results: Any, rule: str, n: int) -> float:
@@ -102,12 +120,15 @@ def _oracle_loss(results: Any, n: int) -> float:
 
 
 def _langid(results: Any, beginning: str) -> float:
-    """The lowest log loss on the languages at 5,000 rows, as they are, of methods whose names begin so."""
+    """The lowest log loss on the languages at 5,000 rows, as they are, of methods whose names begin
+    so.
+    """
     at = {name: k for k, name in enumerate(results["columns"])}
     own = [
         row[at["nll"]]
         for row in results["rows"]
-        if (row[at["data"]], row[at["variant"]], row[at["n"]]) == ("langid176-sentences", "plain", 5000)
+        if (row[at["data"]], row[at["variant"]], row[at["n"]])
+        == ("langid176-sentences", "plain", 5000)
         and row[at["method"]].startswith(beginning)
     ]
     return float(min(own))
@@ -145,32 +166,45 @@ def _distinct(results: Any, key: str) -> float:
 
 
 def _ranker_changes(results: Any, key: str, sign: int) -> float:
-    """Count the networks on which the logistic ranker changes a number by two standard errors in one direction."""
+    """Count the networks on which the logistic ranker changes a number by two standard errors in
+    one direction.
+    """
     rankers = [row["logistic"] for row in results["rows"]]
     return sum(sign * ranker[key] > 2.0 * ranker["errors"][key] for ranker in rankers)
 
 
 def _keeps_accuracy(results: Any) -> float:
-    """Count the sets on which GPC has the accuracy of no calibration, to the last digit of the mean."""
+    """Count the sets on which GPC has the accuracy of no calibration, to the last digit of the
+    mean.
+    """
     accuracy = {
         (row["data"], row["method"]): row["columns"]["coverage_accuracy"]["mean"]
         for row in results["rows"]
         if row["method"] in ("uncal", "gpc")
     }
-    return sum(accuracy[name, "uncal"] == accuracy[name, "gpc"] for name in {data for data, _ in accuracy})
+    return sum(
+        accuracy[name, "uncal"] == accuracy[name, "gpc"] for name in {data for data, _ in accuracy}
+    )
 
 
 def _apart(row: Any, other: Any, column: str) -> float:
     """Return the difference of two means of one column, in standard errors."""
     one, two = row["columns"][column], other["columns"][column]
-    return float((one["mean"] - two["mean"]) / np.hypot(one["sd"] / one["n"] ** 0.5, two["sd"] / two["n"] ** 0.5))
+    return float(
+        (one["mean"] - two["mean"])
+        / np.hypot(one["sd"] / one["n"] ** 0.5, two["sd"] / two["n"] ** 0.5)
+    )
 
 
 def _dirichlet_ece(results: Any, method: str, sign: int, among: str = "") -> float:
-    """Count the sets on which the ECE of Dirichlet calibration is above (+1) or below (-1) temperature scaling's."""
+    """Count the sets on which the ECE of Dirichlet calibration is above (+1) or below (-1)
+    temperature scaling's.
+    """
     by = {(row["data"], row["method"]): row for row in results["rows"]}
     names = [data for data, kind in by if kind == method and among in data]
-    return sum(sign * _apart(by[name, method], by[name, "ts"], "ece_published") > 2.0 for name in names)
+    return sum(
+        sign * _apart(by[name, method], by[name, "ts"], "ece_published") > 2.0 for name in names
+    )
 
 
 def _not_below_scaling(results: Any, method: str, column: str) -> float:
@@ -181,7 +215,9 @@ def _not_below_scaling(results: Any, method: str, column: str) -> float:
 
 
 def _gates(results: Any, methods: tuple[str, ...], column: str, sign: int) -> float:
-    """Count the gates, set by set, whose paired difference is two standard errors on one side of 0."""
+    """Count the gates, set by set, whose paired difference is two standard errors on one side of
+    0.
+    """
     count = 0
     for row in results["rows"]:
         if row["method"] in methods:
@@ -191,7 +227,9 @@ def _gates(results: Any, methods: tuple[str, ...], column: str, sign: int) -> fl
 
 
 def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
-    """Count the held-out cells of sets where correct rows are rare, or of the others; all, or those that ours leads."""
+    """Count the held-out cells of sets where correct rows are rare, or of the others; all, or those
+    that ours leads.
+    """
     shares = {one["set"]: one["accuracy"] for one in results["sets"]}
     count = 0
     for (name, _, _), cell in by_cell(results).items():
@@ -210,7 +248,10 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     **{f"accuracy-gain-{n}": ("accuracy-rule", partial(_mean_gain, n=n)) for n in _SIZES},
     "accuracy-loss": ("accuracy-rule", _worst_gain),
     **{f"auto-loss-{n}": ("score-choice", partial(_auto_loss, n=n)) for n in (1000, 5000)},
-    **{f"ranker-cost-{end}": ("rankers", partial(_ranker_cost, choose=choose)) for end, choose in _ENDS.items()},
+    **{
+        f"ranker-cost-{end}": ("rankers", partial(_ranker_cost, choose=choose))
+        for end, choose in _ENDS.items()
+    },
     "ranker-type-2-lower": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=-1)),
     "ranker-type-2-higher": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=1)),
     "ranker-ece-lower": ("rankers", partial(_ranker_changes, key="ece", sign=-1)),
@@ -223,7 +264,10 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for word, sign in (("lower", -1), ("higher", 1))
     },
     **{
-        f"{name}-{column}-{word}": ("paper/paper", partial(_gates, methods=methods, column=column, sign=sign))
+        f"{name}-{column}-{word}": (
+            "paper/paper",
+            partial(_gates, methods=methods, column=column, sign=sign),
+        )
         for name, methods in (
             ("gates", ("meta-mis-paper", "meta-acc-paper")),
             ("mis-gates", ("meta-mis-paper",)),
@@ -233,27 +277,39 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for word, sign in (("lower", -1), ("higher", 1))
     },
     **{
-        f"{method}-{column}-not-lower": ("paper/paper", partial(_not_below_scaling, method=method, column=column))
+        f"{method}-{column}-not-lower": (
+            "paper/paper",
+            partial(_not_below_scaling, method=method, column=column),
+        )
         for method in ("meta-mis-paper", "meta-acc-paper")
         for column in ("ece_published", "ece_debiased")
     },
     "gp-changed": ("calibrators", _gp_changed),
     "largest-standard-error": ("paper/paper", _largest_standard_error),
     **{
-        f"paper-{kind}-{word}-{end}": ("paper/paper", partial(_paper_coverage, kind=kind, other=other, choose=choose))
+        f"paper-{kind}-{word}-{end}": (
+            "paper/paper",
+            partial(_paper_coverage, kind=kind, other=other, choose=choose),
+        )
         for kind in ("acc", "mis")
         for word, other in (("gain", "paper"), ("loss", "oracle"))
         for end, choose in _ENDS.items()
     },
     **{f"selective-loss-{n}": ("selective/selective", partial(_oracle_loss, n=n)) for n in _SIZES},
-    **{f"selective-mapie-{n}": ("selective/selective", partial(_of_oracle, rule="mapie", n=n)) for n in _SIZES},
+    **{
+        f"selective-mapie-{n}": ("selective/selective", partial(_of_oracle, rule="mapie", n=n))
+        for n in _SIZES
+    },
     **{
         f"quality-langid-{name}": ("quality/quality", partial(_langid, beginning=name))
         for name in ("auto", "probmetrics", "temperature")
     },
     "quality-cells": ("quality/quality", _cells),
     **{
-        f"held-out-{kind}-{word}": ("selective-held-out", partial(_held_out, rare=kind == "rare", ours_best=best))
+        f"held-out-{kind}-{word}": (
+            "selective-held-out",
+            partial(_held_out, rare=kind == "rare", ours_best=best),
+        )
         for kind in ("rare", "usual")
         for word, best in (("cells", False), ("led", True))
     },

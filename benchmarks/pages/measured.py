@@ -1,8 +1,10 @@
-"""Which digits of a page are measurements: decimals, percentages, times, sizes, "so many of so many".
+"""Which digits of a page are measurements: decimals, percentages, times, sizes, "so many of so
+many".
 
-Left out are code, links and what the code of the page prints (tests run it), tables made from results, numbers that
-name their source, numbers that are said to be given, and by their shape: versions (NumPy 1.26), parameters (β = .97),
-defaults of options, whole percentages of a promise ("at least 97%", "with 90% confidence", "95% intervals").
+Left out are code, links and what the code of the page prints (tests run it), tables made from
+results, numbers that name their source, numbers that are said to be given, and by their shape:
+versions (NumPy 1.26), parameters (β = .97), defaults of options, whole percentages of a promise
+("at least 97%", "with 90% confidence", "95% intervals").
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _UNIT = (
 _SHARE = r"\d+(?= million\b)|\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= (?:in any )?of (?:the )?\d)"
 MEASURED = re.compile(rf"(?<![\w.\-/^])[-+−±]?(?:{_NUMBER}|{_UNIT}|{_SHARE})(?![\w])")
 _MORE = rf"(?:(?:,| and| or| to| …|, …,| /| and of|,? then| instead of) ?(?:{_NUMBER}|\d+))*"
-_FENCE = re.compile(r"(?P<before>^ *```\s*\n\s*)?^ *```(?P<kind>\w*).*?^ *```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"(?P<before>^ *```\s*\n\s*)?^ *```(?P<kind>\w*).*?^ *```[ \t]*$", re.MULTILINE | re.DOTALL
+)
 _HARMLESS = [
     re.compile(pattern.replace(" ", r"\s"))
     for pattern in (
@@ -38,9 +42,18 @@ _HARMLESS = [
         r"(?:Python|NumPy|SciPy|scikit-learn|MAPIE|torch|Triton|onnxruntime|ONNX|PyArrow|pyarrow|pandas|click|OpenCV|"
         r"probmetrics|netcal|betacal|glibc|Clang|version|versions|CUDA|metacal|opset|Dask|Polars|DuckDB|Ray|Spark"
         r")(?:'s)? (?:\d+\.\d+)(?:(?:, | and | or | to )\d+\.\d+)*",
-        rf"(?<![A-Za-z])[A-Za-zα-ωΑ-Ω²′']{{1,2}}(?:\([a-z]\))? ?(?:[=≤≥<>∈≠]|<=|>=) ?[-+−]?(?:{_NUMBER}|\d+){_MORE}",
-        r"\d+% ?(?:of the time, )?(?:with |and )?(?:\d+% )?(?:confidence|confidence interval|intervals?|band|bands)\b",
-        r"(?:at least|at most|least|most|more than|less than|below|above|confidence|level|target|exactly) (?:of )?\d+%",
+        (
+            r"(?<![A-Za-z])[A-Za-zα-ωΑ-Ω²′']{1,2}(?:\([a-z]\))? ?(?:[=≤≥<>∈≠]|<=|>=)"
+            rf" ?[-+−]?(?:{_NUMBER}|\d+){_MORE}"
+        ),
+        (
+            r"\d+% ?(?:of the time, )?(?:with |and )?(?:\d+% )?(?:confidence|confidence"
+            r" interval|intervals?|band|bands)\b"
+        ),
+        (
+            r"(?:at least|at most|least|most|more than|less"
+            r" than|below|above|confidence|level|target|exactly) (?:of )?\d+%"
+        ),
         r"right \d+% of the time",
         r"\b[Dd]efault: \d+(?:\.\d+)?",  # of an option; a test compares the page with the commands
     )
@@ -73,10 +86,21 @@ def unsourced(text: str) -> Iterator[Unsourced]:
 def _bare(text: str) -> str:
     """The page with everything that needs no source blanked out, line by line."""
     text = _FENCE.sub(_printed, text)
-    text = re.sub(r"^<!-- (?!end|given)[\w-]+ -->\n.*?^<!-- end -->", _blank, text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r"^ *<!-- given: [^\n]*-->\n.*?(?=\n\s*\n|\Z)", _blank, text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(
+        r"^<!-- (?!end|given)[\w-]+ -->\n.*?^<!-- end -->",
+        _blank,
+        text,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    text = re.sub(
+        r"^ *<!-- given: [^\n]*-->\n.*?(?=\n\s*\n|\Z)", _blank, text, flags=re.MULTILINE | re.DOTALL
+    )
     text = re.sub(r"`[^`]*`", _blank, text)
-    text = re.sub(r"[-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+)<!--(?:=|given:)(?:(?!-->).)*-->", "~", text)
+    text = re.sub(
+        r"[-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+)<!--(?:=|given:)(?:(?!-->).)*-->",
+        "~",
+        text,
+    )
     text = re.sub(r"<!--.*?-->", _blank, text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     text = re.sub(r"^    .*$", _blank, text, flags=re.MULTILINE)
@@ -86,7 +110,9 @@ def _bare(text: str) -> str:
 
 
 def _printed(found: re.Match[str]) -> str:
-    """Nothing of a fenced block, but of ```text that stands alone: nobody runs what is said to print that."""
+    """Nothing of a fenced block, but of ```text that stands alone: nobody runs what is said to
+    print that.
+    """
     alone = found["kind"] == "text" and not found["before"]
     return found[0] if alone else _blank(found)
 

@@ -2,16 +2,18 @@
 
     certified gates accept 97.3%<!--=cascade; pairs/*/exact/share; max; .1%--> of the rows
 
-The comment is `=`, then a result (a path below `benchmarks/results`, without `.json`), where in it, how several values
-become one (`min`, `max`, `mean`, `sum`, `count`; left out where there is one), and a format. On GitHub and on the
-site the comment is not seen. *Where* is a chain of keys with `/` between them: `*` is every one, `0` the first of a
-list, `rows[n=300&rule=auto]` those of a list that have these values, `[n>=1000]` and `[n!=300]` likewise. A result that
-begins with `@` is one of `benchmarks.pages.figures`, for numbers that take some arithmetic. A format is one of
-Python's (`.3f`, `,d`, `.1%`), a share without its leading zero (`.3`), points of a percentage (`.1p`), a factor before
-one of these (`1000*.1f`), or `word` (twenty-two).
+The comment is `=`, then a result (a path below `benchmarks/results`, without `.json`), where in it,
+how several values become one (`min`, `max`, `mean`, `sum`, `count`; left out where there is one),
+and a format. On GitHub and on the site the comment is not seen. *Where* is a chain of keys with `/`
+between them: `*` is every one, `0` the first of a list, `rows[n=300&rule=auto]` those of a list
+that have these values, `[n>=1000]` and `[n!=300]` likewise. A result that begins with `@` is one of
+`benchmarks.pages.figures`, for numbers that take some arithmetic. A format is one of Python's
+(`.3f`, `,d`, `.1%`), a share without its leading zero (`.3`), points of a percentage (`.1p`), a
+factor before one of these (`1000*.1f`), or `word` (twenty-two).
 
-A number that was not measured but looks like it, in a paper or by definition, is marked `<!--given: KIND, ...-->`
-behind it; a line `<!-- given: KIND, ... -->` of its own stands for the paragraph or table below it.
+A number that was not measured but looks like it, in a paper or by definition, is marked `<!--given:
+KIND, ...-->` behind it; a line `<!-- given: KIND, ... -->` of its own stands for the paragraph or
+table below it.
 """
 
 from __future__ import annotations
@@ -29,16 +31,48 @@ from benchmarks.pages import RESULTS
 from benchmarks.tables.markdown import number
 
 #: A number, or a word for one, and the comment that says where it comes from.
-MARKED = re.compile(r"([-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+))<!--=((?:(?!-->).)*)-->")
+MARKED = re.compile(
+    r"([-+−±]?(?:\d[\d.]*e[-+]\d+|[A-Za-z]+-[a-z]+|[\w.,%]+))<!--=((?:(?!-->).)*)-->"
+)
 GATHER: dict[str, Callable[[Sequence[float]], float]] = {
     "min": min, "max": max, "sum": sum, "count": len, "mean": lambda values: float(np.mean(values)),
     "median": lambda values: float(np.median(values)),
 }  # fmt: skip
 _STEP = re.compile(r"([^\[\]]*)(?:\[(.*)\])?")
 _TEST = re.compile(r"([^<>=!]+)(>=|<=|!=|=)(.*)")
-_WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-          "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
-_TENS = {2: "twenty", 3: "thirty", 4: "forty", 5: "fifty", 6: "sixty", 7: "seventy", 8: "eighty", 9: "ninety"}
+_WORDS = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    # Fmt: skip.
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+)
+_TENS = {
+    2: "twenty",
+    3: "thirty",
+    4: "forty",
+    5: "fifty",
+    6: "sixty",
+    7: "seventy",
+    8: "eighty",
+    9: "ninety",
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +99,10 @@ class Source:
         if len(parts) == 3:
             parts.insert(2, "")
         if len(parts) != 4 or parts[2] not in ("", *GATHER):
-            raise ValueError(f"{text!r} is no source; give RESULT; WHERE; [min, max, mean, sum or count;] FORMAT.")
+            raise ValueError(
+                f"{text!r} is no source; give RESULT; WHERE; [min, max, mean, sum or count;]"
+                " FORMAT."
+            )
         return cls(*parts)
 
     @property
@@ -78,7 +115,9 @@ class Source:
         found = list(walk(loaded(self.result), self.where.split("/")))
         if not self.gather:
             if len(found) != 1:
-                raise ValueError(f"{self}: {len(found)} values; say which, or min, max, mean, sum or count.")
+                raise ValueError(
+                    f"{self}: {len(found)} values; say which, or min, max, mean, sum or count."
+                )
             return float(found[0])
         return float(GATHER[self.gather](found))
 
@@ -124,12 +163,18 @@ def _passes(row: dict[str, Any], tests: str) -> bool:
     for test in tests.split("&"):
         found = _TEST.fullmatch(test)
         if found is None:
-            raise ValueError(f"{test!r} is no test; give KEY=VALUE, KEY!=VALUE, KEY>=VALUE or KEY<=VALUE.")
+            raise ValueError(
+                f"{test!r} is no test; give KEY=VALUE, KEY!=VALUE, KEY>=VALUE or KEY<=VALUE."
+            )
         value, wanted = row[found[1]], found[3]
         if found[2] in (">=", "<="):
-            good = float(value) >= float(wanted) if found[2] == ">=" else float(value) <= float(wanted)
+            good = (
+                float(value) >= float(wanted) if found[2] == ">=" else float(value) <= float(wanted)
+            )
         else:
-            same = str(value) == wanted or (type(value) in (int, float) and _as_number(wanted) == value)
+            same = str(value) == wanted or (
+                type(value) in (int, float) and _as_number(wanted) == value
+            )
             good = same == (found[2] == "=")
         if not good:
             return False

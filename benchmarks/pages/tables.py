@@ -26,7 +26,9 @@ from benchmarks.tables import rules as rules_tables
 from benchmarks.tables import two_sided as two_sided_tables
 from benchmarks.tables.markdown import table
 
-MARKED = re.compile(r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(
+    r"(<!-- (?!end |given)([\w-]+) -->\n)((?:(?!<!-- ).)*)(<!-- end -->)", re.DOTALL
+)
 EARLIER = "*Measured with an earlier version of the code.*"
 
 
@@ -40,14 +42,18 @@ class Table(NamedTuple):
 def _paper(make: Callable[..., list[str]], *, own: bool = False) -> Table:
     def made(results: Any) -> list[str]:
         sets = paper_tables.by_set(results)
-        chosen = {name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper}
+        chosen = {
+            name: rows for name, rows in sets.items() if next(iter(rows.values())).of_the_paper
+        }
         return make(chosen if own else sets)
 
     return Table("paper/paper", made)
 
 
 def _seconds(results: Any) -> list[str]:
-    return paper_tables.table_2(paper_tables.by_set(results), loaded("paper/paper-seconds")["seconds"])
+    return paper_tables.table_2(
+        paper_tables.by_set(results), loaded("paper/paper-seconds")["seconds"]
+    )
 
 
 def _quality(make: Callable[..., list[str]], *more: Any) -> Table:
@@ -55,7 +61,9 @@ def _quality(make: Callable[..., list[str]], *more: Any) -> Table:
 
 
 def _selective(make: Callable[..., list[str]], *more: Any) -> Table:
-    return Table("selective/selective", lambda results: make(selective_tables.rows_of(results), *more))
+    return Table(
+        "selective/selective", lambda results: make(selective_tables.rows_of(results), *more)
+    )
 
 
 _SPEED = "speed"
@@ -128,7 +136,8 @@ TABLES: dict[str, Table] = {
     **{f"quality-beside-{n}": _quality(quality_tables.beside_auto, n) for n in (500, 1000, 5000)},
     "quality-lowest": _quality(lambda rows: quality_tables.lowest(quality_tables.standings(rows))),
     "quality-second-split": Table(
-        "quality/quality", lambda results: quality_tables.lowest(quality_tables.of_split(results, 1))
+        "quality/quality",
+        lambda results: quality_tables.lowest(quality_tables.of_split(results, 1)),
     ),
     "quality-accepted": _quality(quality_tables.accepted),
     "default-base": Table("default-base", default_base_tables.accepted),
@@ -152,7 +161,9 @@ def results() -> list[str]:
     stale = accepted()
     rows = []
     for entry in CATALOGUE.values():
-        command = entry.command.split(" {data}")[0].split(" --data")[0].split(" --jobs")[0].split(" {")[0]
+        command = (
+            entry.command.split(" {data}")[0].split(" --data")[0].split(" --jobs")[0].split(" {")[0]
+        )
         for option in (" --out", " --json", " --output", " -o"):
             command = command.removesuffix(option)
         state = f"earlier version: {stale[entry.name]}" if entry.name in stale else "current"
@@ -164,10 +175,15 @@ def tables() -> dict[str, list[str]]:
     """The lines of every table by its name; one that is known to be stale says so."""
     stale = accepted()
     found = {name: own.make(loaded(own.result)) for name, own in TABLES.items()}
-    found = {name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines for name, lines in found.items()}
+    found = {
+        name: [*lines, "", EARLIER] if TABLES[name].result in stale else lines
+        for name, lines in found.items()
+    }
     return {**found, "results": results()}
 
 
 def refreshed(text: str, known: dict[str, list[str]]) -> str:
     """The page with every marked table as the results have it."""
-    return MARKED.sub(lambda found: found[1] + "\n" + "\n".join(known[found[2]]) + "\n\n" + found[4], text)
+    return MARKED.sub(
+        lambda found: found[1] + "\n" + "\n".join(known[found[2]]) + "\n\n" + found[4], text
+    )

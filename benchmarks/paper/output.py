@@ -29,7 +29,8 @@ def collect(sets: Sequence[Found], folder: Path) -> tuple[dict[str, Any], dict[s
         rows += paper_summary.summarise(found, header, entries)
         spreads = paper_summary.summarise_seconds(header, entries)
         seconds[found.name] = {
-            method: {part: asdict(spread) for part, spread in parts.items()} for method, parts in spreads.items()
+            method: {part: asdict(spread) for part, spread in parts.items()}
+            for method, parts in spreads.items()
         }
     timed = {
         "format": paper_runs.FORMAT,
@@ -41,7 +42,9 @@ def collect(sets: Sequence[Found], folder: Path) -> tuple[dict[str, Any], dict[s
     return paper_summary.results(rows, headers), timed
 
 
-def keeping(results: dict[str, Any], seconds: dict[str, Any], folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def keeping(
+    results: dict[str, Any], seconds: dict[str, Any], folder: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Add the data sets that were not run as they stand in `folder`.
 
     Parameters
@@ -54,8 +57,8 @@ def keeping(results: dict[str, Any], seconds: dict[str, Any], folder: Path) -> t
     Returns
     -------
     results, seconds : dict
-        All data sets in the order of the catalogue. `seconds["kept"]` names the sets whose times were taken before,
-        with the machine of that time.
+        All data sets in the order of the catalogue. `seconds["kept"]` names the sets whose times
+        were taken before, with the machine of that time.
 
     Raises
     ------
@@ -68,8 +71,8 @@ def keeping(results: dict[str, Any], seconds: dict[str, Any], folder: Path) -> t
         new = {header[setting] for header in results["sets"]}
         if old != new:
             raise InputError(
-                f"{folder} holds results with {setting} {sorted(old)}, this run has {sorted(new)}. Give a folder with "
-                "the same settings, or run all data sets."
+                f"{folder} holds results with {setting} {sorted(old)}, this run has {sorted(new)}."
+                " Give a folder with the same settings, or run all data sets."
             )
     run_now = {header["set"] for header in results["sets"]}
     kept = [header["set"] for header in old_results["sets"] if header["set"] not in run_now]

@@ -1,7 +1,8 @@
 """What the paper prints in its Tables 1 and 2, to stand beside what comes out here.
 
-Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021. Means of 40 runs; the standard
-errors of Table 1 are stated to be below 5e-4. A dash in the paper ("NA") is None here.
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021. Means of 40
+runs; the standard errors of Table 1 are stated to be below 5e-4. A dash in the paper ("NA") is None
+here.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ SECONDS = {
 }
 
 
-def printed(table: dict[tuple[str, str], Printed], family: str, network: str, method: str) -> float | None:
+def printed(
+    table: dict[tuple[str, str], Printed], family: str, network: str, method: str
+) -> float | None:
     """The paper's figure for a method of ours, or None where it has none.
 
     Examples

@@ -1,9 +1,10 @@
-"""The paper's experiments, run by run: random splits for its tables, draws for what its tables leave out.
+"""The paper's experiments, run by run: random splits for its tables, draws for what its tables
+leave out.
 
-A *split* merges all rows of a file, fits every method on some of them and measures on the others (5,000 and 10,000 for
-CIFAR, 25,000 and 25,000 for ImageNet, 2,500 and 2,500 for a tenth of ImageNet): the paper's protocol. A *draw* takes as
-many rows with replacement from the whole file, which is then the truth, and asks which thresholds keep their promise:
-no test rows blur the answer.
+A *split* merges all rows of a file, fits every method on some of them and measures on the others
+(5,000 and 10,000 for CIFAR, 25,000 and 25,000 for ImageNet, 2,500 and 2,500 for a tenth of
+ImageNet): the paper's protocol. A *draw* takes as many rows with replacement from the whole file,
+which is then the truth, and asks which thresholds keep their promise: no test rows blur the answer.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ LEFT_OUT = {
     "dirichlet-odir": ("langid176-sentences", "imagenet5000-efficientnet-lite0"),
 }
 
-#: What is measured on the test rows of a split. `ece_ts_accepted` is the ECE of temperature scaling on the test rows
-#: that the gate accepts, and `ece_gain` is `ece_accepted` less that. `ece_refitted` is the ECE on the same rows of
-#: temperature scaling that was fitted only on rows that the gate accepts, and `ece_gain_refitted` is the difference.
+#: What is measured on the test rows of a split. `ece_ts_accepted` is the ECE of temperature scaling
+#: on the test rows that the gate accepts, and `ece_gain` is `ece_accepted` less that.
+#: `ece_refitted` is the ECE on the same rows of temperature scaling that was fitted only on rows
+#: that the gate accepts, and `ece_gain_refitted` is the difference.
 COLUMNS = (
     "ece_published",
     "ece_debiased",
@@ -80,7 +82,9 @@ Rule = Callable[[float, Sequence[int]], Promise]
 #: Gate -> its promise, given beta and a seed.
 RULES: dict[str, Rule] = {
     "meta-mis-paper": lambda beta, seed: mc.paper.MaxMiscoverage(ALPHA, random_state=list(seed)),
-    "meta-acc-paper": lambda beta, seed: mc.paper.MinCoverageAccuracy(beta, random_state=list(seed)),
+    "meta-acc-paper": lambda beta, seed: mc.paper.MinCoverageAccuracy(
+        beta, random_state=list(seed)
+    ),
     "meta-mis": lambda beta, seed: mc.MaxMiscoverage(ALPHA, DELTA),
     "meta-acc": lambda beta, seed: mc.MinAccuracy(beta, DELTA),
 }
@@ -90,7 +94,9 @@ _CALIBRATORS: dict[str, Callable[[], Any]] = {
     "ets": partial(mc.EnsembleTemperatureScaling, loss="sequential"),  # T alone first, as published
     "gpc": mc.GaussianProcessCalibration,
     "dirichlet": mc.DirichletCalibration,
-    "dirichlet-odir": partial(mc.DirichletCalibration, penalty="odir"),  # as Kull et al. (2019) regularise it
+    "dirichlet-odir": partial(
+        mc.DirichletCalibration, penalty="odir"
+    ),  # as Kull et al. (2019) regularise it
 }
 
 
@@ -105,7 +111,9 @@ class Settings:
 
     def tasks(self) -> list[tuple[str, int]]:
         """The splits, then the blocks of draws."""
-        return [("split", run) for run in range(self.runs)] + [("draws", k) for k in range(0, self.draws, BLOCK)]
+        return [("split", run) for run in range(self.runs)] + [
+            ("draws", k) for k in range(0, self.draws, BLOCK)
+        ]
 
     def methods_for(self, found: Found) -> list[str]:
         """Return the methods that are run on a file."""
@@ -144,20 +152,28 @@ def parse_methods(text: str) -> list[str]:
     wanted = [name.strip().lower() for name in text.split(",")]
     for name in wanted:
         if name not in METHODS:
-            raise InputError(f"there is no method {name!r}; there are {', '.join(METHODS)}, or all.")
+            raise InputError(
+                f"there is no method {name!r}; there are {', '.join(METHODS)}, or all."
+            )
     return [name for name in METHODS if name in wanted]
 
 
 def run_task(found: Found, settings: Settings, kind: str, number: int) -> Entry:
     """The answer to one task of `Settings.tasks`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MetacalWarning)  # about single fits; the tables tell the same
-        return _split(found, settings, number) if kind == "split" else _draws(found, settings, number)
+        warnings.simplefilter(
+            "ignore", MetacalWarning
+        )  # about single fits; the tables tell the same
+        return (
+            _split(found, settings, number) if kind == "split" else _draws(found, settings, number)
+        )
 
 
 @dataclass(frozen=True)
 class _Split:
-    """The rows of one split, what they are asked, and temperature scaling's probabilities of the test rows."""
+    """The rows of one split, what they are asked, and temperature scaling's probabilities of the
+    test rows.
+    """
 
     fit_logits: NDArray[Any]
     fit_labels: NDArray[Any]
@@ -196,7 +212,9 @@ def _split(found: Found, settings: Settings, run: int) -> Entry:
 
 @lru_cache(maxsize=1)
 def _warm_up(methods: tuple[str, ...], found: Found) -> None:
-    """Fit the methods once on a few rows, so that what they import on first use is not counted as their time."""
+    """Fit the methods once on a few rows, so that what they import on first use is not counted as
+    their time.
+    """
     logits, labels = (column[:1000] for column in read(found))
     few = _Split(logits, labels, logits, labels, beta=0.5, seed=(0,))
     for method in methods:
@@ -205,7 +223,9 @@ def _warm_up(methods: tuple[str, ...], found: Found) -> None:
 
 
 def _measured(method: str, split: _Split) -> tuple[Line | None, Line]:
-    """Columns of one method on the test rows (None: infeasible), and the CPU seconds to fit and to predict."""
+    """Columns of one method on the test rows (None: infeasible), and the CPU seconds to fit and to
+    predict.
+    """
     started = time.process_time()
     try:
         fitted = _fitted(method, split.fit_logits, split.fit_labels, split.beta, split.seed)
@@ -220,8 +240,12 @@ def _measured(method: str, split: _Split) -> tuple[Line | None, Line]:
     if method in RULES:
         values = _gate_columns(fitted, proba, split)
     else:
-        values = _columns(proba, np.ones(len(proba), dtype=bool), proba.argmax(axis=1) == split.test_labels, split)
-    rounded = {name: round(value, 7) if math.isfinite(value) else None for name, value in values.items()}
+        values = _columns(
+            proba, np.ones(len(proba), dtype=bool), proba.argmax(axis=1) == split.test_labels, split
+        )
+    rounded = {
+        name: round(value, 7) if math.isfinite(value) else None for name, value in values.items()
+    }
     return rounded, seconds
 
 
@@ -249,43 +273,58 @@ def _columns(
 
 
 def _gate_columns(gate: mc.MetaCal, proba: NDArray[Any], split: _Split) -> dict[str, float]:
-    """Measure a gate, and on the rows that it accepts also temperature scaling, fitted on all rows and on such rows."""
+    """Measure a gate, and on the rows that it accepts also temperature scaling, fitted on all rows
+    and on such rows.
+    """
     accept = gate.accepts(split.test_logits)
     correct = split.test_logits.argmax(axis=1) == split.test_labels
     values = _columns(proba, accept, correct, split)
     fit_accept = gate.accepts(split.fit_logits)
     if accept.any() and fit_accept.any():
-        refitted = mc.TemperatureScaling().fit(split.fit_logits[fit_accept], split.fit_labels[fit_accept])
+        refitted = mc.TemperatureScaling().fit(
+            split.fit_logits[fit_accept], split.fit_labels[fit_accept]
+        )
         labels = split.test_labels[accept]
         values["ece_ts_accepted"] = metrics.ece(split.scaled_proba[accept], labels)
         values["ece_gain"] = values["ece_accepted"] - values["ece_ts_accepted"]
-        values["ece_refitted"] = metrics.ece(refitted.predict_proba(split.test_logits[accept]), labels)
+        values["ece_refitted"] = metrics.ece(
+            refitted.predict_proba(split.test_logits[accept]), labels
+        )
         values["ece_gain_refitted"] = values["ece_accepted"] - values["ece_refitted"]
     return values
 
 
-def _fitted(method: str, logits: NDArray[Any], labels: NDArray[Any], beta: float, seed: tuple[int, ...]) -> Any:
+def _fitted(
+    method: str, logits: NDArray[Any], labels: NDArray[Any], beta: float, seed: tuple[int, ...]
+) -> Any:
     if method == "uncal":
         return None
     if method in _CALIBRATORS:
         return _CALIBRATORS[method]().fit(logits, labels)
-    # "Throughout the experimental part of this paper, we use temperature scaling" as the base (Section 5.1).
+    # "Throughout the experimental part of this paper, we use temperature scaling" as the base
+    # (Section 5.1).
     return mc.MetaCal(RULES[method](beta, seed), mc.TemperatureScaling()).fit(logits, labels)
 
 
 def _draws(found: Found, settings: Settings, first: int) -> Entry:
-    """For every draw of the block: how many rows of the whole file each gate accepts (0: infeasible)."""
+    """For every draw of the block: how many rows of the whole file each gate accepts (0:
+    infeasible).
+    """
     whole, family = population(found), found.file.family
     gates = [method for method in settings.methods if method in RULES]
     accepted: dict[str, list[int]] = {gate: [] for gate in gates}
     for draw in range(first, min(first + BLOCK, settings.draws)):
         rows = whole.draw(family.fit_rows, settings.seed, 1, draw)
         for gate in gates:
-            accepted[gate].append(_accepted(whole, RULES[gate](family.beta, (settings.seed, 3, draw)), *rows))
+            accepted[gate].append(
+                _accepted(whole, RULES[gate](family.beta, (settings.seed, 3, draw)), *rows)
+            )
     return Entry({"draws": first, "accepted": accepted}, {"draws": first})
 
 
-def _accepted(whole: Population, rule: Promise, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> int:
+def _accepted(
+    whole: Population, rule: Promise, scores: NDArray[np.float64], correct: NDArray[np.bool_]
+) -> int:
     chosen, _ = rule.split(correct)
     try:
         return whole.accepted(rule.certify(scores[chosen], correct[chosen]).threshold)

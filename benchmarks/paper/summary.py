@@ -1,4 +1,6 @@
-"""Runs of the paper's experiments -> one row per data set and method: means, deviations, broken promises."""
+"""Runs of the paper's experiments -> one row per data set and method: means, deviations, broken
+promises.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,16 @@ class Row:
     infeasible : int
         Splits on which the rule found no threshold.
     missed : float or None
-        Share of the splits whose *test rows* miss the target: the promise as a reader of the paper would check it.
+        Share of the splits whose *test rows* miss the target: the promise as a reader of the paper
+        would check it.
     violation : float or None
-        Share of the draws whose threshold misses the target on the *whole file*: the promise itself.
+        Share of the draws whose threshold misses the target on the *whole file*: the promise
+        itself.
     draws : int
         How many draws that is.
     true_coverage, oracle_coverage : float or None
-        Mean coverage of the draws' thresholds on the whole file; and of the best threshold that keeps the target there.
+        Mean coverage of the draws' thresholds on the whole file; and of the best threshold that
+        keeps the target there.
     published_ece, published_seconds : float or None
         The paper's figure for the network of this name.
     """
@@ -103,7 +108,10 @@ def summarise(found: Found, header: Line, entries: Sequence[Entry]) -> list[Row]
     for entry in entries:
         for method, counts in entry.computed.get("accepted", {}).items():
             accepted[method] += counts
-    return [_row(found, header, method, splits, accepted.get(method, [])) for method in header["methods"]]
+    return [
+        _row(found, header, method, splits, accepted.get(method, []))
+        for method in header["methods"]
+    ]
 
 
 def summarise_seconds(header: Line, entries: Sequence[Entry]) -> dict[str, dict[str, Spread]]:
@@ -113,17 +121,28 @@ def summarise_seconds(header: Line, entries: Sequence[Entry]) -> dict[str, dict[
         runs = [entry.seconds["methods"][method] for entry in entries if "split" in entry.computed]
         for run in runs:
             run["both"] = run["fit"] + run["predict"]
-        spreads = {part: Spread.of(run[part] for run in runs) for part in ("fit", "predict", "both")}
+        spreads = {
+            part: Spread.of(run[part] for run in runs) for part in ("fit", "predict", "both")
+        }
         found[method] = {part: spread for part, spread in spreads.items() if spread is not None}
     return found
 
 
 def results(rows: Sequence[Row], headers: Sequence[Line]) -> dict[str, Any]:
-    """Everything that tables and figures need, without a clock in it: the same for the same settings and data."""
-    return {"format": FORMAT, "bench": "paper", "sets": list(headers), "rows": [row.to_dict() for row in rows]}
+    """Everything that tables and figures need, without a clock in it: the same for the same
+    settings and data.
+    """
+    return {
+        "format": FORMAT,
+        "bench": "paper",
+        "sets": list(headers),
+        "rows": [row.to_dict() for row in rows],
+    }
 
 
-def _row(found: Found, header: Line, method: str, splits: Sequence[Line], accepted: Sequence[int]) -> Row:
+def _row(
+    found: Found, header: Line, method: str, splits: Sequence[Line], accepted: Sequence[int]
+) -> Row:
     file = found.file
     measured = [split[method] for split in splits if split[method] is not None]
     spreads = {name: Spread.of(values.get(name) for values in measured) for name in COLUMNS}
@@ -137,7 +156,9 @@ def _row(found: Found, header: Line, method: str, splits: Sequence[Line], accept
         oracle = round(best / len(whole), 6)
         if accepted:
             violation = _share(
-                whole.accuracy(count) < target - 1e-12 if accuracy else whole.miscoverage(count) > target + 1e-12
+                whole.accuracy(count) < target - 1e-12
+                if accuracy
+                else whole.miscoverage(count) > target + 1e-12
                 for count in accepted
             )
             coverage = round(float(np.mean(accepted)) / len(whole), 6)

@@ -1,4 +1,6 @@
-"""The tables of the paper with the paper's figures beside ours, and the ones it does not have, in Markdown."""
+"""The tables of the paper with the paper's figures beside ours, and the ones it does not have, in
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def by_set(results: dict[str, Any]) -> Sets:
 
 
 def standard_errors(row: Row) -> float | None:
-    """(ours - the paper's) / sqrt(2) se: the paper's mean comes from as many runs as ours, so it is as uncertain."""
+    """(ours - the paper's) / sqrt(2) se: the paper's mean comes from as many runs as ours, so it is
+    as uncertain.
+    """
     ours = row.columns.get("ece_published")
     if ours is None or row.published_ece is None or not ours.se:
         return None
@@ -40,8 +44,8 @@ def standard_errors(row: Row) -> float | None:
 def table_1(sets: Sets) -> list[str]:
     """ECE of all rows as the paper counts it: ours, the paper's, the difference in standard errors.
 
-    The accuracy is that of the uncalibrated network, ours on the test rows of the splits, which are of all rows; the
-    paper's on the official test rows.
+    The accuracy is that of the uncalibrated network, ours on the test rows of the splits, which are
+    of all rows; the paper's on the official test rows.
     """
     methods = [method for method in REPRODUCES if any(method in rows for rows in sets.values())]
     lines = []
@@ -49,12 +53,16 @@ def table_1(sets: Sets) -> list[str]:
         first = next(iter(rows.values()))
         mark = " †" if _namesake(rows) and not first.of_the_paper else ""
         cells = [_against_the_paper(rows[method]) if method in rows else "-" for method in methods]
-        lines.append([first.family, f"{first.network}{mark}", f"`{name}`", _accuracy(first, rows), *cells])
+        lines.append(
+            [first.family, f"{first.network}{mark}", f"`{name}`", _accuracy(first, rows), *cells]
+        )
     return table(["data", "network", "set", "Acc", *(METHODS[method] for method in methods)], lines)
 
 
 def table_2(sets: Sets, seconds: dict[str, dict[str, dict[str, Any]]]) -> list[str]:
-    """CPU seconds to fit and to predict the test rows: ours, the paper's, the difference in standard errors."""
+    """CPU seconds to fit and to predict the test rows: ours, the paper's, the difference in
+    standard errors.
+    """
     methods = [method for method in METHODS if any(method in rows for rows in sets.values())]
     lines = []
     for name, rows in sets.items():
@@ -76,19 +84,31 @@ def debiased_table(sets: Sets) -> list[str]:
 
 
 def dirichlet_table(sets: Sets) -> list[str]:
-    """ECE of Dirichlet calibration beside temperature scaling and the paper's Meta-Cals, as the paper counts it."""
+    """ECE of Dirichlet calibration beside temperature scaling and the paper's Meta-Cals, as the
+    paper counts it.
+    """
     methods = ("ts", *_DIRICHLET, "meta-mis-paper", "meta-acc-paper")
-    head = ["set", *(METHODS[method] for method in methods), *(f"{METHODS[m]} against TS" for m in _DIRICHLET)]
+    head = [
+        "set",
+        *(METHODS[method] for method in methods),
+        *(f"{METHODS[m]} against TS" for m in _DIRICHLET),
+    ]
     lines = []
     for name, rows in sets.items():
-        cells = [_mean(rows[method], "ece_published", 5) if method in rows else "-" for method in methods]
-        verdicts = [_word(rows[m], rows["ts"], "ece_published") if m in rows else "-" for m in _DIRICHLET]
+        cells = [
+            _mean(rows[method], "ece_published", 5) if method in rows else "-" for method in methods
+        ]
+        verdicts = [
+            _word(rows[m], rows["ts"], "ece_published") if m in rows else "-" for m in _DIRICHLET
+        ]
         lines.append([f"`{name}`", *cells, *verdicts])
     return table(head, lines)
 
 
 def dilution_table(sets: Sets) -> list[str]:
-    """ECE three ways: all rows as published, all rows with ties in parts, accepted rows; there also that of TS."""
+    """ECE three ways: all rows as published, all rows with ties in parts, accepted rows; there also
+    that of TS.
+    """
     head = [
         "set",
         "method",
@@ -105,26 +125,48 @@ def dilution_table(sets: Sets) -> list[str]:
         for method in ("ts", *_GATES):
             if method in rows:
                 row = rows[method]
-                columns = ("ece_published", "ece", "ece_accepted", "ece_ts_accepted", "ece_refitted")
+                columns = (
+                    "ece_published",
+                    "ece",
+                    "ece_accepted",
+                    "ece_ts_accepted",
+                    "ece_refitted",
+                )
                 ece = [_mean(row, column, 5) for column in columns]
                 lines.append(
-                    [f"`{name}`", METHODS[method], *ece, _mean(row, "coverage", 3), _mean(row, "nll_accepted")]
+                    [
+                        f"`{name}`",
+                        METHODS[method],
+                        *ece,
+                        _mean(row, "coverage", 3),
+                        _mean(row, "nll_accepted"),
+                    ]
                 )
     return table(head, lines)
 
 
 def order_table(sets: Sets) -> list[str]:
-    """Whether each Meta-Cal has a lower ECE than temperature scaling, three ways of counting; in standard errors.
+    """Whether each Meta-Cal has a lower ECE than temperature scaling, three ways of counting; in
+    standard errors.
 
-    On the accepted rows, temperature scaling is measured on the same rows, and the difference is paired by split; once
-    as it is, and once fitted only on rows that the gate accepts.
+    On the accepted rows, temperature scaling is measured on the same rows, and the difference is
+    paired by split; once as it is, and once fitted only on rows that the gate accepts.
     """
-    head = ["set", "method", "as published", "ties in parts", "accepted rows", "accepted rows, TS fitted on such rows"]
+    head = [
+        "set",
+        "method",
+        "as published",
+        "ties in parts",
+        "accepted rows",
+        "accepted rows, TS fitted on such rows",
+    ]
     lines = []
     for name, rows in sets.items():
         for method in _GATES:
             if method in rows and "ts" in rows:
-                verdicts = [_lower(rows[method], rows["ts"], column) for column in ("ece_published", "ece")]
+                verdicts = [
+                    _lower(rows[method], rows["ts"], column) for column in ("ece_published", "ece")
+                ]
                 verdicts += [_on_the_same_rows(rows[method], *columns) for columns in _ON_ACCEPTED]
                 lines.append([f"`{name}`", METHODS[method], *verdicts])
     return table(head, lines)
@@ -153,15 +195,28 @@ _TRUSTED = {
 
 
 def trust_table(sets: Sets) -> list[str]:
-    """The same in short: how often a promise is broken, and the coverage, by the paper's rules and by the certified."""
+    """The same in short: how often a promise is broken, and the coverage, by the paper's rules and
+    by the certified.
+    """
     lines = []
     for name, words in _TRUSTED.items():
-        for method, promise in (("meta-mis", "miscoverage at most"), ("meta-acc", "accuracy at least")):
+        for method, promise in (
+            ("meta-mis", "miscoverage at most"),
+            ("meta-acc", "accuracy at least"),
+        ):
             paper, ours = (_broken(sets[name][rule]) for rule in (f"{method}-paper", method))
             target = f"{promise} {sets[name][method].target:.0%}"
             shown = words if method == "meta-mis" else ""
             lines.append([shown, target, f"{paper[0]} / {paper[1]}", f"**{ours[0]}** / {ours[1]}"])
-    return table(["logits", "promise", "the paper's rule: broken / coverage", "certified: broken / coverage"], lines)
+    return table(
+        [
+            "logits",
+            "promise",
+            "the paper's rule: broken / coverage",
+            "certified: broken / coverage",
+        ],
+        lines,
+    )
 
 
 def _broken(row: Row) -> tuple[str, str]:
@@ -171,13 +226,30 @@ def _broken(row: Row) -> tuple[str, str]:
 
 def everything_table(sets: Sets) -> list[str]:
     """Every column of every method, means over the splits."""
-    head = ["set", "method", "ECE", "± se", "ECE of accepted", "coverage", "miscoverage", "accuracy", "NLL"]
+    head = [
+        "set",
+        "method",
+        "ECE",
+        "± se",
+        "ECE of accepted",
+        "coverage",
+        "miscoverage",
+        "accuracy",
+        "NLL",
+    ]
     lines = []
     for name, rows in sets.items():
         for method, row in rows.items():
             ece = row.columns.get("ece_published")
-            values = [_mean(row, "ece_published", 5), number(ece.se if ece else None, 5), _mean(row, "ece_accepted", 5)]
-            values += [_mean(row, column) for column in ("coverage", "miscoverage", "coverage_accuracy", "nll")]
+            values = [
+                _mean(row, "ece_published", 5),
+                number(ece.se if ece else None, 5),
+                _mean(row, "ece_accepted", 5),
+            ]
+            values += [
+                _mean(row, column)
+                for column in ("coverage", "miscoverage", "coverage_accuracy", "nll")
+            ]
             lines.append([f"`{name}`", METHODS[method], *values])
     return table(head, lines)
 
@@ -207,7 +279,9 @@ def page(results: dict[str, Any]) -> str:
             "## Promises",
             *_block(promise_table(sets)),
         ]
-    if any(method in rows for rows in sets.values() for method in _DIRICHLET) and all("ts" in r for r in sets.values()):
+    if any(method in rows for rows in sets.values() for method in _DIRICHLET) and all(
+        "ts" in r for r in sets.values()
+    ):
         parts += ["## Dirichlet calibration", *_block(dirichlet_table(sets))]
     parts += ["## Every column", *_block(everything_table(sets))]
     return "\n\n".join(parts) + "\n"
@@ -217,8 +291,10 @@ def seconds_page(results: dict[str, Any], seconds: dict[str, Any]) -> str:
     """Table 2 as Markdown."""
     parts = [
         "# Table 2: time",
-        "CPU seconds to fit and to predict the test rows, one thread: ours (the paper's; difference in standard errors "
-        f"of ours). {seconds['machine']['processor']}.",
+        (
+            "CPU seconds to fit and to predict the test rows, one thread: ours (the paper's;"
+            f" difference in standard errors of ours). {seconds['machine']['processor']}."
+        ),
         *_block(table_2(by_set(results), seconds["seconds"])),
     ]
     return "\n\n".join(parts) + "\n"
@@ -289,7 +365,9 @@ def _word(row: Row, base: Row, column: str) -> str:
 
 
 def _on_the_same_rows(row: Row, scaled: str, gain: str) -> str:
-    """Compare a gate with temperature scaling on the rows that the gate accepts, paired by split."""
+    """Compare a gate with temperature scaling on the rows that the gate accepts, paired by
+    split.
+    """
     difference = row.columns.get(gain)
     if difference is None or scaled not in row.columns:
         return "-"
@@ -322,5 +400,10 @@ def _promise(row: Row) -> list[str]:
     accuracy = "acc" in row.method
     aim = f"{'>=' if accuracy else '<='} {row.target:g}" if row.target is not None else "-"
     column = "coverage_accuracy" if accuracy else "miscoverage"
-    values = [number(row.missed, 3), number(row.violation, 3), number(row.true_coverage), number(row.oracle_coverage)]
+    values = [
+        number(row.missed, 3),
+        number(row.violation, 3),
+        number(row.true_coverage),
+        number(row.oracle_coverage),
+    ]
     return [aim, _mean(row, column), *values]

@@ -1,4 +1,6 @@
-"""python -m benchmarks quality: how good every calibrator's probabilities are, beside those of other packages."""
+"""python -m benchmarks quality: how good every calibrator's probabilities are, beside those of
+other packages.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from pathlib import Path
 
 import click
 
-from benchmarks.experiments.options import Request, list_files, parse_sizes, parsed, request_options, run, say_written
+from benchmarks.experiments.options import (
+    Request,
+    list_files,
+    parse_sizes,
+    parsed,
+    request_options,
+    run,
+    say_written,
+)
 from metacal.cli.options import SEED
 from metacal.cli.printing import echo, note, say_json
 from metacal.errors import InputError
@@ -14,7 +24,13 @@ from metacal.errors import InputError
 
 @click.command("quality")
 @click.option("--sizes", metavar="LIST", default="1000", show_default=True, help="Rows to fit on.")
-@click.option("--splits", type=click.IntRange(1, 1000), default=1, show_default=True, help="Random splits of each.")
+@click.option(
+    "--splits",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Random splits of each.",
+)
 @click.option(
     "--variants", metavar="LIST", default="plain,floored", show_default=True,
     help="plain, floored, sharpened, mislabelled, long-tailed.",
@@ -25,21 +41,24 @@ from metacal.errors import InputError
 )  # fmt: skip
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits.")
 @request_options("bench-quality")
-def command(sizes: str, splits: int, variants: str, methods: str, seed: int, request: Request) -> None:
+def command(
+    sizes: str, splits: int, variants: str, methods: str, seed: int, request: Request
+) -> None:
     """Compare the probabilities of every calibrator, on rows that it was not fitted on.
 
-    Each file, and variants of it with something wrong, is split at random; every method is fitted on one part and
-    measured on the other: log loss, Brier score and ECE, of all rows and of the four fifths with the lowest entropy.
-    Losses are compared row by row. Calibrators of scikit-learn, probmetrics, netcal, betacal and venn-abers take part
-    where they are installed; runs of several environments are put together with --from DIR,DIR -o BOTH.
+    Each file, and variants of it with something wrong, is split at random; every method is fitted
+    on one part and measured on the other: log loss, Brier score and ECE, of all rows and of the
+    four fifths with the lowest entropy. Losses are compared row by row. Calibrators of
+    scikit-learn, probmetrics, netcal, betacal and venn-abers take part where they are installed;
+    runs of several environments are put together with --from DIR,DIR -o BOTH.
 
     \b
     Examples:
-      python -m benchmarks quality
-      python -m benchmarks quality --sizes 500,1000,5000 --splits 3 --variants plain,floored,sharpened
-      python -m benchmarks quality --methods temperature,spline,auto --sets cifar10-resnet110
-      python -m benchmarks quality --from benchmarks/results/quality
-      python -m benchmarks quality --from bench-ours,bench-peers -o bench-both
+      python -m benchmarks quality python -m benchmarks quality --sizes 500,1000,5000 --splits 3
+      --variants plain,floored,sharpened python -m benchmarks quality --methods
+      temperature,spline,auto --sets cifar10-resnet110 python -m benchmarks quality --from
+      benchmarks/results/quality python -m benchmarks quality --from bench-ours,bench-peers -o
+      bench-both
     """  # noqa: D301
     from benchmarks.quality import output as quality_output
     from benchmarks.quality import tables as quality_tables
@@ -62,7 +81,9 @@ def command(sizes: str, splits: int, variants: str, methods: str, seed: int, req
             losses=Path(request.output) / quality_output.LOSSES,
         )
         for package in missing_packages() if {"all", "peers"} & set(methods.split(",")) else []:
-            note(f"{package} is not installed, its calibrators are left out: pip install {package}.")
+            note(
+                f"{package} is not installed, its calibrators are left out: pip install {package}."
+            )
         run(run_task, settings, request)
         results = quality_output.collect([Path(request.output)])
     if request.source is None or request.output != "bench-quality":

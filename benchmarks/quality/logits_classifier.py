@@ -1,5 +1,7 @@
 # mypy: allow-subclassing-any
-"""A classifier whose features are the logits already: what scikit-learn's calibration asks for around a bare table."""
+"""A classifier whose features are the logits already: what scikit-learn's calibration asks for
+around a bare table.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 
 class LogitsClassifier(ClassifierMixin, BaseEstimator):
-    """`decision_function` is the table itself; of two classes their difference, as scikit-learn has it.
+    """`decision_function` is the table itself; of two classes their difference, as scikit-learn has
+    it.
 
     Examples
     --------

@@ -1,4 +1,6 @@
-"""What the quality benchmark compares: our calibrators by name, and those of other packages that are installed."""
+"""What the quality benchmark compares: our calibrators by name, and those of other packages that
+are installed.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def parse_methods(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def probabilities(name: str, logits: NDArray[Any], codes: NDArray[np.int64], new: NDArray[Any]) -> NDArray[np.float64]:
+def probabilities(
+    name: str, logits: NDArray[Any], codes: NDArray[np.int64], new: NDArray[Any]
+) -> NDArray[np.float64]:
     """The probabilities of new rows by a method fitted on the others."""
     if name == UNCALIBRATED:
         return np.asarray(softmax(new.astype(np.float64), axis=1))

@@ -1,4 +1,6 @@
-"""What `python -m benchmarks quality` leaves behind: JSON rows, Markdown tables; of one run, or of several."""
+"""What `python -m benchmarks quality` leaves behind: JSON rows, Markdown tables; of one run, or of
+several.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,30 @@ class Run:
 
 
 def collect(folders: Sequence[Path]) -> dict[str, Any]:
-    """The results of the runs in these folders: methods that were run apart are compared row by row all the same."""
+    """The results of the runs in these folders: methods that were run apart are compared row by row
+    all the same.
+    """
     rows, headers, splits = [], [], []
     for name in _sets(folders):
         runs = [
-            Run(folder, *read_journal(folder / RUNS, name)) for folder in folders if _journal(folder, name).is_file()
+            Run(folder, *read_journal(folder / RUNS, name))
+            for folder in folders
+            if _journal(folder, name).is_file()
         ]
-        if len({run.header["digest"] for run in runs}) > 1 or len({run.header["seed"] for run in runs}) > 1:
-            raise InputError(f"the runs on {name} are of other data or seeds, and cannot be put together.")
+        if (
+            len({run.header["digest"] for run in runs}) > 1
+            or len({run.header["seed"] for run in runs}) > 1
+        ):
+            raise InputError(
+                f"the runs on {name} are of other data or seeds, and cannot be put together."
+            )
         headers.append(_header(runs))
         tasks = _tasks(name, runs)
-        splits += [_rounded((task[-1], *one)) for task, here in tasks.items() for one in quality_tables.standings(here)]
+        splits += [
+            _rounded((task[-1], *one))
+            for task, here in tasks.items()
+            for one in quality_tables.standings(here)
+        ]
         rows += _means(tasks)
     rows.sort(key=lambda row: row.n)
     found = {"format": quality_runs.FORMAT, "bench": "quality", "sets": headers, **_packed(rows)}
@@ -54,13 +69,20 @@ def write(results: dict[str, Any], folder: Path) -> list[Path]:
     """Write JSON, a row to a line, and tables; the paths written."""
     folder.mkdir(parents=True, exist_ok=True)
     lists = {key: results[key] for key in ("auto_by_split", "rows") if key in results}
-    head = json.dumps({key: value for key, value in results.items() if key not in lists}, indent=1, allow_nan=False)
+    head = json.dumps(
+        {key: value for key, value in results.items() if key not in lists},
+        indent=1,
+        allow_nan=False,
+    )
     text = head[: head.rindex("}")].rstrip()
     for key, rows in lists.items():
         lines = ",\n".join(json.dumps(row, separators=(",", ":"), allow_nan=False) for row in rows)
         text += f',\n "{key}": [\n{lines}\n]'
     text += "}\n"
-    return [write_whole(folder / RESULTS, text), write_whole(folder / "quality.md", quality_tables.page(results))]
+    return [
+        write_whole(folder / RESULTS, text),
+        write_whole(folder / "quality.md", quality_tables.page(results)),
+    ]
 
 
 def read(folders: Sequence[Path]) -> dict[str, Any]:
@@ -69,7 +91,10 @@ def read(folders: Sequence[Path]) -> dict[str, Any]:
         return collect(folders)
     results = read_json(folders[0] / RESULTS, "quality")
     if results.get("format") != quality_runs.FORMAT:
-        raise InputError(f"{folders[0] / RESULTS} is of an earlier format; run python -m benchmarks quality again.")
+        raise InputError(
+            f"{folders[0] / RESULTS} is of an earlier format; run python -m benchmarks quality"
+            " again."
+        )
     return results
 
 
@@ -82,14 +107,19 @@ def _sets(folders: Sequence[Path]) -> list[str]:
     found = [path.stem for folder in folders for path in sorted((folder / RUNS).glob("*.jsonl"))]
     names = [name for name in dict.fromkeys(found) if not name.endswith(".seconds")]
     if not names:
-        raise InputError(f"there are no runs in {', '.join(map(str, folders))}; give folders of this benchmark.")
+        raise InputError(
+            f"there are no runs in {', '.join(map(str, folders))}; give folders of this benchmark."
+        )
     return sorted(names)
 
 
 def _header(runs: Iterable[Run]) -> Line:
     """What was run on a set, in all."""
     headers = [run.header for run in runs]
-    joined = {key: list(dict.fromkeys(x for h in headers for x in h[key])) for key in ("methods", "variants", "sizes")}
+    joined = {
+        key: list(dict.fromkeys(x for h in headers for x in h[key]))
+        for key in ("methods", "variants", "sizes")
+    }
     packages = {name: version for h in headers for name, version in h["packages"].items()}
     failed: dict[str, str] = {}
     for run in runs:
@@ -111,7 +141,8 @@ def _tasks(name: str, runs: Sequence[Run]) -> dict[tuple[str, int, int], list[Ro
         beside = _beside_auto((name, *task), runs)
         variant, n, _ = task
         found[task] = [
-            Row(name, variant, n, method, 1, {**one, **beside.get(method, {})}) for method, one in answers.items()
+            Row(name, variant, n, method, 1, {**one, **beside.get(method, {})})
+            for method, one in answers.items()
         ]
     return found
 
@@ -133,8 +164,12 @@ def _means(tasks: dict[tuple[str, int, int], list[Row]]) -> list[Row]:
     return found
 
 
-def _beside_auto(task: tuple[str, str, int, int], runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """How far the log loss of every method lies above auto's, row by row; nothing where auto was not run."""
+def _beside_auto(
+    task: tuple[str, str, int, int], runs: Sequence[Run]
+) -> dict[str, dict[str, float]]:
+    """How far the log loss of every method lies above auto's, row by row; nothing where auto was
+    not run.
+    """
     losses: dict[str, Any] = {}
     for run in runs:
         path = quality_runs.losses_path(run.folder / LOSSES, task)
@@ -156,5 +191,8 @@ def _rounded(values: Iterable[Any]) -> list[Any]:
 def _packed(rows: Sequence[Row]) -> dict[str, Any]:
     """The rows with the names of the metrics once."""
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
-    packed = [[r.data, r.variant, r.n, r.method, r.splits, *(r.metrics.get(key) for key in metrics)] for r in rows]
+    packed = [
+        [r.data, r.variant, r.n, r.method, r.splits, *(r.metrics.get(key) for key in metrics)]
+        for r in rows
+    ]
     return {"columns": ["data", "variant", "n", "method", "splits", *metrics], "rows": packed}

@@ -1,7 +1,9 @@
-"""Calibrators of other packages in the quality benchmark: what must be installed, and how they are called.
+"""Calibrators of other packages in the quality benchmark: what must be installed, and how they are
+called.
 
-All get what they ask for: logits in float64, or their softmax. What is made for two classes is asked one-vs-rest, and
-the answers are divided by their sum. A fit that fails is left out of its cell with the reason; nothing is mended.
+All get what they ask for: logits in float64, or their softmax. What is made for two classes is
+asked one-vs-rest, and the answers are divided by their sum. A fit that fails is left out of its
+cell with the reason; nothing is mended.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _FEW = 20
 
 @dataclass(frozen=True)
 class Peer(Installable):
-    """One calibrator of another package: the distribution, the module that must be there, and the fit."""
+    """One calibrator of another package: the distribution, the module that must be there, and the
+    fit.
+    """
 
     distribution: str
     module: str
@@ -43,10 +47,16 @@ class Peer(Installable):
     def probabilities(self, logits: Table, codes: Codes, new: Table) -> Table:
         """The probabilities of new rows; what it prints, logs or warns of is not passed on."""
         if self.most_classes is not None and logits.shape[1] > self.most_classes:
-            raise InputError(f"it is asked of at most {self.most_classes} classes here: it takes too long.")
+            raise InputError(
+                f"it is asked of at most {self.most_classes} classes here: it takes too long."
+            )
         quiet = logging.root.manager.disable
         hidden = io.StringIO()
-        with warnings.catch_warnings(), contextlib.redirect_stdout(hidden), contextlib.redirect_stderr(hidden):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(hidden),
+            contextlib.redirect_stderr(hidden),
+        ):
             warnings.simplefilter("ignore")
             logging.disable(logging.CRITICAL)
             try:
@@ -54,7 +64,10 @@ class Peer(Installable):
             finally:
                 logging.disable(quiet)
         if found.shape != new.shape or not np.isfinite(found).all():
-            raise InputError(f"it gives a table of {found.shape} for {new.shape}, or numbers that are not finite.")
+            raise InputError(
+                f"it gives a table of {found.shape} for {new.shape}, or numbers that are not"
+                " finite."
+            )
         return found
 
 
@@ -70,7 +83,9 @@ def _scikit_learn(method: str) -> Fit:
         from benchmarks.quality.logits_classifier import LogitsClassifier
 
         plain = FrozenEstimator(LogitsClassifier(logits.shape[1]).fit(logits, codes))
-        return np.asarray(CalibratedClassifierCV(plain, method=method).fit(logits, codes).predict_proba(new))
+        return np.asarray(
+            CalibratedClassifierCV(plain, method=method).fit(logits, codes).predict_proba(new)
+        )
 
     return fit
 
@@ -78,7 +93,9 @@ def _scikit_learn(method: str) -> Fit:
 def _probmetrics(method: str, **options: Any) -> Fit:
     def fit(logits: Table, codes: Codes, new: Table) -> Table:
         get_calibrator = import_module("probmetrics.calibrators").get_calibrator
-        return np.asarray(get_calibrator(method, **options).fit(_proba(logits), codes).predict_proba(_proba(new)))
+        return np.asarray(
+            get_calibrator(method, **options).fit(_proba(logits), codes).predict_proba(_proba(new))
+        )
 
     return fit
 
@@ -87,7 +104,9 @@ def _netcal(place: str) -> Fit:
     def fit(logits: Table, codes: Codes, new: Table) -> Table:
         module, _, name = place.partition(":")
         fitted = getattr(import_module(module), name)()
-        two = logits.shape[1] == 2  # of two classes it takes and gives the second's probability alone
+        two = (
+            logits.shape[1] == 2
+        )  # of two classes it takes and gives the second's probability alone
         fitted.fit(_proba(logits)[:, 1] if two else _proba(logits), codes)
         found = np.asarray(fitted.transform(_proba(new)[:, 1] if two else _proba(new)))
         return np.stack([1.0 - found, found], axis=1) if two else found
@@ -96,14 +115,21 @@ def _netcal(place: str) -> Fit:
 
 
 def _one_vs_rest(answers: Fit) -> Fit:
-    """Every class against the others: answers(p_k of the rows, is it k?, p_k of new rows), divided by their sum."""
+    """Every class against the others: answers(p_k of the rows, is it k?, p_k of new rows), divided
+    by their sum.
+    """
 
     def fit(logits: Table, codes: Codes, new: Table) -> Table:
         old, asked = _proba(logits), _proba(new)
         if old.shape[1] == 2:
             second = answers(old[:, 1], codes, asked[:, 1])
             return np.stack([1.0 - second, second], axis=1)
-        found = np.stack([answers(old[:, k], (codes == k).astype(np.int64), asked[:, k]) for k in range(old.shape[1])])
+        found = np.stack(
+            [
+                answers(old[:, k], (codes == k).astype(np.int64), asked[:, k])
+                for k in range(old.shape[1])
+            ]
+        )
         return np.asarray((found / found.sum(axis=0)).T)
 
     return fit
@@ -129,10 +155,16 @@ PEERS: dict[str, Peer] = {
     "probmetrics ts-mix": Peer("probmetrics", "probmetrics", _probmetrics("ts-mix")),
     "probmetrics svs": Peer("probmetrics", "probmetrics", _probmetrics("svs")),
     "probmetrics sms": Peer("probmetrics", "probmetrics", _probmetrics("sms")),
-    "probmetrics svs-mix": Peer("probmetrics", "probmetrics", _probmetrics("svs", calibrate_with_mixture=True)),
-    "probmetrics sms-mix": Peer("probmetrics", "probmetrics", _probmetrics("sms", calibrate_with_mixture=True)),
+    "probmetrics svs-mix": Peer(
+        "probmetrics", "probmetrics", _probmetrics("svs", calibrate_with_mixture=True)
+    ),
+    "probmetrics sms-mix": Peer(
+        "probmetrics", "probmetrics", _probmetrics("sms", calibrate_with_mixture=True)
+    ),
     "netcal temperature": Peer("netcal", "netcal", _netcal("netcal.scaling:TemperatureScaling")),
-    "netcal logistic": Peer("netcal", "netcal", _netcal("netcal.scaling:LogisticCalibration"), _FEW),
+    "netcal logistic": Peer(
+        "netcal", "netcal", _netcal("netcal.scaling:LogisticCalibration"), _FEW
+    ),
     "netcal beta": Peer("netcal", "netcal", _netcal("netcal.scaling:BetaCalibration"), _FEW),
     "netcal isotonic": Peer("netcal", "netcal", _netcal("netcal.binning:IsotonicRegression")),
     "netcal histogram": Peer("netcal", "netcal", _netcal("netcal.binning:HistogramBinning")),

@@ -1,9 +1,10 @@
 """How good probabilities are: every calibrator on the same rows, on rows that it has not seen.
 
-A task is one variant of a file, one size and one split. Losses are compared row by row: the difference to temperature
-scaling has a much smaller standard error than either loss. Accepted rows are the four fifths with the lowest entropy.
-The losses of every row are kept beside the journal, so that methods of several runs, in environments of their own, can
-be compared row by row afterwards (`quality_output.collect`).
+A task is one variant of a file, one size and one split. Losses are compared row by row: the
+difference to temperature scaling has a much smaller standard error than either loss. Accepted rows
+are the four fifths with the lowest entropy. The losses of every row are kept beside the journal, so
+that methods of several runs, in environments of their own, can be compared row by row afterwards
+(`quality_output.collect`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from metacal.metrics.toplabel import TopLabel
 
 FORMAT = 2
 REFERENCE, AUTO = "temperature", "auto"
-#: The share of the rows that is accepted, and how often they are drawn again for the standard error of an ECE.
+#: The share of the rows that is accepted, and how often they are drawn again for the standard error
+#: of an ECE.
 ACCEPTED, RESAMPLES = 0.8, 50
 #: Fewer rows to measure on than this say nothing.
 _FEWEST = 500
@@ -49,13 +51,20 @@ class Settings:
     losses: Path | None = None
 
     def tasks(self) -> list[tuple[str, int, int]]:
-        """(variant, rows to fit on, split) of every task: what a run that was stopped has, it has of everything."""
-        return [(v, n, split) for split in range(self.splits) for n in self.sizes for v in self.variants]
+        """(variant, rows to fit on, split) of every task: what a run that was stopped has, it has
+        of everything.
+        """
+        return [
+            (v, n, split) for split in range(self.splits) for n in self.sizes for v in self.variants
+        ]
 
     def header(self, found: Found) -> Line:
         """The journal's first line for one file."""
         logits, labels = read(found)
-        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        settings = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
         settings.pop("losses")
         return {
             "format": FORMAT,
@@ -87,24 +96,31 @@ def run_task(found: Found, settings: Settings, variant: str, n: int, split: int)
         for name in dict.fromkeys([UNCALIBRATED, REFERENCE, *settings.methods]):
             started = time.process_time()
             try:
-                tables[name] = probabilities(name, logits[fit], labels[fit].astype(np.int64), logits[new])
+                tables[name] = probabilities(
+                    name, logits[fit], labels[fit].astype(np.int64), logits[new]
+                )
             except Exception as error:  # a peer may fail in any way; the others go on
                 failed[name] = f"{type(error).__name__}: {error}"[:200]
                 continue
             seconds[name] = round(time.process_time() - started, 4)
-    losses = {name: _finite_log(table[np.arange(len(new)), labels[new]]) for name, table in tables.items()}
+    losses = {
+        name: _finite_log(table[np.arange(len(new)), labels[new]]) for name, table in tables.items()
+    }
     if settings.losses is not None:
         keep_losses(settings.losses, (found.name, variant, n, split), losses)
     answers = _measured(tables, losses, labels[new], accept)
     return Entry({**at, "methods": answers, "failed": failed}, {**at, "seconds": seconds})
 
 
-def keep_losses(folder: Path, task: tuple[str, str, int, int], losses: dict[str, NDArray[np.float64]]) -> None:
+def keep_losses(
+    folder: Path, task: tuple[str, str, int, int], losses: dict[str, NDArray[np.float64]]
+) -> None:
     """Write the losses of every row of a task, one array for each method."""
     folder.mkdir(parents=True, exist_ok=True)
     path = losses_path(folder, task)
     beside = path.with_name(f".{path.name}")
-    np.savez_compressed(beside, **{name: values.astype(np.float32) for name, values in losses.items()})  # type: ignore[arg-type]
+    arrays = {name: values.astype(np.float32) for name, values in losses.items()}
+    np.savez_compressed(beside, **arrays)  # type: ignore[arg-type]
     beside.replace(path)
 
 
@@ -119,7 +135,9 @@ def _measured(
     labels: NDArray[Any],
     accept: NDArray[np.bool_],
 ) -> dict[str, Line]:
-    """Of each method its metrics, and its differences row by row: to temperature, auto; accepted to uncalibrated."""
+    """Of each method its metrics, and its differences row by row: to temperature, auto; accepted to
+    uncalibrated.
+    """
     tops = {name: top_label(table, labels) for name, table in tables.items()}
     answers = {}
     for name, table in tables.items():
@@ -155,7 +173,9 @@ def _ece(top: TopLabel, rows: NDArray[Any]) -> float:
 
 
 def _ece_difference(top: TopLabel, other: TopLabel, accepted: NDArray[np.intp]) -> dict[str, float]:
-    """The difference of the accepted rows' ECE to that without calibration, and its standard error by resampling."""
+    """The difference of the accepted rows' ECE to that without calibration, and its standard error
+    by resampling.
+    """
     random = np.random.default_rng(0)
     samples = (random.choice(accepted, len(accepted)) for _ in range(RESAMPLES))
     draws = [_ece(top, rows) - _ece(other, rows) for rows in samples]

@@ -1,4 +1,6 @@
-"""The quality benchmark in Markdown: how every method compares with temperature scaling, and with no calibration."""
+"""The quality benchmark in Markdown: how every method compares with temperature scaling, and with
+no calibration.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def overall(rows: Iterable[Row], n: int) -> list[str]:
     methods = [name for name in _methods(chosen) if all(name in cell for cell in cells)]
     head = ["method", "log loss", "less temperature's: mean (worst)", "ECE", "Brier", "win rate"]
     lines = []
-    for name in sorted(methods, key=lambda name: fmean(cell[name].metrics["nll"] for cell in cells)):
+    for name in sorted(
+        methods, key=lambda name: fmean(cell[name].metrics["nll"] for cell in cells)
+    ):
         here = [cell[name].metrics for cell in cells]
         away = [one["nll_difference"] for one in here]
         wins = [_below(cell, name, other) for cell in cells for other in methods if other != name]
@@ -58,15 +62,26 @@ def overall(rows: Iterable[Row], n: int) -> list[str]:
 
 
 def beside_auto(rows: Iterable[Row], n: int) -> list[str]:
-    """Every method against `auto` at one size, where both were run: differences of the log loss, row by row.
+    """Every method against `auto` at one size, where both were run: differences of the log loss,
+    row by row.
 
-    The standard error is that of the mean over sets: the variants of a set are made of the same rows.
+    The standard error is that of the mean over sets: the variants of a set are made of the same
+    rows.
     """
     cells = [cell for cell in _cells([row for row in rows if row.n == n]) if AUTO in cell]
-    head = ["method", "cells", "log loss above `auto`'s", "`auto` lower", "within one standard error", "`auto` higher"]
+    head = [
+        "method",
+        "cells",
+        "log loss above `auto`'s",
+        "`auto` lower",
+        "within one standard error",
+        "`auto` higher",
+    ]
     lines = []
     for name in _methods(row for cell in cells for row in cell.values()):
-        here = [cell[name] for cell in cells if name in cell and "auto_difference" in cell[name].metrics]
+        here = [
+            cell[name] for cell in cells if name in cell and "auto_difference" in cell[name].metrics
+        ]
         if name == AUTO or not here:
             continue
         pairs = [(row.metrics["auto_difference"], row.metrics["auto_error"]) for row in here]
@@ -76,12 +91,24 @@ def beside_auto(rows: Iterable[Row], n: int) -> list[str]:
             sum(gap < -error for gap, error in pairs),
         ]
         mean, error = _over_sets([(row.data, gap) for row, (gap, _) in zip(here, pairs)])
-        lines.append((mean, [_shown(name), str(len(here)), f"{number(mean)} ± {number(error)}", *map(str, counts)]))
+        lines.append(
+            (
+                mean,
+                [
+                    _shown(name),
+                    str(len(here)),
+                    f"{number(mean)} ± {number(error)}",
+                    *map(str, counts),
+                ],
+            )
+        )
     return table(head, [line for _, line in sorted(lines, key=lambda pair: pair[0])])
 
 
 class Standing(NamedTuple):
-    """How `auto` stands in one cell: above the best peer, and the best of all others, with the differences' errors."""
+    """How `auto` stands in one cell: above the best peer, and the best of all others, with the
+    differences' errors.
+    """
 
     data: str
     variant: str
@@ -111,7 +138,9 @@ def of_split(results: dict[str, Any], split: int) -> list[Standing]:
 
 
 def lowest(known: Sequence[Standing]) -> list[str]:
-    """In how many cells nobody's log loss is below `auto`'s by more than a standard error of their difference."""
+    """In how many cells nobody's log loss is below `auto`'s by more than a standard error of their
+    difference.
+    """
     head = [
         "n",
         "cells",
@@ -131,12 +160,22 @@ def lowest(known: Sequence[Standing]) -> list[str]:
         every = _won([(one.above_all, one.all_error) for one in here])
         below = None if peers.above is None else -peers.above
         most = max(one.above_temperature for one in here)
-        lines.append([name, str(len(here)), peers.share, every.share, *map(number, (below, every.above, most))])
+        lines.append(
+            [
+                name,
+                str(len(here)),
+                peers.share,
+                every.share,
+                *map(number, (below, every.above, most)),
+            ]
+        )
     return table(head, lines)
 
 
 class _Won(NamedTuple):
-    """In how many cells `auto` is no more than an error above the others, and how far above them in the mean."""
+    """In how many cells `auto` is no more than an error above the others, and how far above them in
+    the mean.
+    """
 
     share: str
     above: float | None
@@ -145,13 +184,20 @@ class _Won(NamedTuple):
 def _won(pairs: Sequence[tuple[float | None, float | None]]) -> _Won:
     """What `auto` has won, of the cells where there are others."""
     found = [(above, error) for above, error in pairs if above is not None and error is not None]
-    return _Won(_share([above <= error for above, error in found]), fmean(a for a, _ in found) if found else None)
+    return _Won(
+        _share([above <= error for above, error in found]),
+        fmean(a for a, _ in found) if found else None,
+    )
 
 
-def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tuple[float, float] | None:
-    """How far `auto` lies above the lowest log loss of the others, and the standard error of that difference.
+def best_other(
+    cell: dict[str, Row], among: Iterable[str] | None = None
+) -> tuple[float, float] | None:
+    """How far `auto` lies above the lowest log loss of the others, and the standard error of that
+    difference.
 
-    The error is 0 where the rows' losses of that method were not kept: then only a lower loss counts.
+    The error is 0 where the rows' losses of that method were not kept: then only a lower loss
+    counts.
     """
     known = set(cell) if among is None else set(among)
     others = [row for name, row in cell.items() if name != AUTO and name in known]
@@ -161,7 +207,9 @@ def best_other(cell: dict[str, Row], among: Iterable[str] | None = None) -> tupl
     return cell[AUTO].metrics["nll"] - best.metrics["nll"], best.metrics.get("auto_error", 0.0)
 
 
-def accepted(rows: Iterable[Row], methods: Sequence[str] = ("temperature", "composed", AUTO)) -> list[str]:
+def accepted(
+    rows: Iterable[Row], methods: Sequence[str] = ("temperature", "composed", AUTO)
+) -> list[str]:
     """The accepted rows of the gate's base maps, against no calibration."""
     head = [
         "method",
@@ -176,7 +224,9 @@ def accepted(rows: Iterable[Row], methods: Sequence[str] = ("temperature", "comp
     for name in methods:
         for n in dict.fromkeys(row.n for row in listed):
             cells = [
-                cell for cell in _cells([row for row in listed if row.n == n]) if {name, UNCALIBRATED} <= set(cell)
+                cell
+                for cell in _cells([row for row in listed if row.n == n])
+                if {name, UNCALIBRATED} <= set(cell)
             ]
             if not cells:
                 continue
@@ -184,7 +234,8 @@ def accepted(rows: Iterable[Row], methods: Sequence[str] = ("temperature", "comp
             errors = [one["ece_accepted"] for one in here]
             plain = fmean(cell[UNCALIBRATED].metrics["ece_accepted"] for cell in cells)
             worse = [
-                f"{sum(one[f'{kind}_difference'] > one[f'{kind}_error'] for one in here)} of {len(here)}"
+                f"{sum(one[f'{kind}_difference'] > one[f'{kind}_error'] for one in here)} of"
+                f" {len(here)}"
                 for kind in ("ece_accepted", "nll_accepted")
             ]
             mean = f"{number(fmean(errors))}, {number(max(errors))}"
@@ -203,7 +254,10 @@ def page(results: dict[str, Any]) -> str:
         if any(row.method == AUTO for row in rows):
             parts += [f"### Against `auto`, {n:,} rows", "\n".join(beside_auto(rows, n))]
     if any(row.method == AUTO for row in rows):
-        parts += ["## `auto` against the best of all, in hindsight", "\n".join(lowest(standings(rows)))]
+        parts += [
+            "## `auto` against the best of all, in hindsight",
+            "\n".join(lowest(standings(rows))),
+        ]
     parts += ["## Accepted rows", "\n".join(accepted(rows))]
     return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,5 @@
-"""What other packages say about the affine calibrators on real logits; prints the golden values of the reference tests.
+"""What other packages say about the affine calibrators on real logits; prints the golden values of
+the reference tests.
 
 Run in environments of their own, from the root of the repository (dirichletcal needs Python 3.12)::
 
@@ -8,8 +9,8 @@ Run in environments of their own, from the root of the repository (dirichletcal 
     pip install dirichletcal==0.5.3
     PYTHONPATH=src python -m benchmarks.reference.affine
 
-Fitted on the first 5,000 rows of cifar10-resnet110, evaluated on the other 10,000: the mean negative log-likelihood.
-A peer that is not installed is reported and left out.
+Fitted on the first 5,000 rows of cifar10-resnet110, evaluated on the other 10,000: the mean
+negative log-likelihood. A peer that is not installed is reported and left out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ Table = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 N_FIT = 5000
-#: T of temperature scaling on the fitted rows: metacal's penalties are measured on tempered logits, dirichletcal's not.
+#: T of temperature scaling on the fitted rows: metacal's penalties are measured on tempered logits,
+#: dirichletcal's not.
 TEMPERATURE = 2.7706937458708105
 
 
@@ -44,7 +46,9 @@ def nll(proba: Table, labels: Labels) -> float:
 
 
 def probmetrics_values(logits: Table, labels: Labels) -> dict[str, Any]:
-    """Ensemble temperature with both losses, vector and matrix scaling without penalty, SVS and SMS with ridge."""
+    """Ensemble temperature with both losses, vector and matrix scaling without penalty, SVS and SMS
+    with ridge.
+    """
     import torch
     from probmetrics.calibrators import logistic, temperature_scaling
     from probmetrics.distributions import CategoricalLogits
@@ -74,10 +78,14 @@ def dirichletcal_values(logits: Table, labels: Labels) -> dict[str, Any]:
     found = {}
     for strength in (1.0, 0.01):
         peer = FullDirichletCalibrator(
-            reg_lambda=strength * k * (k - 1) * TEMPERATURE**2 / N_FIT, reg_mu=strength * k / N_FIT, ref_row=False
+            reg_lambda=strength * k * (k - 1) * TEMPERATURE**2 / N_FIT,
+            reg_mu=strength * k / N_FIT,
+            ref_row=False,
         )
         peer.fit(proba[:N_FIT], labels[:N_FIT])
-        found[f"FullDirichletCalibrator, strength {strength}"] = nll(peer.predict_proba(proba[N_FIT:]), labels[N_FIT:])
+        found[f"FullDirichletCalibrator, strength {strength}"] = nll(
+            peer.predict_proba(proba[N_FIT:]), labels[N_FIT:]
+        )
     return found
 
 

@@ -2,11 +2,12 @@
 
 Run from the repository::
 
-    python -m benchmarks.reference.gp splits      # 40 merged splits of the paper's DenseNet-40 file, both centrings
-    python -m benchmarks.reference.gp thousand    # 25,000 x 1,000 float32: seconds of CPU, memory
+    python -m benchmarks.reference.gp splits      # 40 merged splits of the paper's DenseNet-40
+    file, both centrings python -m benchmarks.reference.gp thousand    # 25,000 x 1,000 float32:
+    seconds of CPU, memory
 
-`METACAL_DATA` names the folder that holds cifar10_densenet40_paper.npz (default: ../shared/data). Ma & Blaschko
-(ICML 2021), Table 1, print .00634 for Gaussian-process calibration on this file.
+`METACAL_DATA` names the folder that holds cifar10_densenet40_paper.npz (default: ../shared/data).
+Ma & Blaschko (ICML 2021), Table 1, print .00634 for Gaussian-process calibration on this file.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ METHODS: dict[str, Fit] = {
 
 
 def splits(n_splits: int = 40, n_fit: int = 5000) -> None:
-    """Mean ECE, NLL and accuracy over random splits of the merged rows, with the standard error of the ECE."""
+    """Mean ECE, NLL and accuracy over random splits of the merged rows, with the standard error of
+    the ECE.
+    """
     default = Path(__file__).resolve().parents[3] / "shared" / "data"
-    with np.load(Path(os.environ.get("METACAL_DATA", default)) / "cifar10_densenet40_paper.npz") as file:
+    with np.load(
+        Path(os.environ.get("METACAL_DATA", default)) / "cifar10_densenet40_paper.npz"
+    ) as file:
         logits, labels = file["logits"], file["labels"].astype(np.int64)
     for name, fit in METHODS.items():
         found = []
@@ -61,13 +66,15 @@ def splits(n_splits: int = 40, n_fit: int = 5000) -> None:
         mean = np.mean(found, axis=0)
         error = np.std(found, axis=0, ddof=1)[0] / np.sqrt(n_splits)
         print(
-            f"{name:26} ECE {mean[0]:.5f} ± {error:.5f}  NLL {mean[1]:.5f}  accuracy {mean[2]:.4f}  "
-            f"monotone {mean[3]:.2f}"
+            f"{name:26} ECE {mean[0]:.5f} ± {error:.5f}  NLL {mean[1]:.5f}  accuracy {mean[2]:.4f} "
+            f" monotone {mean[3]:.2f}"
         )
 
 
 def thousand(n_rows: int = 25_000, n_classes: int = 1_000) -> None:
-    """CPU seconds and memory of fitting and applying, on logits that are twice too sure beyond a bend."""
+    """CPU seconds and memory of fitting and applying, on logits that are twice too sure beyond a
+    bend.
+    """
     random = np.random.default_rng(0)
     logits = np.empty((n_rows, n_classes), dtype=np.float32)
     labels = np.empty(n_rows, dtype=np.intp)
@@ -82,13 +89,22 @@ def thousand(n_rows: int = 25_000, n_classes: int = 1_000) -> None:
     print(f"table {megabytes:.0f} MB, accuracy {np.mean(logits.argmax(axis=1) == labels):.3f}")
     base, clock = _peak(), time.process_time()
     fitted = fit_gp(Rows(logits), labels)
-    print(f"fit: {time.process_time() - clock:.1f} s of CPU, memory +{_peak() - base:.0f} MB beyond the table")
+    print(
+        f"fit: {time.process_time() - clock:.1f} s of CPU, memory +{_peak() - base:.0f} MB beyond"
+        " the table"
+    )
     clock = time.process_time()
     proba = fitted(logits)
-    print(f"apply: {time.process_time() - clock:.1f} s of CPU, memory +{_peak() - base:.0f} MB, output included")
+    print(
+        f"apply: {time.process_time() - clock:.1f} s of CPU, memory +{_peak() - base:.0f} MB,"
+        " output included"
+    )
     plain = fit_temperature(Rows(logits), labels)(logits)
     for name, table in (("softmax of logits / T", plain), ("GP", proba)):
-        print(f"{name:22} ECE {metrics.ece(table, labels):.4f}  NLL {metrics.nll(table, labels):.4f} (same rows)")
+        print(
+            f"{name:22} ECE {metrics.ece(table, labels):.4f}  NLL {metrics.nll(table, labels):.4f}"
+            " (same rows)"
+        )
     print(f"smallest slope {fitted.smallest_slope:.3f}, whole process {_peak():.0f} MB at its peak")
 
 

@@ -1,9 +1,10 @@
-"""What other packages say about the metrics, on one seeded sample; prints the golden values of the reference tests.
+"""What other packages say about the metrics, on one seeded sample; prints the golden values of the
+reference tests.
 
 Run in an environment of its own (the peers bring heavy dependencies that metacal does not need)::
 
-    pip install torch==2.13.0 torchmetrics==1.9.0 relplot==1.0.3 uncertainty-calibration==0.1.4 netcal==1.4.0
-    python -m benchmarks.reference.metrics
+    pip install torch==2.13.0 torchmetrics==1.9.0 relplot==1.0.3 uncertainty-calibration==0.1.4
+    netcal==1.4.0 python -m benchmarks.reference.metrics
 
 A peer that is not installed is reported and left out.
 """
@@ -21,7 +22,9 @@ Labels = NDArray[np.int64]
 
 
 def sample(seed: int = 20211, n_rows: int = 2100, n_classes: int = 5) -> tuple[Table, Labels]:
-    """Softmax outputs, too sure above 0.75 and not sure enough below; no ties, and n a multiple of 15."""
+    """Softmax outputs, too sure above 0.75 and not sure enough below; no ties, and n a multiple of
+    15.
+    """
     random = np.random.default_rng(seed)
     logits = 2.0 * random.standard_normal((n_rows, n_classes))
     proba = _softmax(logits)
@@ -35,7 +38,10 @@ def relplot_values(proba: Table, labels: Labels) -> dict[str, float]:
     import relplot.metrics
 
     confidence, correct = proba.max(axis=1), (proba.argmax(axis=1) == labels).astype(float)
-    fixed = {f"smECE_sigma({s})": relplot.metrics.smECE_sigma(confidence, correct, s) for s in (0.02, 0.05, 0.1)}
+    fixed = {
+        f"smECE_sigma({s})": relplot.metrics.smECE_sigma(confidence, correct, s)
+        for s in (0.02, 0.05, 0.1)
+    }
     return {**fixed, "smECE": relplot.metrics.smECE(confidence, correct)}
 
 
@@ -46,7 +52,9 @@ def torchmetrics_values(proba: Table, labels: Labels) -> dict[str, float]:
 
     table, target = torch.as_tensor(proba), torch.as_tensor(labels)
     return {
-        norm: float(multiclass_calibration_error(table, target, proba.shape[1], n_bins=15, norm=norm))
+        norm: float(
+            multiclass_calibration_error(table, target, proba.shape[1], n_bins=15, norm=norm)
+        )
         for norm in ("l1", "l2", "max")
     }
 
@@ -74,7 +82,10 @@ def netcal_values(proba: Table, labels: Labels) -> dict[str, float]:
     """ECE and MCE, 15 equal-width bins."""
     from netcal.metrics import ECE, MCE
 
-    return {"ECE": float(ECE(15).measure(proba, labels)), "MCE": float(MCE(15).measure(proba, labels))}
+    return {
+        "ECE": float(ECE(15).measure(proba, labels)),
+        "MCE": float(MCE(15).measure(proba, labels)),
+    }
 
 
 PEERS: dict[str, Callable[[Table, Labels], dict[str, float]]] = {

@@ -1,4 +1,5 @@
-"""What other packages make of the same logits; prints the golden values of tests/reference/test_onevsrest_reference.py.
+"""What other packages make of the same logits; prints the golden values of
+tests/reference/test_onevsrest_reference.py.
 
 Run in an environment of its own (the peers bring heavy dependencies that metacal does not need)::
 
@@ -6,9 +7,10 @@ Run in an environment of its own (the peers bring heavy dependencies that metaca
     pip install netcal==1.4.0 betacal==1.1.0
     PYTHONPATH=src python -m benchmarks.reference.onevsrest
 
-A peer that is not installed is reported and left out. The data are the embedded cifar10-resnet110 logits: the first
-5,000 rows fit, the other 10,000 evaluate; "binary" is class 3 (cat) against the rest. netcal is given float64: on
-float32 its clipping rounds to exactly one and the answers silently break.
+A peer that is not installed is reported and left out. The data are the embedded cifar10-resnet110
+logits: the first 5,000 rows fit, the other 10,000 evaluate; "binary" is class 3 (cat) against the
+rest. netcal is given float64: on float32 its clipping rounds to exactly one and the answers
+silently break.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def binary_nll(positive: Table, outcome: Labels) -> float:
 
 
 def netcal_values(proba: Table, labels: Labels) -> dict[str, float]:
-    """Histogram binning, BBQ and beta calibration; the multi-class beta is another model there (a joint softmax)."""
+    """Histogram binning, BBQ and beta calibration; the multi-class beta is another model there (a
+    joint softmax).
+    """
     from netcal.binning import BBQ, HistogramBinning
     from netcal.scaling import BetaCalibration
 
@@ -68,7 +72,9 @@ def netcal_values(proba: Table, labels: Labels) -> dict[str, float]:
         "binary BetaCalibration": BetaCalibration(),
     }.items():
         fitted = method.fit(column[:N_FIT], outcome[:N_FIT])
-        found[name] = binary_nll(np.asarray(fitted.transform(column[N_FIT:])).ravel(), outcome[N_FIT:])
+        found[name] = binary_nll(
+            np.asarray(fitted.transform(column[N_FIT:])).ravel(), outcome[N_FIT:]
+        )
     return found
 
 
@@ -83,15 +89,22 @@ def betacal_values(proba: Table, labels: Labels) -> dict[str, float]:
     found = {}
     for parameters in ("abm", "am", "ab"):
         positive, (a, b, _) = calibrated(parameters, CLASS)
-        found[f"binary {parameters}"] = binary_nll(positive, (labels[N_FIT:] == CLASS).astype(np.int64))
+        found[f"binary {parameters}"] = binary_nll(
+            positive, (labels[N_FIT:] == CLASS).astype(np.int64)
+        )
         found |= {f"binary {parameters}: a": a, f"binary {parameters}: b": b}
     for parameters in ("abm", "am", "ab"):
         table = np.column_stack([calibrated(parameters, k)[0] for k in range(proba.shape[1])])
-        found[f"one-vs-rest {parameters}"] = nll(table / table.sum(axis=1, keepdims=True), labels[N_FIT:])
+        found[f"one-vs-rest {parameters}"] = nll(
+            table / table.sum(axis=1, keepdims=True), labels[N_FIT:]
+        )
     return found
 
 
-PEERS: dict[str, Callable[[Table, Labels], dict[str, float]]] = {"netcal": netcal_values, "betacal": betacal_values}
+PEERS: dict[str, Callable[[Table, Labels], dict[str, float]]] = {
+    "netcal": netcal_values,
+    "betacal": betacal_values,
+}
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""python -m benchmarks selective: rules that accept rows with a promise on their accuracy, side by side."""
+"""python -m benchmarks selective: rules that accept rows with a promise on their accuracy, side by
+side.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +24,46 @@ from metacal.cli.printing import echo, say_json
 
 @click.command("selective")
 @click.option(
-    "--draws", type=click.IntRange(1, DRAWS.max), default=500, show_default=True, help="Calibration sets per size."
+    "--draws",
+    type=click.IntRange(1, DRAWS.max),
+    default=500,
+    show_default=True,
+    help="Calibration sets per size.",
 )
-@click.option("--sizes", metavar="LIST", default="300,1000,5000", show_default=True, help="Calibration rows.")
+@click.option(
+    "--sizes", metavar="LIST", default="300,1000,5000", show_default=True, help="Calibration rows."
+)
 @click.option(
     "--rules", metavar="LIST", default="all", show_default=True,
     help="certified, sgr, ltt-sequence, ltt-bonferroni, ltt-sequence-even, ltt-bonferroni-even, mapie, mapie-sequence, "
     "mapie-starts, mapie-split, mapie-multi, plug-in, paper; all: all that can run here, own: all but MAPIE's.",
 )  # fmt: skip
 @click.option(
-    "--delta", type=share, metavar="P", default=0.1, show_default=True, help="Allowed rate of broken promises."
+    "--delta",
+    type=share,
+    metavar="P",
+    default=0.1,
+    show_default=True,
+    help="Allowed rate of broken promises.",
 )
 @click.option(
-    "--keep", metavar="DIR", help="Rules that are not run: their rows as they stand in DIR, of the same draws."
+    "--keep",
+    metavar="DIR",
+    help="Rules that are not run: their rows as they stand in DIR, of the same draws.",
 )
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which draws.")
 @request_options("bench-selective")
-def command(draws: int, sizes: str, rules: str, delta: float, keep: str | None, seed: int, request: Request) -> None:
-    """Compare rules that accept rows with a promise on their accuracy: what they accept, how often they break it.
+def command(
+    draws: int, sizes: str, rules: str, delta: float, keep: str | None, seed: int, request: Request
+) -> None:
+    """Compare rules that accept rows with a promise on their accuracy: what they accept, how often
+    they break it.
 
-    The promise is the same for all: what is accepted is right at least beta of the time (.97; .87 for CIFAR-100, .85
-    for ImageNet), with confidence 1 - delta. Calibration rows are drawn with replacement from each file, which is the
-    truth; a draw on which a rule accepts nothing counts as coverage 0. MAPIE takes part when it is installed; it takes
-    nearly all of the time, mapie-split more than a second a draw.
+    The promise is the same for all: what is accepted is right at least beta of the time (.97; .87
+    for CIFAR-100, .85 for ImageNet), with confidence 1 - delta. Calibration rows are drawn with
+    replacement from each file, which is the truth; a draw on which a rule accepts nothing counts as
+    coverage 0. MAPIE takes part when it is installed; it takes nearly all of the time, mapie-split
+    more than a second a draw.
 
     \b
     Examples:
@@ -69,7 +88,9 @@ def command(draws: int, sizes: str, rules: str, delta: float, keep: str | None, 
     else:
         chosen = parsed("--rules", parse_rules, rules)
         wanted = parsed("--sizes", parse_sizes, sizes)
-        settings = Settings(rules=tuple(chosen), sizes=tuple(wanted), draws=draws, delta=delta, seed=seed)
+        settings = Settings(
+            rules=tuple(chosen), sizes=tuple(wanted), draws=draws, delta=delta, seed=seed
+        )
         sets, folder = run(run_task, settings, request)
         results = selective_output.collect(sets, folder)
         if keep is not None:

@@ -1,4 +1,6 @@
-"""The abstention comparison as a picture: coverage as a share of the oracle's against broken promises."""
+"""The abstention comparison as a picture: coverage as a share of the oracle's against broken
+promises.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.experiments.figure import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED, SKY, drawing, save
+from benchmarks.experiments.figure import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    PINK,
+    RED,
+    SKY,
+    drawing,
+    save,
+)
 from benchmarks.selective.rules import RULES
 from benchmarks.selective.tables import rows_of
 
@@ -71,7 +84,13 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
         axes[0][0].set_xlim(-0.003, 0.68)
         axes[0][0].set_ylim(-0.04, 1.08)
         axes[0][0].set_ylabel("coverage / the oracle's coverage")
-        axes[0][-1].text(delta + 0.015, 0.02, f"promise broken more\noften than {delta:.0%}", fontsize=8.5, color=RED)
+        axes[0][-1].text(
+            delta + 0.015,
+            0.02,
+            f"promise broken more\noften than {delta:.0%}",
+            fontsize=8.5,
+            color=RED,
+        )
         axes[0][-1].text(0.66, 1.015, "oracle", fontsize=8.5, color=GREEN, ha="right")
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5)

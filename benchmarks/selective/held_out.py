@@ -1,17 +1,20 @@
 """Rules that accept rows with a promise on their accuracy, on data that ours was not tuned on.
 
-    python -m benchmarks.selective.held_out --data FOLDER [--draws 500] [--jobs 2] [--out held-out.json]
+    python -m benchmarks.selective.held_out --data FOLDER [--draws 500] [--jobs 2] [--out
+    held-out.json]
 
-The starting ranks of our rule were tuned on eleven files of logits, on which `python -m benchmarks selective` compares
-it with SGR and Learn-then-Test. Here are seven other data sets: two of record linkage, where correct rows are rare,
-answers of a language model behind a router, redacted tokens, fields of receipts, the logits of ResNet-110 that the
-paper used, and those of EfficientNet-Lite0 on ImageNet. The files are those of `shared/data`.
+The starting ranks of our rule were tuned on eleven files of logits, on which `python -m benchmarks
+selective` compares it with SGR and Learn-then-Test. Here are seven other data sets: two of record
+linkage, where correct rows are rare, answers of a language model behind a router, redacted tokens,
+fields of receipts, the logits of ResNet-110 that the paper used, and those of EfficientNet-Lite0 on
+ImageNet. The files are those of `shared/data`.
 
-As there, calibration rows are drawn with replacement from a file, and the whole file is the truth. Each set has two
-targets, which were fixed before anything was run: one near the accuracy that the paper or the task suggests, and one
-that is harder or easier. One more rule is ours on the fifth of the rows with the surest scores: the limit is that of
-the whole file's scores, as unlabelled rows would give it, and no label has a part in it. Beside the coverage of each
-rule, the result holds the risk-coverage curve of every set.
+As there, calibration rows are drawn with replacement from a file, and the whole file is the truth.
+Each set has two targets, which were fixed before anything was run: one near the accuracy that the
+paper or the task suggests, and one that is harder or easier. One more rule is ours on the fifth of
+the rows with the surest scores: the limit is that of the whole file's scores, as unlabelled rows
+would give it, and no label has a part in it. Beside the coverage of each rule, the result holds the
+risk-coverage curve of every set.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """Scores (higher is less sure) and correctness of all rows, and the largest score there can be."""
+    """Scores (higher is less sure) and correctness of all rows, and the largest score there can
+    be.
+    """
 
     scores: NDArray[np.float64]
     is_correct: NDArray[np.bool_]
@@ -99,10 +104,21 @@ def _from_logits(arrays: Arrays) -> ScoredRows:
 
 
 SETS = (
-    HeldOutSet("matching_abt_buy", "record linkage", (0.8, 0.9), _from_probability("score", "correct")),
-    HeldOutSet("matching_amazon_google", "record linkage", (0.6, 0.8), _from_probability("score", "correct")),
-    HeldOutSet("mmlu_two_models", "questions", (0.75, 0.8), _from_probability("score", "correct_small")),
-    HeldOutSet("receipt_fields", "fields of receipts", (0.9, 0.95), _from_probability("score", "correct")),
+    HeldOutSet(
+        "matching_abt_buy", "record linkage", (0.8, 0.9), _from_probability("score", "correct")
+    ),
+    HeldOutSet(
+        "matching_amazon_google",
+        "record linkage",
+        (0.6, 0.8),
+        _from_probability("score", "correct"),
+    ),
+    HeldOutSet(
+        "mmlu_two_models", "questions", (0.75, 0.8), _from_probability("score", "correct_small")
+    ),
+    HeldOutSet(
+        "receipt_fields", "fields of receipts", (0.9, 0.95), _from_probability("score", "correct")
+    ),
     HeldOutSet("redaction_btc", "tokens of tweets", (0.9, 0.95), _from_log_odds),
     HeldOutSet("cifar10_resnet110_paper", "CIFAR-10, the paper's file", (0.97, 0.98), _from_logits),
     HeldOutSet("imagenet5000_efficientnet_lite0", "ImageNet", (0.85, 0.9), _from_logits),
@@ -160,7 +176,9 @@ def _threshold(rule: str, sample: Sample, beta: float) -> float | None:
     """Return the threshold of a rule; None if the rule accepts nothing."""
     try:
         return RULES[rule].choose(sample, beta, DELTA)
-    except InputError:  # the paper's rule looks at a tenth of the rows, and none of these is correct
+    except (
+        InputError
+    ):  # the paper's rule looks at a tenth of the rows, and none of these is correct
         return None
 
 
@@ -181,7 +199,8 @@ class Cell:
     Attributes
     ----------
     oracle : float
-        The largest coverage of a threshold whose accepted rows are correct at least `beta` of the time.
+        The largest coverage of a threshold whose accepted rows are correct at least `beta` of the
+        time.
     coverage, coverage_se : float
         Mean coverage, where a draw without a threshold counts 0, and its standard error.
     risk : float or None
@@ -210,7 +229,9 @@ class Cell:
     lead_se: float
 
 
-def summarise(population: Population, name: str, beta: float, n: int, accepted: dict[str, list[int]]) -> list[Cell]:
+def summarise(
+    population: Population, name: str, beta: float, n: int, accepted: dict[str, list[int]]
+) -> list[Cell]:
     """Average the counts of one set, target and size, rule by rule."""
     n_rows = len(population)
     certified = np.array(accepted["certified"]) / n_rows
@@ -242,7 +263,9 @@ def summarise(population: Population, name: str, beta: float, n: int, accepted: 
 
 
 def risk_coverage_curve(population: Population) -> dict[str, list[float]]:
-    """Return coverage and error rate of thresholds along the ranking, whole blocks of equal scores at a time."""
+    """Return coverage and error rate of thresholds along the ranking, whole blocks of equal scores
+    at a time.
+    """
     last_of_block = np.append(population.scores[1:] != population.scores[:-1], True)
     ends = np.flatnonzero(last_of_block) + 1
     wanted = np.linspace(0.0, len(population), CURVE_POINTS + 1)[1:]
@@ -276,20 +299,37 @@ def run(folder: str, draws: int, n_jobs: int, rules: tuple[str, ...]) -> dict[st
         accuracy = round(float(population.correct.mean()), 6)
         curve = risk_coverage_curve(population)
         sets.append(
-            {"set": one.name, "title": one.title, "rows": len(population), "accuracy": accuracy, "curve": curve}
+            {
+                "set": one.name,
+                "title": one.title,
+                "rows": len(population),
+                "accuracy": accuracy,
+                "curve": curve,
+            }
         )
-    return {"delta": DELTA, "seed": SEED, "draws": draws, "sets": sets, "rows": [asdict(cell) for cell in cells]}
+    return {
+        "delta": DELTA,
+        "seed": SEED,
+        "draws": draws,
+        "sets": sets,
+        "rows": [asdict(cell) for cell in cells],
+    }
 
 
 def main() -> None:
     """Run the comparison and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True, help="the folder of the data sets")
     parser.add_argument("--draws", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    write_json(options.out, run(options.data, options.draws, options.jobs, (*parse_rules("own"), TOP_FIFTH)))
+    write_json(
+        options.out,
+        run(options.data, options.draws, options.jobs, (*parse_rules("own"), TOP_FIFTH)),
+    )
 
 
 if __name__ == "__main__":

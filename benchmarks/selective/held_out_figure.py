@@ -2,9 +2,10 @@
 
     python -m benchmarks.selective.held_out_figure [--out docs/images]
 
-A panel for each set of `benchmarks.selective.held_out`: the error rate of the accepted rows against the share that is
-accepted, along the ranking. The dashed line is the error rate that the first target allows. A marker is a rule: its
-mean coverage over the draws of 1,000 rows, and the mean error rate of the rows that it accepts.
+A panel for each set of `benchmarks.selective.held_out`: the error rate of the accepted rows against
+the share that is accepted, along the ranking. The dashed line is the error rate that the first
+target allows. A marker is a rule: its mean coverage over the draws of 1,000 rows, and the mean
+error rate of the rows that it accepts.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     n_rows = -(-len(sets) // _COLUMNS)
     with drawing() as pyplot:
         figure, axes = pyplot.subplots(
-            n_rows, _COLUMNS, figsize=(3.0 * _COLUMNS, 2.7 * n_rows), layout="constrained", squeeze=False
+            n_rows,
+            _COLUMNS,
+            figsize=(3.0 * _COLUMNS, 2.7 * n_rows),
+            layout="constrained",
+            squeeze=False,
         )
         panels = list(axes.flat)
         for axis, one in zip(panels, sets):
@@ -68,9 +73,27 @@ def _draw_panel(axis: Any, one: dict[str, Any], beta: float, cell: dict[str, Any
         row = cell[rule]
         title = RULES[rule].title
         if row["risk"] is None:  # accepts nothing in any draw: on the left edge, hollow
-            axis.plot([0.0], [0.0], marker, color=colour, ms=size, mfc="none", ls="none", label=title, clip_on=False)
+            axis.plot(
+                [0.0],
+                [0.0],
+                marker,
+                color=colour,
+                ms=size,
+                mfc="none",
+                ls="none",
+                label=title,
+                clip_on=False,
+            )
         else:
-            axis.plot([row["coverage"]], [row["risk"]], marker, color=colour, ms=size, ls="none", label=title)
+            axis.plot(
+                [row["coverage"]],
+                [row["risk"]],
+                marker,
+                color=colour,
+                ms=size,
+                ls="none",
+                label=title,
+            )
     axis.set_title(f"{_TITLES.get(one['set'], one['title'])}, β = {beta:g}", fontsize=9)
     axis.set_xlim(0.0, min(1.0, 3.0 * cell["certified"]["oracle"]))
     axis.set_ylim(0.0, min(1.0, 2.5 * (1.0 - beta)))
@@ -79,7 +102,9 @@ def _draw_panel(axis: Any, one: dict[str, Any], beta: float, cell: dict[str, Any
 
 def main() -> None:
     """Draw the figure of the committed result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     options = parser.parse_args()
     draw(json.loads(RESULTS.read_text(encoding="utf-8")), options.out)

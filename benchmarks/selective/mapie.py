@@ -1,9 +1,10 @@
-"""MAPIE's controllers as rules of `selective_rules`: what they accept of rows that they rank as everyone else does.
+"""MAPIE's controllers as rules of `selective_rules`: what they accept of rows that they rank as
+everyone else does.
 
-Confidence is 1 - score / highest. The binary controller sees it as the probability that the prediction is right; the
-multi-class one, which thresholds the largest probability, as two classes of which the second is always the larger:
-(1 + confidence) / 2, with its grid of 100 thresholds from 1/2 on. Its precision of the second class is then the
-accuracy of what is accepted.
+Confidence is 1 - score / highest. The binary controller sees it as the probability that the
+prediction is right; the multi-class one, which thresholds the largest probability, as two classes
+of which the second is always the larger: (1 + confidence) / 2, with its grid of 100 thresholds from
+1/2 on. Its precision of the second class is then the accuracy of what is accepted.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def multi_start(sample: Sample, beta: float, delta: float) -> float | None:
 
 def five_starts() -> Any:
     """Its procedure that begins at five thresholds."""
-    return import_module("mapie.risk_control.fwer_control").FWERFixedSequenceTesting(n_starts=_STARTS)
+    return import_module("mapie.risk_control.fwer_control").FWERFixedSequenceTesting(
+        n_starts=_STARTS
+    )
 
 
 def split_sequence(sample: Sample, beta: float, delta: float) -> float | None:
@@ -51,7 +54,8 @@ def split_sequence(sample: Sample, beta: float, delta: float) -> float | None:
 
 
 def multi_class(sample: Sample, beta: float, delta: float) -> float | None:
-    """MultiClassificationLTTController for the precision of one class, Bonferroni-Holm; the loosest valid threshold.
+    """MultiClassificationLTTController for the precision of one class, Bonferroni-Holm; the loosest
+    valid threshold.
 
     Its own choice is the valid threshold of the highest precision, which accepts least.
     """
@@ -91,7 +95,9 @@ def of_confidence(
     correction: Any,
     grid: NDArray[np.float64] | None = None,
 ) -> float | None:
-    """The confidence from which on the precision is found to be beta: of a grid of its own, or of a given one."""
+    """The confidence from which on the precision is found to be beta: of a grid of its own, or of a
+    given one.
+    """
     controller = import_module("mapie.risk_control").BinaryClassificationController(
         lambda own: np.column_stack([1.0 - own, own]),
         "precision",
@@ -104,12 +110,16 @@ def of_confidence(
         learning = round(_LEARNING * len(confidence))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            controller.learn_fixed_sequence_order(confidence[:learning], correct[:learning].astype(int), binary=True)
+            controller.learn_fixed_sequence_order(
+                confidence[:learning], correct[:learning].astype(int), binary=True
+            )
         confidence, correct = confidence[learning:], correct[learning:]
     return _calibrated(controller, confidence, correct)
 
 
-def _calibrated(controller: Any, scores: NDArray[np.float64], correct: NDArray[np.bool_]) -> float | None:
+def _calibrated(
+    controller: Any, scores: NDArray[np.float64], correct: NDArray[np.bool_]
+) -> float | None:
     """The confidence from which on rows are accepted; None where no threshold is valid."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that no threshold was found is an answer here

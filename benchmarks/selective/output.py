@@ -39,9 +39,11 @@ def write(results: dict[str, Any], folder: Path) -> list[Path]:
 
 
 def keeping(results: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The results with the rules that were not run as they stand in `folder`: of the same data, draws and level.
+    """The results with the rules that were not run as they stand in `folder`: of the same data,
+    draws and level.
 
-    Another package's rule on the same draws accepts what it did; how far ours leads is new, a difference of two means.
+    Another package's rule on the same draws accepts what it did; how far ours leads is new, a
+    difference of two means.
     """
     before = read_json(folder / RESULTS, "selective")
     same = [_about(header) for header in results["sets"]]
@@ -57,7 +59,10 @@ def keeping(results: dict[str, Any], folder: Path) -> dict[str, Any]:
         lead = round(own["coverage"] - row["coverage"], 6)
         kept.append({**row, "lead": lead, "lead_se": round(error, 6)})
     order = [header["set"] for header in results["sets"]]
-    rows = sorted([*results["rows"], *kept], key=lambda row: (order.index(row["data"]), row["n"], _RANK[row["rule"]]))
+    rows = sorted(
+        [*results["rows"], *kept],
+        key=lambda row: (order.index(row["data"]), row["n"], _RANK[row["rule"]]),
+    )
     return {**results, "kept": sorted({row["rule"] for row in kept}), "rows": rows}
 
 
@@ -72,7 +77,8 @@ _RANK = {rule: rank for rank, rule in enumerate(RULES)}
 def read(*folders: Path) -> dict[str, Any]:
     """What `write` left in these folders, as one: of a later one the rules that none before it has.
 
-    Rules that take long may be run apart, on fewer draws: the first of the same ones, for a seed fixes them all.
+    Rules that take long may be run apart, on fewer draws: the first of the same ones, for a seed
+    fixes them all.
     """
     first, *others = (read_json(folder / RESULTS, "selective") for folder in folders)
     rows = list(first["rows"])

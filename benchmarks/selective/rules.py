@@ -1,8 +1,10 @@
-"""Rules that choose how many of the most confident rows to accept so that these are right at least beta of the time.
+"""Rules that choose how many of the most confident rows to accept so that these are right at least
+beta of the time.
 
-Every rule sees the same thing, the calibration rows by rising score (`metacal.promises.Ranking`), and answers with a
-threshold, or None when it accepts nothing. "Valid" means that the accuracy of what is accepted falls below beta with
-probability at most delta over the draw of the calibration rows; plug-in and the paper's rule are not.
+Every rule sees the same thing, the calibration rows by rising score (`metacal.promises.Ranking`),
+and answers with a threshold, or None when it accepts nothing. "Valid" means that the accuracy of
+what is accepted falls below beta with probability at most delta over the draw of the calibration
+rows; plug-in and the paper's rule are not.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Sample:
     seed: tuple[int, ...]
 
     @classmethod
-    def of(cls, scores: Scores, correct: Flags, highest: float, seed: tuple[int, ...] = (0,)) -> Sample:
+    def of(
+        cls, scores: Scores, correct: Flags, highest: float, seed: tuple[int, ...] = (0,)
+    ) -> Sample:
         """Rank the rows; `highest` is the largest score there can be, log K for entropy."""
         return cls(scores, correct, Ranking.of(scores, correct), highest, seed)
 
@@ -75,8 +79,9 @@ def certified(sample: Sample, beta: float, delta: float) -> float | None:
 def sgr(sample: Sample, beta: float, delta: float) -> float | None:
     """Selection with guaranteed risk (Geifman & El-Yaniv, NeurIPS 2017, Algorithm 2).
 
-    A binary search over the ranks in ceil(log2 n) steps, each an exact binomial bound at delta / ceil(log2 n). The last
-    rank that passed is taken (the algorithm as printed returns the last one it looked at).
+    A binary search over the ranks in ceil(log2 n) steps, each an exact binomial bound at delta /
+    ceil(log2 n). The last rank that passed is taken (the algorithm as printed returns the last one
+    it looked at).
     """
     ranking = sample.ranking
     steps = max(1, math.ceil(math.log2(ranking.n)))
@@ -92,9 +97,11 @@ def sgr(sample: Sample, beta: float, delta: float) -> float | None:
 
 
 def quantile_sequence(sample: Sample, beta: float, delta: float) -> float | None:
-    """Learn-then-Test (Angelopoulos et al. 2021), fixed sequence over the percentiles of the scores, from below.
+    """Learn-then-Test (Angelopoulos et al. 2021), fixed sequence over the percentiles of the
+    scores, from below.
 
-    It begins at the first percentile that could pass: with fewer rows not even a faultless one does.
+    It begins at the first percentile that could pass: with fewer rows not even a faultless one
+    does.
     """
     at = _percentiles(sample.ranking)
     at = at[sample.ranking.ranks[at] >= bounds.error_free_rows_needed(beta, delta)]
@@ -119,7 +126,9 @@ def even_bonferroni(sample: Sample, beta: float, delta: float) -> float | None:
 
 
 def plug_in(sample: Sample, beta: float, delta: float) -> float | None:
-    """The largest threshold whose accuracy on the calibration rows is at least beta, as if that were the truth."""
+    """The largest threshold whose accuracy on the calibration rows is at least beta, as if that
+    were the truth.
+    """
     ranking = sample.ranking
     good = np.flatnonzero(ranking.errors <= (1.0 - beta) * ranking.ranks + 1e-9)
     return sample.threshold(int(ranking.ranks[good[-1]]) if len(good) else 0)
@@ -153,7 +162,8 @@ RULES = {
 
 
 def parse_rules(text: str) -> list[str]:
-    """The names in a list with commas; "all" means every one that can run here, "own" those that need no package.
+    """The names in a list with commas; "all" means every one that can run here, "own" those that
+    need no package.
 
     Examples
     --------
@@ -167,9 +177,13 @@ def parse_rules(text: str) -> list[str]:
     wanted = [name.strip().lower() for name in text.split(",")]
     for name in wanted:
         if name not in RULES:
-            raise InputError(f"there is no rule {name!r}; there are {', '.join(RULES)}, own or all.")
+            raise InputError(
+                f"there is no rule {name!r}; there are {', '.join(RULES)}, own or all."
+            )
         if not RULES[name].available:
-            raise InputError(f"the rule {name!r} needs the package {RULES[name].needs}, which is not installed.")
+            raise InputError(
+                f"the rule {name!r} needs the package {RULES[name].needs}, which is not installed."
+            )
     return [name for name in RULES if name in wanted]
 
 

@@ -1,7 +1,8 @@
 """The abstention comparison: every rule on the same draws, the file as the truth.
 
-At the same promise, accuracy of what is accepted at least beta with confidence 1 - delta, what counts is how often the
-promise is broken and how much is accepted. A draw that accepts nothing has coverage 0 and breaks nothing.
+At the same promise, accuracy of what is accepted at least beta with confidence 1 - delta, what
+counts is how often the promise is broken and how much is accepted. A draw that accepts nothing has
+coverage 0 and breaks nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class Settings:
     def header(self, found: Found) -> Line:
         """The journal's first line for one file."""
         logits, labels = read(found)
-        settings = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        settings = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
         return {
             "format": FORMAT,
             "bench": "selective",
@@ -72,7 +76,10 @@ def run_task(found: Found, settings: Settings, n: int, first: int) -> Entry:
             seconds[name] += time.process_time() - started
             accepted[name].append(0 if threshold is None else whole.accepted(threshold))
     at = {"n": n, "draws": first}
-    return Entry({**at, "accepted": accepted}, {**at, "seconds": {k: round(v, 6) for k, v in seconds.items()}})
+    return Entry(
+        {**at, "accepted": accepted},
+        {**at, "seconds": {k: round(v, 6) for k, v in seconds.items()}},
+    )
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,8 @@ class Row:
     nothing : float
         Share of the draws that accept nothing.
     lead, lead_se : float
-        How much more the certified rule accepts on the same draws, and the standard error of that; 0 for itself.
+        How much more the certified rule accepts on the same draws, and the standard error of that;
+        0 for itself.
     """
 
     data: str
@@ -119,7 +127,12 @@ def summarise(found: Found, header: Line, entries: Sequence[Entry]) -> list[Row]
 
 def results(rows: Sequence[Row], headers: Sequence[Line]) -> dict[str, Any]:
     """Everything that tables and figures need."""
-    return {"format": FORMAT, "bench": "selective", "sets": list(headers), "rows": [row.to_dict() for row in rows]}
+    return {
+        "format": FORMAT,
+        "bench": "selective",
+        "sets": list(headers),
+        "rows": [row.to_dict() for row in rows],
+    }
 
 
 def _rows_of_size(found: Found, header: Line, entries: Sequence[Entry], n: int) -> list[Row]:
@@ -147,7 +160,9 @@ def _rows_of_size(found: Found, header: Line, entries: Sequence[Entry], n: int) 
             draws=len(counts),
             coverage=round(float(coverage.mean()), 6),
             coverage_se=round(float(coverage.std() / math.sqrt(len(counts))), 6),
-            violation=round(float(np.mean([whole.accuracy(count) < beta - 1e-12 for count in counts])), 6),
+            violation=round(
+                float(np.mean([whole.accuracy(count) < beta - 1e-12 for count in counts])), 6
+            ),
             nothing=round(float(np.mean(coverage == 0.0)), 6),
         )
         if len(ours):

@@ -1,4 +1,6 @@
-"""The abstention comparison in Markdown: coverage and violation rate of every rule, set and size."""
+"""The abstention comparison in Markdown: coverage and violation rate of every rule, set and
+size.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,17 @@ def rows_of(results: dict[str, Any]) -> list[Row]:
 
 
 def comparison(rows: Iterable[Row], n: int) -> list[str]:
-    """Coverage and violation rate at one size: a line per data set, a column per rule; the best valid one in bold."""
+    """Coverage and violation rate at one size: a line per data set, a column per rule; the best
+    valid one in bold.
+    """
     chosen = [row for row in rows if row.n == n]
     rules = list(dict.fromkeys(row.rule for row in chosen))
-    head = ["set", "beta", "oracle", *(RULES[rule].title + ("" if RULES[rule].valid else " ✗") for rule in rules)]
+    head = [
+        "set",
+        "beta",
+        "oracle",
+        *(RULES[rule].title + ("" if RULES[rule].valid else " ✗") for rule in rules),
+    ]
     lines = []
     for name in dict.fromkeys(row.data for row in chosen):
         here = {row.rule: row for row in chosen if row.data == name}
@@ -41,15 +50,25 @@ def means(rows: Iterable[Row]) -> list[str]:
     rules = list(dict.fromkeys(row.rule for row in listed))
     head = ["rule", "promise valid", *(f"n = {n:,}" for n in sizes)]
     return table(
-        head, [[RULES[rule].title, _yes(RULES[rule].valid), *_over_sets(listed, rule, sizes)] for rule in rules]
+        head,
+        [
+            [RULES[rule].title, _yes(RULES[rule].valid), *_over_sets(listed, rule, sizes)]
+            for rule in rules
+        ],
     )
 
 
 def leads(rows: Iterable[Row]) -> list[str]:
-    """How much more than each valid rival the certified rule accepts, and on how many sets at least as much."""
+    """How much more than each valid rival the certified rule accepts, and on how many sets at least
+    as much.
+    """
     listed = list(rows)
     sizes = list(dict.fromkeys(row.n for row in listed))
-    rivals = [rule for rule in dict.fromkeys(row.rule for row in listed) if RULES[rule].valid and rule != "certified"]
+    rivals = [
+        rule
+        for rule in dict.fromkeys(row.rule for row in listed)
+        if RULES[rule].valid and rule != "certified"
+    ]
     head = ["rival", *(f"n = {n:,}: sets, smallest / mean / largest lead" for n in sizes)]
     lines = []
     for rival in rivals:
@@ -75,8 +94,11 @@ def page(results: dict[str, Any]) -> str:
     deltas = sorted({header["delta"] for header in results["sets"]})
     parts = [
         "# Accepting with a promise",
-        f"Mean coverage / violation rate over {', '.join(map(str, draws))} draws, delta "
-        f"{', '.join(f'{delta:g}' for delta in deltas)}. ✗: not valid. Bold: the valid rule that accepts most.",
+        (
+            f"Mean coverage / violation rate over {', '.join(map(str, draws))} draws, delta"
+            f" {', '.join(f'{delta:g}' for delta in deltas)}. ✗: not valid. Bold: the valid rule"
+            " that accepts most."
+        ),
         "## Means over the sets",
         "Coverage as a share of the oracle's / violation rate (worst set).",
         "\n".join(means(rows)),
@@ -91,8 +113,14 @@ def page(results: dict[str, Any]) -> str:
 def _verdict(rows: list[Row]) -> str:
     lost = beaten(rows)
     if not lost:
-        return "None of the other valid rules here accepts more than the certified one, on any set at any size."
-    told = [f"{RULES[row.rule].title} on `{row.data}` at n = {row.n:,} by {-row.lead:.4f}" for row in lost]
+        return (
+            "None of the other valid rules here accepts more than the certified one, on any set at"
+            " any size."
+        )
+    told = [
+        f"{RULES[row.rule].title} on `{row.data}` at n = {row.n:,} by {-row.lead:.4f}"
+        for row in lost
+    ]
     return f"Valid rules that accept more than the certified one: {'; '.join(told)}."
 
 
@@ -100,7 +128,9 @@ def _cell(row: Row | None, best: float | None) -> str:
     if row is None:
         return "-"
     text = f"{number(row.coverage, 3)} / {number(row.violation, 3)}"
-    return f"**{text}**" if row.valid and best is not None and row.coverage >= best - _SAME else text
+    return (
+        f"**{text}**" if row.valid and best is not None and row.coverage >= best - _SAME else text
+    )
 
 
 def _over_sets(rows: list[Row], rule: str, sizes: list[int]) -> list[str]:

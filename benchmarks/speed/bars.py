@@ -38,7 +38,9 @@ MOST_FIT_PROCESS = {"numpy": 3.0, "fused": 1.6}
 
 @dataclass(frozen=True)
 class Ratio:
-    """One reported number: what, where, by which kernel (None: by either), and its bar if it has one."""
+    """One reported number: what, where, by which kernel (None: by either), and its bar if it has
+    one.
+    """
 
     quantity: str
     size: str | None
@@ -87,7 +89,9 @@ def _against_reads(results: dict[str, Any], kernel: str, size: str) -> Iterator[
     for task, title in TASKS.items():
         if task in timed["tasks"]:
             bar = MOST_READS.get((task, size), {}).get(kernel)
-            yield Ratio(f"{title} / read", size, kernel, timed["tasks"][task]["median"] / timed["read"], bar)
+            yield Ratio(
+                f"{title} / read", size, kernel, timed["tasks"][task]["median"] / timed["read"], bar
+            )
 
 
 def _against_peers(results: dict[str, Any], kernel: str, size: str) -> Iterator[Ratio]:
@@ -98,7 +102,14 @@ def _against_peers(results: dict[str, Any], kernel: str, size: str) -> Iterator[
             if seconds is not None:
                 bar = LEAST_TIMES_FASTER.get((task, peer, size), {}).get(kernel)
                 value = seconds / timed["tasks"][task]["median"]
-                yield Ratio(f"{title}: {_peer_title(peer)} / metacal", size, kernel, value, bar, at_most=False)
+                yield Ratio(
+                    f"{title}: {_peer_title(peer)} / metacal",
+                    size,
+                    kernel,
+                    value,
+                    bar,
+                    at_most=False,
+                )
 
 
 def _peer_title(peer: str) -> str:
@@ -106,9 +117,13 @@ def _peer_title(peer: str) -> str:
 
 
 def _peer_seconds(results: dict[str, Any], kernel: str, size: str, name: str) -> float | None:
-    """The peer's CPU seconds in this kernel's process; if it ran beside another kernel only, carried over in reads."""
+    """The peer's CPU seconds in this kernel's process; if it ran beside another kernel only,
+    carried over in reads.
+    """
     here = results["kernels"][kernel]["sizes"][size]
-    beside = [results["kernels"][other]["sizes"][size] for other in results["kernels"] if other != kernel]
+    beside = [
+        results["kernels"][other]["sizes"][size] for other in results["kernels"] if other != kernel
+    ]
     for timed in (here, *beside):
         median = timed["peers"].get(name, {}).get("median")
         if median is not None:
@@ -120,8 +135,16 @@ def _exactness(results: dict[str, Any], kernel: str, size: str) -> Iterator[Rati
     timed = results["kernels"][kernel]["sizes"][size]
     large = results["sizes"][size]["rows"] >= PASSES_FROM_ROWS
     bar = MOST_PASSES if large else None
-    yield Ratio("temperature fit: full passes over the data", size, kernel, float(timed["passes"]), bar)
-    yield Ratio("temperature fit: error of T against a float64 solve", size, kernel, timed["error"], MOST_ERROR)
+    yield Ratio(
+        "temperature fit: full passes over the data", size, kernel, float(timed["passes"]), bar
+    )
+    yield Ratio(
+        "temperature fit: error of T against a float64 solve",
+        size,
+        kernel,
+        timed["error"],
+        MOST_ERROR,
+    )
 
 
 def _memory(results: dict[str, Any], kernel: str, size: str) -> Iterator[Ratio]:
@@ -132,16 +155,33 @@ def _memory(results: dict[str, Any], kernel: str, size: str) -> Iterator[Ratio]:
 
 def _processes(results: dict[str, Any]) -> Iterator[Ratio]:
     imports = results["imports"]
-    yield Ratio("import metacal / import numpy", None, None, imports["metacal"] / imports["numpy"], MOST_IMPORT)
-    yield Ratio("import metacal.rows / import numpy", None, None, imports["metacal.rows"] / imports["numpy"])
-    yield Ratio("import of a first temperature fit / import numpy", None, None, imports["first use"] / imports["numpy"])
+    yield Ratio(
+        "import metacal / import numpy",
+        None,
+        None,
+        imports["metacal"] / imports["numpy"],
+        MOST_IMPORT,
+    )
+    yield Ratio(
+        "import metacal.rows / import numpy", None, None, imports["metacal.rows"] / imports["numpy"]
+    )
+    yield Ratio(
+        "import of a first temperature fit / import numpy",
+        None,
+        None,
+        imports["first use"] / imports["numpy"],
+    )
     for kernel, found in results["kernels"].items():
         process = found["fit_process"]
         if process is not None:
             bar = MOST_FIT_PROCESS.get(kernel) if process["size"] == "C" else None
             value = process["fit"] / process["load"]
-            yield Ratio("metacal fit, whole process / only loading", process["size"], kernel, value, bar)
+            yield Ratio(
+                "metacal fit, whole process / only loading", process["size"], kernel, value, bar
+            )
         for along, ladder in found["scaling"].items():
             for task, slope in ladder["slope"].items():
                 if slope is not None:
-                    yield Ratio(f"{TASKS[task]}: log-log slope of time against {along}", None, kernel, slope)
+                    yield Ratio(
+                        f"{TASKS[task]}: log-log slope of time against {along}", None, kernel, slope
+                    )

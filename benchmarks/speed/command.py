@@ -24,16 +24,29 @@ T = TypeVar("T")
 
 @click.command("speed")
 @click.option(
-    "--sizes", default="A,B,C", show_default=True, help="Tables: A, B, C, D (800 MB), E (1.3 GB), or ROWSxCLASSES."
+    "--sizes",
+    default="A,B,C",
+    show_default=True,
+    help="Tables: A, B, C, D (800 MB), E (1.3 GB), or ROWSxCLASSES.",
 )
-@click.option("--kernels", metavar="LIST", help="numpy, fused or both.  [default: those that are built]")
 @click.option(
-    "--peers", metavar="LIST", default="all", show_default=True, help="all (that are installed), none, or their names."
+    "--kernels", metavar="LIST", help="numpy, fused or both.  [default: those that are built]"
 )
-@click.option("--repeats", type=REPEATS, default=5, show_default=True, help="Samples of each timing.")
+@click.option(
+    "--peers",
+    metavar="LIST",
+    default="all",
+    show_default=True,
+    help="all (that are installed), none, or their names.",
+)
+@click.option(
+    "--repeats", type=REPEATS, default=5, show_default=True, help="Samples of each timing."
+)
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Which logits.")
 @click.option("-o", "--output", metavar="JSON", help="Write all that was measured.")
-@click.option("--plot", metavar="FILE", help="Draw time against rows and classes: .svg, .png or .pdf.")
+@click.option(
+    "--plot", metavar="FILE", help="Draw time against rows and classes: .svg, .png or .pdf."
+)
 @json_option
 def command(
     sizes: str,
@@ -47,8 +60,9 @@ def command(
 ) -> None:
     """Time every part of metacal against a plain read of the table and against its peers.
 
-    CPU time, one thread, medians of interleaved samples, on logits that look like a network's. Slow peers are sampled
-    less often, and not at all on D and E. A, B and C take a few minutes; numbers want a machine that does little else.
+    CPU time, one thread, medians of interleaved samples, on logits that look like a network's. Slow
+    peers are sampled less often, and not at all on D and E. A, B and C take a few minutes; numbers
+    want a machine that does little else.
 
     \b
     Examples:
@@ -70,7 +84,9 @@ def command(
     finally:
         progress.close()
     if output is not None:
-        Path(output).write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        Path(output).write_text(
+            json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
     if plot is not None:
         draw_scaling(results, plot)
     if as_json:
@@ -145,7 +161,9 @@ def _report(results: dict[str, Any]) -> list[str]:
 
     found = [Ratio.from_dict(ratio) for ratio in results["ratios"]]
     machine, load = results["machine"], results["load_average"]["after"]
-    head = f"{machine['processor']}, {machine['cores']} cores" + ("" if load is None else f", load average {load[0]:g}")
+    head = f"{machine['processor']}, {machine['cores']} cores" + (
+        "" if load is None else f", load average {load[0]:g}"
+    )
     lines = [head, "", *_table([ratio for ratio in found if ratio.bar is not None])]
     without = [ratio for ratio in found if ratio.bar is None]
     if without:

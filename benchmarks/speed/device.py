@@ -2,11 +2,12 @@
 
     PYTHONPATH=src python -m benchmarks.speed.device --out device.json
 
-Sizes: C (25,000 × 1,000 float32), D (200,000 × 1,000 float32) and V (200,000 × 32,000 bfloat16, a language model's
-vocabulary). The unit is one `table.clone()`, timed beside. "pass" rows are one kernel over a checked table; the others
-are what a caller types, checks of the table included. Device events around each call, warm-up first, medians. The peer
-is the usual torch recipe: one parameter, cross-entropy, LBFGS. Needs torch with CUDA; `--tune` also times the fused
-kernels at other tile sizes.
+Sizes: C (25,000 × 1,000 float32), D (200,000 × 1,000 float32) and V (200,000 × 32,000 bfloat16, a
+language model's vocabulary). The unit is one `table.clone()`, timed beside. "pass" rows are one
+kernel over a checked table; the others are what a caller types, checks of the table included.
+Device events around each call, warm-up first, medians. The peer is the usual torch recipe: one
+parameter, cross-entropy, LBFGS. Needs torch with CUDA; `--tune` also times the fused kernels at
+other tile sizes.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ FIT_BAR, PASS_BAR = 3.0, 1.5
 _STRIP = 1 << 26
 
 
-def realistic(n: int, n_classes: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Over-confident logits of a classifier that is right about 76% of the time; the best T is near 1.8.
+def realistic(
+    n: int, n_classes: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Over-confident logits of a classifier that is right about 76% of the time; the best T is near
+    1.8.
 
     One class of each row is raised by a random amount; labels are drawn from softmax(x / 1.8).
     """
@@ -97,7 +101,9 @@ def peak(call: Callable[[], Any], table: torch.Tensor) -> float:
 
 
 def lbfgs_temperature(table: torch.Tensor, labels: torch.Tensor) -> float:
-    """The usual recipe: LBFGS on one temperature, mean cross-entropy, at most 50 iterations at a step of 0.01."""
+    """The usual recipe: LBFGS on one temperature, mean cross-entropy, at most 50 iterations at a
+    step of 0.01.
+    """
     temperature = torch.nn.Parameter(torch.full((1,), 1.5, device=table.device))
     optimiser = torch.optim.LBFGS([temperature], lr=0.01, max_iter=50)
 
@@ -193,7 +199,9 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     return result
 
 
-def _peer(table: torch.Tensor, labels: torch.Tensor, exact: float, copy: float, repeats: int) -> dict[str, Any]:
+def _peer(
+    table: torch.Tensor, labels: torch.Tensor, exact: float, copy: float, repeats: int
+) -> dict[str, Any]:
     """The torch recipe; on the largest table it may not fit in memory or be worth a repeat."""
     large = table.numel() > 1 << 31
     try:
@@ -206,11 +214,18 @@ def _peer(table: torch.Tensor, labels: torch.Tensor, exact: float, copy: float, 
         return {"failed": str(error).split(".")[0]}
     middle = statistics.median(found)
     error = abs(temperature / exact - 1.0)
-    return {"ms": middle, "copies": middle / copy, "temperature_error": error, "peak_memory_tables": tables}
+    return {
+        "ms": middle,
+        "copies": middle / copy,
+        "temperature_error": error,
+        "peak_memory_tables": tables,
+    }
 
 
 def tune(name: str, repeats: int) -> list[dict[str, Any]]:
-    """The fused kernels at other tile sizes: what the constants in kernels/triton.py were chosen from."""
+    """The fused kernels at other tile sizes: what the constants in kernels/triton.py were chosen
+    from.
+    """
     n, n_classes, dtype = SIZES[name]
     table, labels = realistic(n, n_classes, dtype)
     copy = statistics.median(timed(table.clone, 9))
@@ -225,11 +240,20 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
                     setattr(fused_kernels, name_of_tile, tile)
                     setattr(fused_kernels, name_of_share, per_thread)
                 fused_kernels.WHOLE_ROW = fused_kernels.WHOLE_ROW_SOFTMAX = whole
-                line: dict[str, Any] = {"size": name, "tile": tile, "per_thread": per_thread, "whole_row": whole}
-                line["entropy"] = statistics.median(timed(partial(kernels.entropy, table), repeats)) / copy
+                line: dict[str, Any] = {
+                    "size": name,
+                    "tile": tile,
+                    "per_thread": per_thread,
+                    "whole_row": whole,
+                }
+                line["entropy"] = (
+                    statistics.median(timed(partial(kernels.entropy, table), repeats)) / copy
+                )
                 loss = partial(kernels.tempered_loss, table, labels, None, 0.5)
                 line["loss"] = statistics.median(timed(loss, repeats)) / copy
-                line["softmax"] = statistics.median(timed(partial(TemperatureMap(0.5), table), repeats)) / copy
+                line["softmax"] = (
+                    statistics.median(timed(partial(TemperatureMap(0.5), table), repeats)) / copy
+                )
                 found.append(line)
     for key, value in saved.items():
         setattr(fused_kernels, key, value)
@@ -239,12 +263,17 @@ def tune(name: str, repeats: int) -> list[dict[str, Any]]:
 def show(result: dict[str, Any]) -> None:
     """One size as a table of words and numbers."""
     print(
-        f"\n{result['size']}: {result['rows']:,} x {result['classes']:,} {result['dtype']}, accuracy "
-        f"{result['accuracy']:.3f}, copy {result['copy_ms']:.3f} ms ({result['copy_bytes_per_s'] / 1e12:.2f} TB/s), "
-        f"T {result['temperature']:.6f}, error of T {result['temperature_error']:.1e}"
+        f"\n{result['size']}: {result['rows']:,} x {result['classes']:,} {result['dtype']},"
+        f" accuracy {result['accuracy']:.3f}, copy {result['copy_ms']:.3f} ms"
+        f" ({result['copy_bytes_per_s'] / 1e12:.2f} TB/s), T {result['temperature']:.6f}, error of"
+        f" T {result['temperature_error']:.1e}"
     )
     print(f"  {'':<32}{'ms':>10}{'copies':>9}{'memory':>9}   bar")
-    bars = {"temperature fit": FIT_BAR, "temperature fit, checked table": FIT_BAR, "predict_proba": PASS_BAR}
+    bars = {
+        "temperature fit": FIT_BAR,
+        "temperature fit, checked table": FIT_BAR,
+        "predict_proba": PASS_BAR,
+    }
     for what, line in result["timings"].items():
         bar = bars.get(what, PASS_BAR if what in ("entropy pass", "probabilities pass") else None)
         verdict = "" if bar is None else f"<= {bar:g} {'yes' if line['copies'] <= bar else 'NO'}"
@@ -257,8 +286,8 @@ def show(result: dict[str, Any]) -> None:
         ours = result["timings"]["temperature fit"]["ms"]
         memory = "-" if peer["peak_memory_tables"] is None else f"{peer['peak_memory_tables']:.2f}"
         print(
-            f"  {'torch LBFGS':<32}{peer['ms']:>10.3f}{peer['copies']:>9.2f}{memory:>9}   error of T "
-            f"{peer['temperature_error']:.1e}; ours is {peer['ms'] / ours:.0f} times faster"
+            f"  {'torch LBFGS':<32}{peer['ms']:>10.3f}{peer['copies']:>9.2f}{memory:>9}   error of"
+            f" T {peer['temperature_error']:.1e}; ours is {peer['ms'] / ours:.0f} times faster"
         )
 
 
@@ -268,7 +297,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the JSON goes")
     parser.add_argument("--sizes", default="C,D,V", help="comma-separated, of C, D and V")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--tune", action="store_true", help="also time the kernels at other tile sizes")
+    parser.add_argument(
+        "--tune", action="store_true", help="also time the kernels at other tile sizes"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore", MetacalWarning)  # logits of bfloat16 tie
     began = time.perf_counter()
@@ -290,7 +321,13 @@ def main() -> None:
             torch.cuda.empty_cache()
             for line in report["tuning"]:
                 if line["size"] == name:
-                    print(" ", *(f"{k} {v:.2f} " if isinstance(v, float) else f"{k} {v} " for k, v in line.items()))
+                    print(
+                        " ",
+                        *(
+                            f"{k} {v:.2f} " if isinstance(v, float) else f"{k} {v} "
+                            for k, v in line.items()
+                        ),
+                    )
         if options.out:  # after each size, so that a run cut short leaves something
             report["fused"] = fused_kernels.works
             report["seconds"] = time.perf_counter() - began

@@ -15,7 +15,9 @@ from benchmarks.speed.bars import Ratio
 
 def main() -> None:
     """Print where the numbers come from, the bars, and the peers in reads of the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     results = json.loads(parser.parse_args().file.read_text(encoding="utf-8"))
     found = [Ratio.from_dict(ratio) for ratio in results["ratios"]]
@@ -32,9 +34,14 @@ def _origin(results: dict[str, Any]) -> list[str]:
     machine, load = results["machine"], results["load_average"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return [
-        f"Processor: {machine['processor']}, {machine['cores']} cores, {machine['system']}. "
-        f"Python {machine['python']}, {versions}.",
-        f"Load average (1, 5, 15 minutes): {_listed(load['before'])} before, {_listed(load['after'])} after.",
+        (
+            f"Processor: {machine['processor']}, {machine['cores']} cores, {machine['system']}. "
+            f"Python {machine['python']}, {versions}."
+        ),
+        (
+            f"Load average (1, 5, 15 minutes): {_listed(load['before'])} before,"
+            f" {_listed(load['after'])} after."
+        ),
     ]
 
 
@@ -65,7 +72,10 @@ def _cell(ratio: Ratio) -> str:
 
 def _peers(results: dict[str, Any]) -> list[str]:
     """Each peer's time in reads, how often it was sampled, and how far its temperature is off."""
-    lines = ["| peer and task | size | reads of the table | samples | error of T |", "|---|---|---|---|---|"]
+    lines = [
+        "| peer and task | size | reads of the table | samples | error of T |",
+        "|---|---|---|---|---|",
+    ]
     seen = set()
     for kernel in reversed(results["kernels"]):
         for size, timed in results["kernels"][kernel]["sizes"].items():

@@ -1,4 +1,6 @@
-"""`python -m benchmarks speed`: make the tables, run every job in its own process, gather the ratios."""
+"""`python -m benchmarks speed`: make the tables, run every job in its own process, gather the
+ratios.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def parse_kernels(text: str) -> list[str]:
     names = list(dict.fromkeys(name.strip() for name in text.split(",")))
     for name in names:
         if name not in KERNELS:
-            raise InputError(f"there is no kernel {name!r}; give numpy, fused or both, separated by a comma.")
+            raise InputError(
+                f"there is no kernel {name!r}; give numpy, fused or both, separated by a comma."
+            )
     return names
 
 
@@ -90,13 +94,19 @@ class _Run:
         self.plan = plan
         self.folder = folder
         self.progress = progress
-        fitting = [size for size in plan.sizes if size.elements <= MOST_ELEMENTS and size.dtype == "float32"]
+        fitting = [
+            size
+            for size in plan.sizes
+            if size.elements <= MOST_ELEMENTS and size.dtype == "float32"
+        ]
         #: The table of `metacal fit` and of the scaling: the largest of ordinary size.
         self.ordinary = max(fitting, key=lambda size: size.elements) if fitting else None
 
     def steps(self) -> int:
         """How many steps `results` takes."""
-        memory = sum(len(_MEMORY_TASKS) for size in self.plan.sizes if size.bytes >= _SMALLEST_FOR_MEMORY)
+        memory = sum(
+            len(_MEMORY_TASKS) for size in self.plan.sizes if size.bytes >= _SMALLEST_FOR_MEMORY
+        )
         per_kernel = 1 + len(self.plan.sizes) + memory + (2 if self.ordinary else 0)
         return 1 + len(self.plan.sizes) + per_kernel * len(self.plan.kernels)
 
@@ -126,8 +136,16 @@ class _Run:
     def _settings(self) -> dict[str, Any]:
         peers = {name: PEERS[name].version for name in self.plan.peers}
         missing = [name for name, peer in PEERS.items() if not peer.installed]
-        settings: dict[str, Any] = {"repeats": self.plan.repeats, "seed": self.plan.seed, "threads": 1}
-        return settings | {"peers": peers, "peers_not_installed": missing, "peer_budget_seconds": PEER_BUDGET}
+        settings: dict[str, Any] = {
+            "repeats": self.plan.repeats,
+            "seed": self.plan.seed,
+            "threads": 1,
+        }
+        return settings | {
+            "peers": peers,
+            "peers_not_installed": missing,
+            "peer_budget_seconds": PEER_BUDGET,
+        }
 
     def _on(self, size: Size, kernels: dict[str, Any]) -> dict[str, Any]:
         """All that is measured on one table; the table is removed afterwards."""
@@ -152,13 +170,20 @@ class _Run:
         last = self.plan.kernels[-1]
         if size.elements > MOST_ELEMENTS or (size.elements > _PEERS_EVERYWHERE and kernel != last):
             return []
-        return [(name, task) for name in self.plan.peers for task in PEERS[name].does if task in tasks_of(size)]
+        return [
+            (name, task)
+            for name in self.plan.peers
+            for task in PEERS[name].does
+            if task in tasks_of(size)
+        ]
 
     def _memory(self, size: Size, files: dict[str, str], kernel: str) -> dict[str, float]:
         if size.bytes < _SMALLEST_FOR_MEMORY:
             return {}
         return {
-            task: self._step({"kind": "memory", "task": task, **files}, kernel, f"{size.name}, {kernel}")["multiple"]
+            task: self._step(
+                {"kind": "memory", "task": task, **files}, kernel, f"{size.name}, {kernel}"
+            )["multiple"]
             for task in _MEMORY_TASKS
         }
 
@@ -168,7 +193,9 @@ class _Run:
         for kernel in self.plan.kernels:
             self.progress.doing(f"{size.name}, {kernel}: metacal fit")
             seconds = processes.fit_process_seconds(file, kernel, self.plan.repeats)
-            kernels[kernel]["fit_process"] = None if seconds is None else {"size": size.name, **seconds}
+            kernels[kernel]["fit_process"] = (
+                None if seconds is None else {"size": size.name, **seconds}
+            )
             self.progress.done()
         file.unlink()
 

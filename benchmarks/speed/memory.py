@@ -13,7 +13,9 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_multiple(task: str, table_path: str, labels_path: str) -> float:
-    """1 + (peak during the fit - memory before it) / table; the table is in memory before, and all imports done."""
+    """1 + (peak during the fit - memory before it) / table; the table is in memory before, and all
+    imports done.
+    """
     import numpy as np
 
     table, labels = np.load(table_path), np.load(labels_path)
@@ -36,7 +38,9 @@ def _small(dtype: Any) -> tuple[Any, Any]:
 
 
 def _reset_peak() -> int:
-    """Forget the peak so far where the system can; return the memory in use (else the peak so far)."""
+    """Forget the peak so far where the system can; return the memory in use (else the peak so
+    far).
+    """
     try:
         Path("/proc/self/clear_refs").write_text("5")
         return _kilobytes("VmRSS")

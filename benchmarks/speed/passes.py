@@ -14,9 +14,11 @@ _BLOCK_ELEMENTS = 1 << 18
 
 
 class CountedRows(Rows):
-    """Rows that count how often all of them are read; what reads a part (`every`, `where`) is not counted.
+    """Rows that count how often all of them are read; what reads a part (`every`, `where`) is not
+    counted.
 
-    A function that looks only at the entries of its labels (is the true class masked?) does not read the table.
+    A function that looks only at the entries of its labels (is the true class masked?) does not
+    read the table.
 
     Examples
     --------
@@ -63,7 +65,8 @@ def passes_of_temperature_fit(table: NDArray[Any], labels: NDArray[np.int64]) ->
 
 
 def exact_temperature(table: NDArray[Any], labels: NDArray[np.int64], start: float) -> float:
-    """T solved in float64 from end to end, by Newton's method in b = 1/T, sharing no code with what is timed.
+    """T solved in float64 from end to end, by Newton's method in b = 1/T, sharing no code with what
+    is timed.
 
     Examples
     --------
@@ -81,7 +84,9 @@ def exact_temperature(table: NDArray[Any], labels: NDArray[np.int64], start: flo
     return 1.0 / b
 
 
-def _slope_and_curvature(table: NDArray[Any], labels: NDArray[np.int64], b: float) -> tuple[float, float]:
+def _slope_and_curvature(
+    table: NDArray[Any], labels: NDArray[np.int64], b: float
+) -> tuple[float, float]:
     slope = curvature = 0.0
     rows = max(1, _BLOCK_ELEMENTS // table.shape[1])
     for start in range(0, len(table), rows):

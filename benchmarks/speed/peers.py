@@ -1,4 +1,6 @@
-"""The peers: who else does the same, and how they are called. Preparation of their inputs is not timed."""
+"""The peers: who else does the same, and how they are called. Preparation of their inputs is not
+timed.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +52,13 @@ def parse_peers(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in PEERS:
-            raise InputError(f"there is no peer {name!r}; give all, none, or some of {', '.join(PEERS)}.")
+            raise InputError(
+                f"there is no peer {name!r}; give all, none, or some of {', '.join(PEERS)}."
+            )
         if not PEERS[name].installed:
-            raise InputError(f"the peer {name!r} is not installed: pip install {PEERS[name].distribution}.")
+            raise InputError(
+                f"the peer {name!r} is not installed: pip install {PEERS[name].distribution}."
+            )
     return names
 
 
@@ -124,7 +130,9 @@ def _torch_uncertainty(table: Table, labels: Labels) -> Callable[[], float]:
     torch = import_module("torch")
     data = import_module("torch.utils.data")
     scaler = import_module("torch_uncertainty.post_processing").TemperatureScaler
-    loader = data.DataLoader(data.TensorDataset(torch.tensor(table), torch.tensor(labels)), batch_size=1024)
+    loader = data.DataLoader(
+        data.TensorDataset(torch.tensor(table), torch.tensor(labels)), batch_size=1024
+    )
 
     def fit() -> float:
         fitted = scaler()
@@ -135,7 +143,9 @@ def _torch_uncertainty(table: Table, labels: Labels) -> Callable[[], float]:
 
 
 def _torch_lbfgs(table: Table, labels: Labels) -> Callable[[], float]:
-    """As in Guo et al.'s own code: T starts at 1.5; LBFGS with learning rate 0.01 and 50 iterations."""
+    """As in Guo et al.'s own code: T starts at 1.5; LBFGS with learning rate 0.01 and 50
+    iterations.
+    """
     torch = import_module("torch")
     logits, targets = torch.tensor(table), torch.tensor(labels)
 
@@ -172,7 +182,12 @@ PEERS = {
         Peer("slsqp", "scipy", "scipy", {"ensemble": _slsqp}),
         Peer("netcal", "netcal", "netcal", {"temperature": _netcal}),
         Peer("probmetrics", "probmetrics", "probmetrics", {"temperature": _probmetrics}),
-        Peer("torch-uncertainty", "torch_uncertainty", "torch-uncertainty", {"temperature": _torch_uncertainty}),
+        Peer(
+            "torch-uncertainty",
+            "torch_uncertainty",
+            "torch-uncertainty",
+            {"temperature": _torch_uncertainty},
+        ),
         Peer("torch-lbfgs", "torch", "torch", {"temperature": _torch_lbfgs}),
     )
 }

@@ -20,7 +20,9 @@ def draw_scaling(results: dict[str, Any], path: str) -> None:
     require_matplotlib()
     matplotlib = import_module("matplotlib")
     matplotlib.use("agg")
-    figure, axes = import_module("matplotlib.pyplot").subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, axes = import_module("matplotlib.pyplot").subplots(
+        1, 2, figsize=(10, 4), layout="constrained"
+    )
     for axis, along in zip(axes, ("rows", "classes"), strict=True):
         for kernel, found in results["kernels"].items():
             ladder = found["scaling"].get(along)

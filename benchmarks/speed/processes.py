@@ -1,4 +1,6 @@
-"""Fresh processes: the worker with one kernel and one thread, and whole commands by their CPU time."""
+"""Fresh processes: the worker with one kernel and one thread, and whole commands by their CPU
+time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from typing import Any
 from metacal.errors import MetacalError
 
 ROOT = Path(__file__).resolve().parents[2]
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 _IMPORT = "import time; begun = time.process_time(); {}; print(time.process_time() - begun)"
 _LOAD = "import sys, numpy; file = numpy.load(sys.argv[1]); file['logits']; file['labels']"
@@ -79,21 +86,36 @@ def run_worker(job: dict[str, Any], kernel: str, doing: Callable[[str], None]) -
 
 
 def import_seconds(repeats: int) -> dict[str, float]:
-    """Median CPU seconds of each import, in fresh processes, interleaved; bytecode is compiled by what ran before."""
+    """Median CPU seconds of each import, in fresh processes, interleaved; bytecode is compiled by
+    what ran before.
+    """
     samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
     for _ in range(repeats):
         for name, statement in IMPORTS.items():
             command = [sys.executable, "-c", _IMPORT.format(statement)]
-            done = subprocess.run(command, env=environment(), capture_output=True, check=True, text=True)
+            done = subprocess.run(
+                command, env=environment(), capture_output=True, check=True, text=True
+            )
             samples[name].append(float(done.stdout))
     return {name: statistics.median(values) for name, values in samples.items()}
 
 
 def fit_process_seconds(file: Path, kernel: str, repeats: int) -> dict[str, float] | None:
-    """Median CPU seconds of `metacal fit` on a file, and of a process that only loads it; None where not measurable."""
+    """Median CPU seconds of `metacal fit` on a file, and of a process that only loads it; None
+    where not measurable.
+    """
     commands = {
         "load": [sys.executable, "-c", _LOAD, str(file)],
-        "fit": [sys.executable, "-c", _FIT, "fit", str(file), "--max-miscoverage", "0.05", "--json"],
+        "fit": [
+            sys.executable,
+            "-c",
+            _FIT,
+            "fit",
+            str(file),
+            "--max-miscoverage",
+            "0.05",
+            "--json",
+        ],
     }
     if not hasattr(os, "wait4"):
         return None
@@ -105,9 +127,13 @@ def fit_process_seconds(file: Path, kernel: str, repeats: int) -> dict[str, floa
 
 
 def _cpu_seconds(command: list[str], env: dict[str, str]) -> float:
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise BenchmarkError(f"`{' '.join(command[3:])}` failed with exit code {process.returncode}.")
+        raise BenchmarkError(
+            f"`{' '.join(command[3:])}` failed with exit code {process.returncode}."
+        )
     return usage.ru_utime + usage.ru_stime

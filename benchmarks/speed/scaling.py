@@ -1,4 +1,6 @@
-"""How time grows with the number of rows and of classes. A straight line of slope 1 on log-log paper is linear."""
+"""How time grows with the number of rows and of classes. A straight line of slope 1 on log-log
+paper is linear.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,31 @@ _FEWEST_ROWS, _FEWEST_CLASSES = 100, 2
 
 
 def ladders(size: Size) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The (rows, classes) to time: five numbers of rows up to the size's own, then five numbers of classes.
+    """The (rows, classes) to time: five numbers of rows up to the size's own, then five numbers of
+    classes.
 
     Examples
     --------
     >>> ladders(Size("C", 25_000, 1_000))[0][:2]
     [(1562, 1000), (3125, 1000)]
     """
-    rows = [(size.rows // step, size.classes) for step in _STEPS if size.rows // step >= _FEWEST_ROWS]
-    classes = [(size.rows, size.classes // step) for step in _STEPS if size.classes // step >= _FEWEST_CLASSES]
+    rows = [
+        (size.rows // step, size.classes) for step in _STEPS if size.rows // step >= _FEWEST_ROWS
+    ]
+    classes = [
+        (size.rows, size.classes // step)
+        for step in _STEPS
+        if size.classes // step >= _FEWEST_CLASSES
+    ]
     return rows, classes
 
 
 def scaled(
-    rows: list[tuple[int, int]], classes: list[tuple[int, int]], repeats: int, seed: int, say: Callable[[str], None]
+    rows: list[tuple[int, int]],
+    classes: list[tuple[int, int]],
+    repeats: int,
+    seed: int,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Median CPU seconds of each task on each table, and the slopes on log-log paper."""
     return {
@@ -49,7 +62,11 @@ def _ladder(
     for shape in shapes:
         table = np.empty(shape, dtype=np.float32)
         tables[shape] = table, fill_table(table, seed)
-    watches = {f"{task} {shape}": Stopwatch(prepare(task, *tables[shape])) for shape in shapes for task in TASKS}
+    watches = {
+        f"{task} {shape}": Stopwatch(prepare(task, *tables[shape]))
+        for shape in shapes
+        for task in TASKS
+    }
     for name, _ in interleaved(watches, repeats):
         say(f"scaling: {name}")
     points = [
@@ -62,11 +79,15 @@ def _ladder(
         for shape in shapes
     ]
     along = [shape[axis] for shape in shapes]
-    return {"points": points, "slope": {task: slope(along, [point[task] for point in points]) for task in TASKS}}
+    return {
+        "points": points,
+        "slope": {task: slope(along, [point[task] for point in points]) for task in TASKS},
+    }
 
 
 def slope(sizes: list[int], seconds: list[float]) -> float | None:
-    """The slope of log(seconds) against log(size), by least squares; None from fewer than two sizes.
+    """The slope of log(seconds) against log(size), by least squares; None from fewer than two
+    sizes.
 
     Examples
     --------

@@ -2,8 +2,9 @@
 
     PYTHONPATH=src python -m benchmarks.speed.serial --rows 200000 --out serial.json
 
-The table is read by all threads; the scores that come out of it are ranked, tested and hashed by one. CPU time of the
-calling thread, milliseconds, the least of several (memory that was used before is used again, as in a long process).
+The table is read by all threads; the scores that come out of it are ranked, tested and hashed by
+one. CPU time of the calling thread, milliseconds, the least of several (memory that was used before
+is used again, as in a long process).
 """
 
 from __future__ import annotations
@@ -45,7 +46,10 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
         "binomial tests": tests,
         "certify an accuracy, in all": lambda: accuracy.certify(scores, correct),
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),
-        "remarks on ties, and the profile": lambda: (remarks_on_scores(ranking), profile_of(ranking)),
+        "remarks on ties, and the profile": lambda: (
+            remarks_on_scores(ranking),
+            profile_of(ranking),
+        ),
         "data_hash": lambda: fingerprint_rows(scores, correct).data_hash,
     }
 

@@ -1,7 +1,8 @@
 """The tables that are timed: their sizes, and logits that look like a network's.
 
-The truth is known: z is calibrated by construction (labels are drawn from softmax(z)), the table is T·z with T = 1.8.
-One class of each row stands out by a random margin, so that about 76% of the predictions are right.
+The truth is known: z is calibrated by construction (labels are drawn from softmax(z)), the table is
+T·z with T = 1.8. One class of each row stands out by a random margin, so that about 76% of the
+predictions are right.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def _parse_size(name: str) -> Size:
     if not found or int(found[1]) < 200 or int(found[2]) < 2:
         hint = " (at least 200 rows and 2 classes)" if found else ""
         known = ", ".join(SIZES)
-        raise InputError(f"there is no size {name!r}; give some of {known}, or ROWSxCLASSES such as 400x10{hint}.")
+        raise InputError(
+            f"there is no size {name!r}; give some of {known}, or ROWSxCLASSES such as"
+            f" 400x10{hint}."
+        )
     return Size(name, int(found[1]), int(found[2]), found[3] or "float32")
 
 
@@ -87,7 +91,9 @@ def write_table(size: Size, folder: Path, seed: int) -> tuple[Path, Path]:
     """Make the table and its labels in two .npy files, block by block; return their paths."""
     stem = re.sub(r"\W", "-", size.name)
     paths = folder / f"{stem}.npy", folder / f"{stem}-labels.npy"
-    table = open_memmap(paths[0], mode="w+", dtype=np.dtype(size.dtype), shape=(size.rows, size.classes))
+    table = open_memmap(
+        paths[0], mode="w+", dtype=np.dtype(size.dtype), shape=(size.rows, size.classes)
+    )
     np.save(paths[1], fill_table(table, seed))
     table.flush()
     return paths
@@ -108,14 +114,20 @@ def fill_table(table: NDArray[Any], seed: int) -> NDArray[np.int64]:
     step = max(1, _BLOCK_ELEMENTS // classes)
     for block, start in enumerate(range(0, rows, step)):
         part = slice(start, min(start + step, rows))
-        logits, labels[part] = _block(part.stop - start, classes, np.random.default_rng([seed, block]))
+        logits, labels[part] = _block(
+            part.stop - start, classes, np.random.default_rng([seed, block])
+        )
         table[part] = logits
     return labels
 
 
-def _block(rows: int, classes: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _block(
+    rows: int, classes: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     z = rng.standard_normal((rows, classes), dtype=np.float32)
-    others = np.log(classes - 1.0) + 0.5 * (classes > 2)  # log of the expected sum of e^z over the other classes
+    others = np.log(classes - 1.0) + 0.5 * (
+        classes > 2
+    )  # log of the expected sum of e^z over the other classes
     z[np.arange(rows), rng.integers(classes, size=rows)] = others + rng.normal(*_MARGIN, size=rows)
     chances = np.cumsum(np.exp(z - z.max(axis=1, keepdims=True)), axis=1, dtype=np.float64)
     drawn = rng.random(rows) * chances[:, -1]

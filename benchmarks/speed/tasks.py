@@ -69,9 +69,11 @@ def prepare(task: str, table: NDArray[Any], labels: NDArray[np.int64]) -> Callab
 
 
 def reads(table: NDArray[Any]) -> dict[str, Callable[[], Any]]:
-    """Plain reads of the table, of which the fastest is the unit: NumPy's vectorised sum and maximum.
+    """Plain reads of the table, of which the fastest is the unit: NumPy's vectorised sum and
+    maximum.
 
-    float16 is read through its bits as integers: arithmetic on it would measure the conversion, not the reading.
+    float16 is read through its bits as integers: arithmetic on it would measure the conversion, not
+    the reading.
     """
     flat: NDArray[Any] = table.reshape(-1)
     if flat.dtype == np.float16:

@@ -1,10 +1,13 @@
-"""What more threads bring: each job on 1, 2, 4, … threads of one machine, beside a read of the table on as many.
+"""What more threads bring: each job on 1, 2, 4, … threads of one machine, beside a read of the
+table on as many.
 
-    PYTHONPATH=src python -m benchmarks.speed.threads --sizes A,B,C,D,E --threads 1,4,16 --out threads.json
+    PYTHONPATH=src python -m benchmarks.speed.threads --sizes A,B,C,D,E --threads 1,4,16 --out
+    threads.json
 
-Jobs are what a caller types: `TemperatureScaling.fit`, `MetaCal.ranking_scores`, `predict_proba(out=)`, `MetaCal.fit`.
-Wall-clock time, the thread counts of a job interleaved, medians; a read is the sum of the table in blocks. Results on
-every number of threads are compared bit for bit while at it.
+Jobs are what a caller types: `TemperatureScaling.fit`, `MetaCal.ranking_scores`,
+`predict_proba(out=)`, `MetaCal.fit`. Wall-clock time, the thread counts of a job interleaved,
+medians; a read is the sum of the table in blocks. Results on every number of threads are compared
+bit for bit while at it.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ def read(table: np.ndarray[Any, Any], threads: int) -> float:
 
     def one(start: int) -> float:
         end = min(start + share, len(flat))
-        return sum(float(np.add.reduce(flat[i : min(i + _BLOCK, end)])) for i in range(start, end, _BLOCK))
+        return sum(
+            float(np.add.reduce(flat[i : min(i + _BLOCK, end)])) for i in range(start, end, _BLOCK)
+        )
 
     if threads == 1:
         return one(0)
@@ -47,7 +52,9 @@ def read(table: np.ndarray[Any, Any], threads: int) -> float:
         return sum(pool.map(one, range(0, len(flat), share)))
 
 
-def jobs(table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> dict[str, Callable[[int], Any]]:
+def jobs(
+    table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]
+) -> dict[str, Callable[[int], Any]]:
     """Each job as a function of the number of threads; what it returns must not depend on it."""
     fitted = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=mc.TemperatureScaling()).fit(table, labels)
     room = np.empty(table.shape, dtype=np.float32)
@@ -63,7 +70,11 @@ def jobs(table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> dict[str,
 
     def meta(n: int) -> Any:
         base = mc.TemperatureScaling()
-        return mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base, n_jobs=n).fit(table, labels).threshold_
+        return (
+            mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base, n_jobs=n)
+            .fit(table, labels)
+            .threshold_
+        )
 
     def default(n: int) -> Any:
         return mc.MetaCal(mc.MinAccuracy(0.85), n_jobs=n).fit(table, labels).threshold_
@@ -78,7 +89,9 @@ def jobs(table: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]) -> dict[str,
     }
 
 
-def timed(job: Callable[[int], Any], threads: list[int], repeats: int, same: bool) -> dict[int, float]:
+def timed(
+    job: Callable[[int], Any], threads: list[int], repeats: int, same: bool
+) -> dict[int, float]:
     """Median seconds for each number of threads, interleaved; raises where the answers differ."""
     first = np.copy(job(threads[0]))
     seconds: dict[int, list[float]] = {n: [] for n in threads}
@@ -99,20 +112,26 @@ def measure(size: Size, threads: list[int], repeats: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, job in jobs(table, labels).items():
         seconds = timed(job, threads, repeats, same=name != "read")
-        read_s = seconds if name == "read" else {int(n): s for n, s in found["read"]["seconds"].items()}
+        read_s = (
+            seconds if name == "read" else {int(n): s for n, s in found["read"]["seconds"].items()}
+        )
         found[name] = {
             "seconds": {str(n): round(s, 6) for n, s in seconds.items()},
             "gain": {str(n): round(seconds[threads[0]] / s, 2) for n, s in seconds.items()},
             "reads": {str(n): round(s / read_s[n], 2) for n, s in seconds.items()},
         }
-        line = "  ".join(f"{n}: {s * 1e3:.2f} ms ({seconds[threads[0]] / s:.1f}x)" for n, s in seconds.items())
+        line = "  ".join(
+            f"{n}: {s * 1e3:.2f} ms ({seconds[threads[0]] / s:.1f}x)" for n, s in seconds.items()
+        )
         print(f"{size.name:2} {name:24} {line}", file=sys.stderr, flush=True)
     return found
 
 
 def main() -> None:
     """Read the options, time, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sizes", default="A,B,C,D,E")
     parser.add_argument("--threads", default="1,4,16")
     parser.add_argument("--repeats", type=int, default=7)
@@ -120,8 +139,15 @@ def main() -> None:
     options = parser.parse_args()
     warnings.simplefilter("ignore", MetacalWarning)
     threads = [int(n) for n in options.threads.split(",")]
-    found = {size.name: measure(size, threads, options.repeats) for size in parse_sizes(options.sizes)}
-    answer = {"cores": os.cpu_count(), "numpy": np.__version__, "kernel": str(mc.show_config().kernel), "sizes": found}
+    found = {
+        size.name: measure(size, threads, options.repeats) for size in parse_sizes(options.sizes)
+    }
+    answer = {
+        "cores": os.cpu_count(),
+        "numpy": np.__version__,
+        "kernel": str(mc.show_config().kernel),
+        "sizes": found,
+    }
     text = json.dumps(answer, indent=1) + "\n"
     if options.out is None:
         print(text, end="")

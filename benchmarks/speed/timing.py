@@ -1,4 +1,6 @@
-"""CPU time of several functions, interleaved, so that a busy moment of the machine falls on all of them alike."""
+"""CPU time of several functions, interleaved, so that a busy moment of the machine falls on all of
+them alike.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A sample lasts at least this long (seconds of CPU): short functions are called several times per sample.
+#: A sample lasts at least this long (seconds of CPU): short functions are called several times per
+#: sample.
 SHORTEST_SAMPLE = 0.01
 
 
@@ -24,7 +27,8 @@ class Stopwatch:
     budget : float
         CPU seconds after which no further sample is taken; one sample is always taken.
     peer : bool
-        A peer is not called once before, unmeasured (it may be slow), and may fail: that is noted, not raised.
+        A peer is not called once before, unmeasured (it may be slow), and may fail: that is noted,
+        not raised.
     """
 
     function: Callable[[], Any]
@@ -53,7 +57,9 @@ class Stopwatch:
             self.samples.append(self._timed(self._calls))
 
     def _first(self) -> None:
-        """Find how many calls a sample needs; a first call that was long enough is itself the sample."""
+        """Find how many calls a sample needs; a first call that was long enough is itself the
+        sample.
+        """
         if not self.peer:
             self.answer = self.function()
         took = self._timed(1)
@@ -71,11 +77,17 @@ class Stopwatch:
         if self.error is not None:
             return {"error": self.error}
         median = statistics.median(self.samples)
-        return {"median": median, "repeats": len(self.samples), "calls": self._calls, "samples": self.samples}
+        return {
+            "median": median,
+            "repeats": len(self.samples),
+            "calls": self._calls,
+            "samples": self.samples,
+        }
 
 
 def interleaved(stopwatches: dict[str, Stopwatch], repeats: int) -> Iterator[tuple[str, Stopwatch]]:
-    """Sample every stopwatch in turn, `repeats` times over; yield before each, so that the caller can say what runs.
+    """Sample every stopwatch in turn, `repeats` times over; yield before each, so that the caller
+    can say what runs.
 
     Examples
     --------

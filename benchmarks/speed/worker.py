@@ -1,7 +1,8 @@
-"""One job in a fresh process: `python -m benchmarks.speed.worker` reads a job as JSON and answers lines of JSON.
+"""One job in a fresh process: `python -m benchmarks.speed.worker` reads a job as JSON and answers
+lines of JSON.
 
-The environment chooses the kernel and one thread before anything is imported. Lines {"doing": …} say what runs; the
-last line, {"answer": …} or {"failed": …}, ends the job.
+The environment chooses the kernel and one thread before anything is imported. Lines {"doing": …}
+say what runs; the last line, {"answer": …} or {"failed": …}, ends the job.
 """
 
 from __future__ import annotations
@@ -29,12 +30,20 @@ def timing_job(job: dict[str, Any], say: Say) -> dict[str, Any]:
     say("preparing")
     own = {f"read {name}": Stopwatch(function) for name, function in reads(table).items()}
     own |= {name: Stopwatch(prepare(name, table, labels)) for name in job["tasks"]}
-    peers = {f"{peer}: {task}": _peer(peer, task, table, labels, job["budget"]) for peer, task in job["peers"]}
+    peers = {
+        f"{peer}: {task}": _peer(peer, task, table, labels, job["budget"])
+        for peer, task in job["peers"]
+    }
     for name, _ in interleaved(own | peers, job["repeats"]):
         say(name)
     unit = min(watch.to_dict()["median"] for name, watch in own.items() if name.startswith("read "))
-    answer: dict[str, Any] = {"read": unit, "tasks": {name: watch.to_dict() for name, watch in own.items()}}
-    answer["peers"] = {name: watch.to_dict() | _number(watch.answer) for name, watch in peers.items()}
+    answer: dict[str, Any] = {
+        "read": unit,
+        "tasks": {name: watch.to_dict() for name, watch in own.items()},
+    }
+    answer["peers"] = {
+        name: watch.to_dict() | _number(watch.answer) for name, watch in peers.items()
+    }
     answer["passes"] = passes_of_temperature_fit(table, labels)
     answer["temperature"] = own["temperature"].answer
     return answer
@@ -71,7 +80,10 @@ def exact_job(job: dict[str, Any], say: Say) -> dict[str, Any]:
         for start in range(0, len(table), rows)
     )
     say("solving in float64")
-    return {"accuracy": right / len(table), "temperature": exact_temperature(table, labels, TEMPERATURE)}
+    return {
+        "accuracy": right / len(table),
+        "temperature": exact_temperature(table, labels, TEMPERATURE),
+    }
 
 
 def memory_job(job: dict[str, Any], say: Say) -> dict[str, Any]:
@@ -106,7 +118,9 @@ JOBS = {
 
 
 def main() -> None:
-    """Read a job from stdin, do it, answer on stdout; whatever else is printed meanwhile is dropped."""
+    """Read a job from stdin, do it, answer on stdout; whatever else is printed meanwhile is
+    dropped.
+    """
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -8,14 +8,24 @@ from typing import Any
 from benchmarks.tables.markdown import number, table
 
 Results = dict[str, Any]
-AFFINE = ("temperature", "uniform-temperature", "ensemble-temperature", "structured", "vector", "matrix", "dirichlet")
+AFFINE = (
+    "temperature",
+    "uniform-temperature",
+    "ensemble-temperature",
+    "structured",
+    "vector",
+    "matrix",
+    "dirichlet",
+)
 CURVES = ("spline", "composed", "irm", "top-label-isotonic", "top-label-histogram", "top-label-bbq", "platt", "beta",
           "irova-ts", "isotonic", "histogram", "imax", "bbq")  # fmt: skip
 _TWO = ("cifar10-resnet110", "cifar100-resnet110")
 
 
 def _named(row: Results) -> str:
-    return f"`{row['class']}`" + (f", `{row['option']}`" if "=" in row["option"] else f", {row['option']}".rstrip(", "))
+    return f"`{row['class']}`" + (
+        f", `{row['option']}`" if "=" in row["option"] else f", {row['option']}".rstrip(", ")
+    )
 
 
 def _family(results: Results, methods: Sequence[str]) -> list[str]:
@@ -29,9 +39,23 @@ def _family(results: Results, methods: Sequence[str]) -> list[str]:
         cells: list[str] = []
         for name in _TWO:
             one = own[name]
-            cells += [number(one["nll"]), number(one["ece"]), number(one["accuracy"]), f"{one['seconds']:.2g}"]
+            cells += [
+                number(one["nll"]),
+                number(one["ece"]),
+                number(one["accuracy"]),
+                f"{one['seconds']:.2g}",
+            ]
         rows.append((_named(own[_TWO[0]]), *cells))
-    head = ["CIFAR-10 log loss", "ECE", "accuracy", "s", "CIFAR-100 log loss", "ECE", "accuracy", "s"]
+    head = [
+        "CIFAR-10 log loss",
+        "ECE",
+        "accuracy",
+        "s",
+        "CIFAR-100 log loss",
+        "ECE",
+        "accuracy",
+        "s",
+    ]
     return table(("", *head), rows)
 
 
@@ -62,7 +86,9 @@ def local(results: Results) -> list[str]:
 
 
 def every(results: Results) -> list[str]:
-    """Every method as it comes: means over the networks of CIFAR-10 and of CIFAR-100, and whether predictions stay."""
+    """Every method as it comes: means over the networks of CIFAR-10 and of CIFAR-100, and whether
+    predictions stay.
+    """
     rows = []
     for method in dict.fromkeys(row["method"] for row in results["rows"]):
         own = [row for row in results["rows"] if row["method"] == method and not row["option"]]
@@ -72,7 +98,11 @@ def every(results: Results) -> list[str]:
             cells += [number(sum(row[key] for row in some) / len(some)) for key in ("nll", "ece")]
         touched = sum(row["changed"] > 0 for row in own)
         most = max(row["changed"] for row in own) / 10_000
-        stay = f"changed on {touched} of {len(own)} sets, at most {100 * most:.2f}%" if touched else "kept"
+        stay = (
+            f"changed on {touched} of {len(own)} sets, at most {100 * most:.2f}%"
+            if touched
+            else "kept"
+        )
         rows.append((_named(own[0]), *cells, stay))
     rows.sort(key=lambda row: float(row[1]))
     return table(("", "CIFAR-10 log loss", "ECE", "CIFAR-100 log loss", "ECE", "predictions"), rows)
@@ -84,4 +114,6 @@ def card(results: Results) -> list[str]:
     for name, one in results["sets"].items():
         shares = (number(one[key]) for key in ("accuracy_held_out", "accuracy_test", "nll", "ece"))
         rows.append((f"`{name}`", *shares, f"{one['temperature']:.3f}", f"{one['bytes']:,}"))
-    return table(("set", "accuracy, held out", "accuracy, test", "log loss", "ECE", "best T", "bytes"), rows)
+    return table(
+        ("set", "accuracy, held out", "accuracy, test", "log loss", "ECE", "best T", "bytes"), rows
+    )

@@ -1,4 +1,6 @@
-"""What things take: the cost model, a billion rows, commands, an exported gate, speed against its bars."""
+"""What things take: the cost model, a billion rows, commands, an exported gate, speed against its
+bars.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,14 @@ def constants(results: Results) -> list[str]:
     """Nanoseconds of a core for a row and class."""
     found = results["ns_a_row_and_class"]
     sizes = ("1000", "100", "10")
-    rows = [(words, *(f"{float(f'{found[k][step]:.2g}'):g}" for k in sizes)) for step, words in _STEPS.items()]
-    return table(("step, ns of a core for a row and class", "1,000 classes", "100 classes", "10 classes"), rows)
+    rows = [
+        (words, *(f"{float(f'{found[k][step]:.2g}'):g}" for k in sizes))
+        for step, words in _STEPS.items()
+    ]
+    return table(
+        ("step, ns of a core for a row and class", "1,000 classes", "100 classes", "10 classes"),
+        rows,
+    )
 
 
 def scale(results: Results) -> list[str]:
@@ -37,7 +45,10 @@ def scale(results: Results) -> list[str]:
 def billion(results: Results) -> list[str]:
     """10⁹ rows certified from counts."""
     rows = []
-    for name, words in (("MaxMiscoverage", "`MaxMiscoverage(0.05)`"), ("MinAccuracy", "`MinAccuracy(0.97)`")):
+    for name, words in (
+        ("MaxMiscoverage", "`MaxMiscoverage(0.05)`"),
+        ("MinAccuracy", "`MinAccuracy(0.97)`"),
+    ):
         one = results[name]
         memory = (f"{one[f'{who} memory, MB']:.0f} MB" for who in ("driver", "worker"))
         rows.append((words, str(one["passes"]), f"{one['cpu seconds']:.0f}", *memory))
@@ -50,15 +61,21 @@ def evaluate(results: Results) -> list[str]:
     small, large = results["10,000 x 10"], results["25,000 x 1,000"]
     rows = []
     for name in small:
-        cells = [f"{size[name]['cpu_s']:.2f} s | {size[name]['memory_mb']} MB" for size in (small, large)]
-        shown = f"`{name.split(',')[0].split(' ')[0]}`{name[len(name.split(',')[0].split(' ')[0]) :]}"
+        cells = [
+            f"{size[name]['cpu_s']:.2f} s | {size[name]['memory_mb']} MB" for size in (small, large)
+        ]
+        shown = (
+            f"`{name.split(',')[0].split(' ')[0]}`{name[len(name.split(',')[0].split(' ')[0]) :]}"
+        )
         rows.append((shown, *cells))
     return table(("CPU seconds", "10,000 × 10", "memory", "25,000 × 1,000", "memory"), rows)
 
 
 def read_files(results: Results) -> list[str]:
     """CPU time to read a file, as a multiple of np.load."""
-    rows = [(one["file"], str(one["MB"]), f"{one['times np.load']:.1f}") for one in results["files"]]
+    rows = [
+        (one["file"], str(one["MB"]), f"{one['times np.load']:.1f}") for one in results["files"]
+    ]
     return table(("file", "MB", "times np.load"), rows)
 
 
@@ -85,7 +102,9 @@ def speed_machine(results: Results) -> list[str]:
     machine = results["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     runs = results.get("runs", [results])
-    samples = "; ".join(f"{', '.join(run['sizes'])} with {run['settings']['repeats']} samples" for run in runs)
+    samples = "; ".join(
+        f"{', '.join(run['sizes'])} with {run['settings']['repeats']} samples" for run in runs
+    )
     return [
         f"Processor: {machine['processor']}, {machine['cores']} cores, {machine['system']}.",
         f"Python {machine['python']}, {versions}.",
@@ -105,7 +124,9 @@ def speed_rest(results: Results) -> list[str]:
 
 def _ratios(results: Results, *, barred: bool) -> list[str]:
     found = [Ratio.from_dict(ratio) for ratio in results["ratios"]]
-    return _table([ratio for ratio in found if (ratio.bar is not None) == barred], list(results["kernels"]))
+    return _table(
+        [ratio for ratio in found if (ratio.bar is not None) == barred], list(results["kernels"])
+    )
 
 
 def speed_peers(results: Results) -> list[str]:

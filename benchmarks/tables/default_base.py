@@ -1,4 +1,6 @@
-"""The table of `benchmarks/default_base.py`: accepted rows of a gate as it comes, with its calibrator and without."""
+"""The table of `benchmarks/default_base.py`: accepted rows of a gate as it comes, with its
+calibrator and without.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,31 @@ GATES = {"miscoverage": "at most 10% of the right rejected", "accuracy": "accura
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int, str, str], dict[str, float]]:
-    """(gate, n, set, variant) -> means over the splits, of errors too: splits are measured on nearly the same rows."""
+    """(gate, n, set, variant) -> means over the splits, of errors too: splits are measured on
+    nearly the same rows.
+    """
     found: dict[tuple[str, int, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["gate"], row["n"], row["set"], row["variant"]), []).append(row)
-    keys = ("ece", "ece_floor", "ece_line", "ece_plain", "ece_error", "nll", "nll_plain", "nll_error")
-    return {at: {key: float(np.mean([row[key] for row in own])) for key in keys} for at, own in found.items()}
+    keys = (
+        "ece",
+        "ece_floor",
+        "ece_line",
+        "ece_plain",
+        "ece_error",
+        "nll",
+        "nll_plain",
+        "nll_error",
+    )
+    return {
+        at: {key: float(np.mean([row[key] for row in own])) for key in keys}
+        for at, own in found.items()
+    }
 
 
 def accepted(results: Mapping[str, Any]) -> list[str]:
-    """A row for each gate and size: mean and worst ECE, and in how many cells something is worse than before.
+    """A row for each gate and size: mean and worst ECE, and in how many cells something is worse
+    than before.
 
     Examples
     --------
@@ -40,7 +57,10 @@ def accepted(results: Mapping[str, Any]) -> list[str]:
                 continue
             means = {key: float(np.mean([one[key] for one in own])) for key in own[0]}
             worst = max(one["ece"] for one in own)
-            worse = [sum(one[k] - one[f"{k}_plain"] > one[f"{k}_error"] for one in own) for k in ("ece", "nll")]
+            worse = [
+                sum(one[k] - one[f"{k}_plain"] > one[f"{k}_error"] for one in own)
+                for k in ("ece", "nll")
+            ]
             lines.append(
                 [
                     words,
@@ -54,7 +74,14 @@ def accepted(results: Mapping[str, Any]) -> list[str]:
                     *(f"{count} of {len(own)}" for count in worse),
                 ]
             )
-    head = ["gate", "n", "ECE: mean, worst", "of a right map", "knowing all but a line", "uncalibrated"]
+    head = [
+        "gate",
+        "n",
+        "ECE: mean, worst",
+        "of a right map",
+        "knowing all but a line",
+        "uncalibrated",
+    ]
     head += ["log loss", "uncalibrated", "cells with a higher ECE", "cells with a higher log loss"]
     return table(head, lines)
 
@@ -75,8 +102,12 @@ def by_set(results: Mapping[str, Any], n: int = 1000) -> list[str]:
         line = [f"`{name}`"]
         for gate in GATES:
             own = [one for at, one in found.items() if (at[0], at[2]) == (gate, name)]
-            ece, floor, known = ([one[key] for one in own] for key in ("ece", "ece_floor", "ece_line"))
-            mean = [number(float(np.mean(column))) for column in (ece, floor, known)] if own else None
+            ece, floor, known = (
+                [one[key] for one in own] for key in ("ece", "ece_floor", "ece_line")
+            )
+            mean = (
+                [number(float(np.mean(column))) for column in (ece, floor, known)] if own else None
+            )
             line.append("-" if mean is None else f"{mean[0]} ({mean[1]}, {mean[2]})")
         lines.append(line)
     return table(["set", *GATES.values()], lines)

@@ -44,12 +44,24 @@ def by_cell(results: Results) -> Cells:
 
 
 def comparison(results: Results) -> list[str]:
-    """Coverage and violation rate of every set, target and size; the valid rule that accepts most in bold."""
+    """Coverage and violation rate of every set, target and size; the valid rule that accepts most
+    in bold.
+    """
     lines = []
     for (name, beta, n), cell in by_cell(results).items():
-        best = max(row["coverage"] for rule, row in cell.items() if row["valid"] and rule != TOP_FIFTH)
+        best = max(
+            row["coverage"] for rule, row in cell.items() if row["valid"] and rule != TOP_FIFTH
+        )
         oracle = number(cell["certified"]["oracle"], 3)
-        lines.append([f"`{name}`", f"{beta:g}", f"{n:,}", oracle, *(_cell(cell[rule], best) for rule in _SHOWN)])
+        lines.append(
+            [
+                f"`{name}`",
+                f"{beta:g}",
+                f"{n:,}",
+                oracle,
+                *(_cell(cell[rule], best) for rule in _SHOWN),
+            ]
+        )
     titles = [title_of(rule) + ("" if _is_valid(rule) else " ✗") for rule in _SHOWN]
     return table(["set", "beta", "n", "oracle", *titles], lines)
 
@@ -58,13 +70,19 @@ def leads(results: Results) -> list[str]:
     """How much more than each valid rival the certified rule accepts, and in how many cells."""
     cells = list(by_cell(results).values())
     lines = []
-    for rival in (rule for rule in _SHOWN if _is_valid(rule) and rule not in ("certified", TOP_FIFTH)):
+    for rival in (
+        rule for rule in _SHOWN if _is_valid(rule) and rule not in ("certified", TOP_FIFTH)
+    ):
         lead = [cell[rival]["lead"] for cell in cells]
         more = sum(value > _SAME for value in lead)
         fewer = sum(value < -_SAME for value in lead)
         extent = [number(value, 3) for value in (min(lead), sum(lead) / len(lead), max(lead))]
-        lines.append([title_of(rival), f"{more} of {len(cells)}", f"{fewer} of {len(cells)}", *extent])
-    return table(["rival", "ours accepts more", "the rival does", "smallest lead", "mean", "largest"], lines)
+        lines.append(
+            [title_of(rival), f"{more} of {len(cells)}", f"{fewer} of {len(cells)}", *extent]
+        )
+    return table(
+        ["rival", "ours accepts more", "the rival does", "smallest lead", "mean", "largest"], lines
+    )
 
 
 def _cell(row: dict[str, Any], best: float) -> str:

@@ -28,5 +28,11 @@ def cluster(results: Results) -> list[str]:
         "wrong_bits": "other bits",
     }
     ends |= {"raw_error": "a raw error", "hung": "no end"}
-    rows = [(work, *(str(results[work][end]) for end in ends)) for work in ("fit", "apply", "evaluate", "compare")]
-    return table((f"{results['n_killed']:,} workers killed in {results['n_runs']:,} runs", *ends.values()), rows)
+    rows = [
+        (work, *(str(results[work][end]) for end in ends))
+        for work in ("fit", "apply", "evaluate", "compare")
+    ]
+    return table(
+        (f"{results['n_killed']:,} workers killed in {results['n_runs']:,} runs", *ends.values()),
+        rows,
+    )

@@ -1,4 +1,6 @@
-"""The tables of `benchmarks/labels.py`: labels as a share of the rows drawn, and how often a promise was broken."""
+"""The tables of `benchmarks/labels.py`: labels as a share of the rows drawn, and how often a
+promise was broken.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,15 @@ def by_set(results: Results) -> list[str]:
     for name in dict.fromkeys(one["set"] for one in records):
         own = [one for one in records if one["set"] == name]
         cells = [[one for one in own if one["n"] == n] for n in sizes]
-        rows.append((name, *(number(mean_share(cell), 2) if cell else "" for cell in cells), _mean(own)))
+        rows.append(
+            (name, *(number(mean_share(cell), 2) if cell else "" for cell in cells), _mean(own))
+        )
     rows.append(
-        ("all", *(number(mean_share([one for one in records if one["n"] == n]), 2) for n in sizes), _mean(records))
+        (
+            "all",
+            *(number(mean_share([one for one in records if one["n"] == n]), 2) for n in sizes),
+            _mean(records),
+        )
     )
     return table(("set", *(f"N = {n:,}" for n in sizes), "mean"), rows)
 
@@ -42,17 +50,29 @@ def by_coverage(results: Results) -> list[str]:
     rows = []
     for k, name in enumerate(names):
         replays = sum(one["in_band"][k] for one in results["records"])
-        rows.append((name, f"{replays:,}", number(sum(one["band"][k] for one in results["records"]) / replays, 2)))
+        rows.append(
+            (
+                name,
+                f"{replays:,}",
+                number(sum(one["band"][k] for one in results["records"]) / replays, 2),
+            )
+        )
     return table(("coverage", "replays", "labels / N"), rows)
 
 
 def hostile(results: Results) -> list[str]:
-    """A line for each population that is made to break a promise: how often it was, for each way to ask."""
-    ways = list(dict.fromkeys((one["n"], one["digits"], one["extended"]) for one in results["hostile"]))
+    """A line for each population that is made to break a promise: how often it was, for each way to
+    ask.
+    """
+    ways = list(
+        dict.fromkeys((one["n"], one["digits"], one["extended"]) for one in results["hostile"])
+    )
     rows = []
     for name in dict.fromkeys(one["population"] for one in results["hostile"]):
         own = {
-            (one["n"], one["digits"], one["extended"]): one for one in results["hostile"] if one["population"] == name
+            (one["n"], one["digits"], one["extended"]): one
+            for one in results["hostile"]
+            if one["population"] == name
         }
         rows.append((name, *(number(own[way]["broken"], 3) for way in ways)))
     return table(("population", *map(_words, ways)), rows)

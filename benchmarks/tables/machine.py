@@ -1,4 +1,6 @@
-"""The tables of `benchmarks/speed/threads.py` and `benchmarks/speed/device.py`: more cores, and a GPU."""
+"""The tables of `benchmarks/speed/threads.py` and `benchmarks/speed/device.py`: more cores, and a
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -39,20 +41,35 @@ def threads(results: Results) -> list[str]:
         for job, words in _JOBS.items():
             seconds = results["sizes"][size][job]["seconds"]
             found = [float(seconds[count]) for count in ("1", "4", "16")]
-            rows.append((named, words, *(_three(1e3 * one) for one in found), f"{found[0] / found[2]:.1f}"))
+            rows.append(
+                (named, words, *(_three(1e3 * one) for one in found), f"{found[0] / found[2]:.1f}")
+            )
     return table(("table", "job", "1 thread", "4", "16", "gain at 16"), rows)
 
 
 def device(results: Results) -> list[str]:
     """A line for each job on a GPU, in copies of the table."""
     sizes = results["sizes"]
-    head = ("", *(f"{one['rows']:,} × {one['classes']:,} {one['dtype'].removeprefix('torch.')}" for one in sizes))
+    head = (
+        "",
+        *(
+            f"{one['rows']:,} × {one['classes']:,} {one['dtype'].removeprefix('torch.')}"
+            for one in sizes
+        ),
+    )
     rows = [("one copy", *(f"{_three(one['copy_ms'])} ms" for one in sizes))]
     for job, (words, timed) in _ON_DEVICE.items():
         rows.append((words, *(_copies(one["timings"][job], timed=timed) for one in sizes)))
-    rows.append(("torch LBFGS, the usual recipe", *(f"{one['peer']['copies']:,.0f}" for one in sizes)))
+    rows.append(
+        ("torch LBFGS, the usual recipe", *(f"{one['peer']['copies']:,.0f}" for one in sizes))
+    )
     errors = ((one["temperature_error"], one["peer"]["temperature_error"]) for one in sizes)
-    rows.append(("relative error of T: ours, LBFGS", *(f"{ours:.0e}, {theirs:.2f}" for ours, theirs in errors)))
+    rows.append(
+        (
+            "relative error of T: ours, LBFGS",
+            *(f"{ours:.0e}, {theirs:.2f}" for ours, theirs in errors),
+        )
+    )
     return table(head, rows)
 
 

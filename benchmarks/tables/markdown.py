@@ -13,7 +13,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     >>> table(["set", "ECE"], [["cifar10", ".005"]])
     ['| set | ECE |', '|---|---|', '| cifar10 | .005 |']
     """
-    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        f"| {' | '.join(head)} |",
+        "|" + "---|" * len(head),
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -1,4 +1,6 @@
-"""The monitors' results, which `benchmarks/monitor.py` makes, as tables: false alarms, delays, error bars."""
+"""The monitors' results, which `benchmarks/monitor.py` makes, as tables: false alarms, delays,
+error bars.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,24 @@ _ALARMS = ("promise", "abstention", "score", "calibration")
 
 def false_alarms(found: Results) -> list[str]:
     """How often each alarm was raised over 10^5 rows although nothing was wrong."""
-    lines = ["| source | replays | promise | abstention | score | calibration | any |", "|---|---|---|---|---|---|---|"]
-    sources = [("scores and chances of a known law", found["law"]), ("least favourable", found["worst"])]
+    lines = [
+        "| source | replays | promise | abstention | score | calibration | any |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    sources = [
+        ("scores and chances of a known law", found["law"]),
+        ("least favourable", found["worst"]),
+    ]
     sources += [*found["real"].items(), ("cross-fitted, cv=5", found["cross"])]
     sources += [(f"labels by outcome, {words}", told) for words, told in found["outcome"].items()]
     for name, told in sources:
         raised, kept = told["raised"], told["kept"]
         cells = [f"{raised[alarm]} of {kept}" if alarm in raised else "" for alarm in _ALARMS]
-        whole = f"{told['any']} of {told['kept']}" if all(alarm in told["raised"] for alarm in _ALARMS) else ""
+        whole = (
+            f"{told['any']} of {told['kept']}"
+            if all(alarm in told["raised"] for alarm in _ALARMS)
+            else ""
+        )
         lines.append(f"| {name} | {told['replays']} | {' | '.join(cells)} | {whole} |")
     return lines
 
@@ -43,28 +55,48 @@ def _points(drop: float) -> str:
 
 
 def _delay(row: dict[str, Any]) -> str:
-    median, most = (f"{value:,.0f}" if value is not None else "never" for value in (row["median"], row["q90"]))
+    median, most = (
+        f"{value:,.0f}" if value is not None else "never" for value in (row["median"], row["q90"])
+    )
     return f"{median} / {most}"
 
 
 def estimates(found: Results) -> list[str]:
-    """How often the error bar of an estimate without labels holds the truth, on like rows and on shifted ones."""
+    """How often the error bar of an estimate without labels holds the truth, on like rows and on
+    shifted ones.
+    """
     lines = [
-        "| set | calibration rows | new rows | bar holds | half width | after a shift | estimate too high by |",
+        (
+            "| set | calibration rows | new rows | bar holds | half width | after a shift |"
+            " estimate too high by |"
+        ),
         "|---|---|---|---|---|---|---|",
     ]
     for name, rows in found["estimates"].items():
         for row in rows:
-            holds, shifted = (f"{100 * row[key] / row['replays']:.1f}%" for key in ("inside", "inside_shifted"))
-            half, gap = f"±{100 * row['half_width']:.2f} points", f"{100 * row['gap_shifted']:.1f} points"
-            lines.append(f"| {name} | {row['calibration']:,} | {row['new']:,} | {holds} | {half} | {shifted} | {gap} |")
+            holds, shifted = (
+                f"{100 * row[key] / row['replays']:.1f}%" for key in ("inside", "inside_shifted")
+            )
+            half, gap = (
+                f"±{100 * row['half_width']:.2f} points",
+                f"{100 * row['gap_shifted']:.1f} points",
+            )
+            lines.append(
+                f"| {name} | {row['calibration']:,} | {row['new']:,} | {holds} | {half} | {shifted}"
+                f" | {gap} |"
+            )
     return lines
 
 
 def units(found: Results) -> list[str]:
-    """Units of dependent rows: what is refuted and what alarms, without a change, at the limit and after a drop."""
+    """Units of dependent rows: what is refuted and what alarms, without a change, at the limit and
+    after a drop.
+    """
     lines = [
-        "| promise about | units | gates | source | refuted | refuted, as rows | promise alarm | any alarm |",
+        (
+            "| promise about | units | gates | source | refuted | refuted, as rows | promise alarm"
+            " | any alarm |"
+        ),
         "|---|---|---|---|---|---|---|---|",
     ]
     words = {

@@ -31,7 +31,10 @@ def accuracy(results: Results) -> list[str]:
     for n in sorted({one["n"] for one in records}):
         cells = []
         for beta in betas:
-            own = [[r["coverage"] for r in records if (r["n"], r["beta"], r["rule"]) == (n, beta, k)] for k in rules]
+            own = [
+                [r["coverage"] for r in records if (r["n"], r["beta"], r["rule"]) == (n, beta, k)]
+                for k in rules
+            ]
             cells.append(" / ".join(number(float(np.mean(values)), 3) for values in own))
         rows.append((f"{n:,}", *cells))
     return table(("n", *(f"β = {number(beta, 2)}" for beta in betas)), rows)
@@ -57,7 +60,11 @@ def cheapest(results: Results) -> list[str]:
     for n in sorted({one["n"] for one in results["cheapest"]}):
         cells = []
         for rule in ("all rows", "a third chooses"):
-            own = [r["cost, bound, broken"] for r in results["cheapest"] if (r["n"], r["rule"]) == (n, rule)]
+            own = [
+                r["cost, bound, broken"]
+                for r in results["cheapest"]
+                if (r["n"], r["rule"]) == (n, rule)
+            ]
             cells.append(", ".join(f"{np.mean([r[k] for r in own]):.2f}" for k in (0, 1)))
         rows.append((f"{n:,}", *cells))
     return table(("n", "all rows: cost, bound", "a third chooses the threshold"), rows)
@@ -72,14 +79,26 @@ def per_class(results: Results) -> list[str]:
             first = f"{words}, {beta}"
             for row in sorted(own, key=lambda row: list(_PER_CLASS).index(row["rule"])):
                 cells = (row["coverage"], row["some_class_broken"], row["share_of_classes_broken"])
-                rows.append((first, _PER_CLASS[row["rule"]], *(number(value, 3) for value in cells)))
+                rows.append(
+                    (first, _PER_CLASS[row["rule"]], *(number(value, 3) for value in cells))
+                )
                 first = ""
-            rows.append(("", "per-class oracle", number(own[0]["oracle_coverage"], 3), number(0.0, 3), number(0.0, 3)))
+            rows.append(
+                (
+                    "",
+                    "per-class oracle",
+                    number(own[0]["oracle_coverage"], 3),
+                    number(0.0, 3),
+                    number(0.0, 3),
+                )
+            )
     return table(("set, β", "rule", "coverage", "some class", "of classes"), rows)
 
 
 def score_choice(results: Results) -> list[str]:
-    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more than .005."""
+    """Coverage against entropy alone: mean, smallest and largest difference, how many lose more
+    than .005.
+    """
     records = results["records"]
     sizes = sorted({one["n"] for one in records})
     rows = []
@@ -88,7 +107,9 @@ def score_choice(results: Results) -> list[str]:
         for n in sizes:
             change = np.array([r[way] - r["entropy"] for r in records if r["n"] == n])
             spread = f"{change.min():+.3f} … {change.max():+.3f}"
-            cells.append(f"{change.mean():+.4f} ({spread}), {int((change < -0.005).sum())} of {len(change)}")
+            cells.append(
+                f"{change.mean():+.4f} ({spread}), {int((change < -0.005).sum())} of {len(change)}"
+            )
         rows.append((way, *cells))
     return table(("", *(f"n = {n:,}" for n in sizes)), rows)
 
@@ -108,7 +129,16 @@ def cascade(results: Results) -> list[str]:
                 number(pair["oracle"], 2),
             )
         )
-    head = ("small, large", "accuracy", "disagree", "labels", "exact", "betting", "absolute", "best possible")
+    head = (
+        "small, large",
+        "accuracy",
+        "disagree",
+        "labels",
+        "exact",
+        "betting",
+        "absolute",
+        "best possible",
+    )
     return table(head, rows)
 
 
@@ -120,28 +150,52 @@ def cascade_people(results: Results) -> list[str]:
         costs = (number(own[key], 2) for key in ("cost", "cheapest"))
         shares = (number(share, 2) for share in own["shares"])
         rows.append((name, number(own["beta"]), *shares, *costs, number(own["broken"], 3)))
-    return table(("small, large", "β", "small", "large", "people", "cost", "cheapest", "broken"), rows)
+    return table(
+        ("small, large", "β", "small", "large", "people", "cost", "cheapest", "broken"), rows
+    )
 
 
 def duel(results: Results) -> list[str]:
-    """The share of rows that go to the large model, labels included, beyond the least possible one."""
+    """The share of rows that go to the large model, labels included, beyond the least possible
+    one.
+    """
     rows, ways = [], ("pool", "source", "BARGAIN")
     for name, own in results["duel"]["sets"].items():
         small, large, epsilon, size = name.split(" / ")
         beyond = (number(own[key] - own["best"], 3) for key in ways)
         broken = (number(own[f"{key} broken"], 3) for key in ways)
         exact = number(own["source size"], 4)
-        rows.append((f"{small}, {large}", epsilon, f"{int(size):,}", number(own["best"], 3), *beyond, *broken, exact))
+        rows.append(
+            (
+                f"{small}, {large}",
+                epsilon,
+                f"{int(size):,}",
+                number(own["best"], 3),
+                *beyond,
+                *broken,
+                exact,
+            )
+        )
     for size in sorted({row[2] for row in rows}, key=len):
         own = [float(row[k]) for row in rows if row[2] == size for k in range(3, 7)]
         means = (number(sum(own[k::4]) * 4 / len(own), 4) for k in range(4))
         rows.append(("mean", "", size, *means, "", "", "", ""))
-    head = ("small, large", "ε", "N", "least possible", *ways, *(f"{name} broken" for name in ways), "exact size")
+    head = (
+        "small, large",
+        "ε",
+        "N",
+        "least possible",
+        *ways,
+        *(f"{name} broken" for name in ways),
+        "exact size",
+    )
     return table(head, rows)
 
 
 def adversaries(results: Results) -> list[str]:
-    """How often each way to certify is broken: the most and the mean of ten populations, and the exact size."""
+    """How often each way to certify is broken: the most and the mean of ten populations, and the
+    exact size.
+    """
     rows = []
     for kind in ("cascades", "losses"):
         for name, broken in results[kind]["broken"].items():
@@ -151,20 +205,30 @@ def adversaries(results: Results) -> list[str]:
 
 
 def risk_control(results: Results) -> list[str]:
-    """Labels of a row, beside the most (or fewest) that keep the promise; how often it is broken."""
+    """Labels of a row, beside the most (or fewest) that keep the promise; how often it is
+    broken.
+    """
     rows = []
     for name, own in results["rows"].items():
         choose = max if own["more is better"] else min
         cells = [number(own["level"], 2), number(own["best"], 3)]
         for who in ("ours", "MAPIE"):
-            labels, way = choose(((seen["labels"], way) for way, seen in own[who].items()), default=(0.0, ""))
-            cells.append(f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}" if way else "-")
+            labels, way = choose(
+                ((seen["labels"], way) for way, seen in own[who].items()), default=(0.0, "")
+            )
+            cells.append(
+                f"{number(labels, 3)} ({way}), {number(own[who][way]['broken'], 2)}" if way else "-"
+            )
         rows.append((name, *cells))
-    return table(("what is promised", "level", "best possible", "here, broken", "MAPIE 1.6, broken"), rows)
+    return table(
+        ("what is promised", "level", "best possible", "here, broken", "MAPIE 1.6, broken"), rows
+    )
 
 
 def stages(results: Results) -> list[str]:
-    """What three and five models cost a row, as a multiple of the cheapest thresholds that keep the promise."""
+    """What three and five models cost a row, as a multiple of the cheapest thresholds that keep the
+    promise.
+    """
     rows = []
     for name, own in results["stages"]["chains"].items():
         ratios = (number(own[key] / own["cheapest"], 2) for key in ("cost", "LTT cost"))
@@ -173,7 +237,9 @@ def stages(results: Results) -> list[str]:
 
 
 def graded(results: Results) -> list[str]:
-    """Accepted rows as a share of the largest part that keeps the limit, and how often it is exceeded."""
+    """Accepted rows as a share of the largest part that keeps the limit, and how often it is
+    exceeded.
+    """
     rules = ("bets", "rounding", "Hoeffding-Bentkus")
     rows = [
         (name, *(f"{number(own[rule], 3)}, {number(own[f'{rule} broken'], 3)}" for rule in rules))
@@ -182,17 +248,37 @@ def graded(results: Results) -> list[str]:
     return table(("losses, n", *rules), rows)
 
 
-_VALUES = ("wrong first", "set aside", "other rows", "ranks, then", "skip", "a tenth aside", "a list of 7")
+_VALUES = (
+    "wrong first",
+    "set aside",
+    "other rows",
+    "ranks, then",
+    "skip",
+    "a tenth aside",
+    "a list of 7",
+)
 _MAPIE = ("MAPIE, Holm", "MAPIE, five starts", "MAPIE, sequence", "MAPIE, values")
-_PEERS = ("SGR", "LTT, sequence", "LTT, Bonferroni", "MAPIE, Holm", "MAPIE, sequence", "MAPIE, best", "BARGAIN's test")
+_PEERS = (
+    "SGR",
+    "LTT, sequence",
+    "LTT, Bonferroni",
+    "MAPIE, Holm",
+    "MAPIE, sequence",
+    "MAPIE, best",
+    "BARGAIN's test",
+)
 _FOR_TIES = (*_VALUES, *_PEERS, "best start")
 
 
 def _with_the_best(own: dict[tuple[Any, ...], Results], by: str) -> dict[tuple[Any, ...], Results]:
     """The same with that of MAPIE's controllers that accepts most, row by row of a table."""
     of_mapie = [key for key in own if key[-1] in _MAPIE]
-    rows = {key[:-1]: [own[other] for other in of_mapie if other[:-1] == key[:-1]] for key in of_mapie}
-    return own | {(*row, "MAPIE, best"): max(found, key=lambda r: float(r[by])) for row, found in rows.items()}
+    rows = {
+        key[:-1]: [own[other] for other in of_mapie if other[:-1] == key[:-1]] for key in of_mapie
+    }
+    return own | {
+        (*row, "MAPIE, best"): max(found, key=lambda r: float(r[by])) for row, found in rows.items()
+    }
 
 
 def ties(results: Results) -> list[str]:
@@ -206,26 +292,37 @@ def ties_peers(results: Results) -> list[str]:
 
 
 def _shares(results: Results, asked: tuple[str, ...]) -> list[str]:
-    """Share of the oracle's coverage by digits, size and target, a column for each rule; the most broken file."""
+    """Share of the oracle's coverage by digits, size and target, a column for each rule; the most
+    broken file.
+    """
     own = {(r["variant"], r["n"], r["beta"], r["rule"]): r for r in results["summary"]}
     own = _with_the_best(own, "share")
     rules = [rule for rule in asked if any(key[3] == rule for key in own)]
     rows = []
     for variant, n, beta in dict.fromkeys(key[:3] for key in own):
         cells = [own.get((variant, n, beta, rule)) for rule in rules]
-        shown = ("-" if r is None else f"{number(r['share'], 3)} ({number(r['most_broken'], 3)})" for r in cells)
+        shown = (
+            "-" if r is None else f"{number(r['share'], 3)} ({number(r['most_broken'], 3)})"
+            for r in cells
+        )
         rows.append((variant, f"{n:,}", number(beta, 2), *shown))
     return table(("confidence", "n", "β", *rules), sorted(rows, key=lambda row: row[0]))
 
 
 def hostile_ties(results: Results) -> list[str]:
-    """Of the populations that are made to break a rule: the share of broken promises, the most of both sizes."""
+    """Of the populations that are made to break a rule: the share of broken promises, the most of
+    both sizes.
+    """
     rules = ("set aside", "other rows", "ranks, then", "never tested")
     own = [r for r in results["records"] if r["rule"] in rules and r["beta"] == 0.9]
     rows = []
     for name, delta in dict.fromkeys((r["population"], r["delta"]) for r in own):
         most = (
-            max(r["broken"] for r in own if (r["population"], r["delta"], r["rule"]) == (name, delta, rule))
+            max(
+                r["broken"]
+                for r in own
+                if (r["population"], r["delta"], r["rule"]) == (name, delta, rule)
+            )
             for rule in rules
         )
         rows.append((name, number(delta, 2), *(number(value, 3) for value in most)))
@@ -233,24 +330,48 @@ def hostile_ties(results: Results) -> list[str]:
 
 
 def joint_band(results: Results) -> list[str]:
-    """AfterLooking's coverage as a share of the oracle's, with two bands and with the accuracy band."""
+    """AfterLooking's coverage as a share of the oracle's, with two bands and with the accuracy
+    band.
+    """
     rows = [
-        (f"{r['n']:,}", number(r["beta"], 2), str(r["sets"]), number(r["before"], 3), number(r["now"], 3))
+        (
+            f"{r['n']:,}",
+            number(r["beta"], 2),
+            str(r["sets"]),
+            number(r["before"], 3),
+            number(r["now"], 3),
+        )
         for r in results["summary"]
     ]
-    return table(("n", "β", "sets", "two bands on distribution functions", "the accuracy band"), rows)
+    return table(
+        ("n", "β", "sets", "two bands on distribution functions", "the accuracy band"), rows
+    )
 
 
 def false_coverage(results: Results) -> list[str]:
-    """Coverage, share of broken classes among those that accept, share of draws with any: means over the files."""
+    """Coverage, share of broken classes among those that accept, share of draws with any: means
+    over the files.
+    """
     own = results["rows"]
     rows = []
     for n, beta, shares in dict.fromkeys((r["n"], r["beta"], r["shares"]) for r in own):
         mine = [r for r in own if (r["n"], r["beta"], r["shares"]) == (n, beta, shares)]
         keys = ("coverage", "broken_of_accepting", "any_broken")
-        means = (number(float(np.mean([r[key] for r in mine])), 3) if key in mine[0] else "-" for key in keys)
-        rows.append((f"{n:,}", number(beta, 2), shares if shares == "best starts" else f"`{shares}`", *means))
-    return table(("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows)
+        means = (
+            number(float(np.mean([r[key] for r in mine])), 3) if key in mine[0] else "-"
+            for key in keys
+        )
+        rows.append(
+            (
+                f"{n:,}",
+                number(beta, 2),
+                shares if shares == "best starts" else f"`{shares}`",
+                *means,
+            )
+        )
+    return table(
+        ("n", "β", "shares", "coverage", "broken among those that accept", "any broken"), rows
+    )
 
 
 def marks(results: Results) -> list[str]:
@@ -262,22 +383,33 @@ def marks(results: Results) -> list[str]:
     cells = list(dict.fromkeys(key[:2] for key in own))
     rows = [(rule, *(number(own[*cell, rule]["coverage"], 3) for cell in cells)) for rule in rules]
     possible = ("possible", *(number(own[*cell, rules[0]]["oracle"], 2) for cell in cells))
-    return table(("rule", *(f"n = {n:,}, β = {number(beta, 2)}" for n, beta in cells)), [*rows, possible])
+    return table(
+        ("rule", *(f"n = {n:,}, β = {number(beta, 2)}" for n, beta in cells)), [*rows, possible]
+    )
 
 
 def promises_on_marks(results: Results) -> list[str]:
-    """What a gate of five marks accepts under each promise, at each size, beside what is possible."""
+    """What a gate of five marks accepts under each promise, at each size, beside what is
+    possible.
+    """
     own = results.get("promises", [])
     sizes = sorted({r["n"] for r in own})
     rows = []
     for called, possible in dict.fromkeys((r["promise"], r["possible"]) for r in own):
-        cells = (number(r["coverage"], 3) for n in sizes for r in own if (r["promise"], r["n"]) == (called, n))
+        cells = (
+            number(r["coverage"], 3)
+            for n in sizes
+            for r in own
+            if (r["promise"], r["n"]) == (called, n)
+        )
         rows.append((f"`{called}`", *cells, number(possible, 2)))
     return table(("promise", *(f"n = {n:,}" for n in sizes), "possible"), rows)
 
 
 def ties_labels(results: Results) -> list[str]:
-    """Scores that tie, labelled in sequence: coverage beside that of a fit, and broken promises, by the pool."""
+    """Scores that tie, labelled in sequence: coverage beside that of a fit, and broken promises, by
+    the pool.
+    """
     own = {(r["population"], r["n"], r["beta"], r["pool"] // r["n"]): r for r in results["records"]}
     rows = []
     for name, n, beta in dict.fromkeys(key[:3] for key in own):

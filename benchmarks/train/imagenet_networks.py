@@ -1,8 +1,9 @@
-"""DenseNet-161 and ResNet-152 for 224 × 224 images, with torchvision's parameter names: its weight files load.
+"""DenseNet-161 and ResNet-152 for 224 × 224 images, with torchvision's parameter names: its weight
+files load.
 
-Huang et al., "Densely connected convolutional networks", CVPR 2017; He et al., "Deep residual learning for image
-recognition", CVPR 2016, with the stride in the 3 × 3 convolution as torchvision has it. Written anew, so that no
-torchvision of the right build is needed to use its weights.
+Huang et al., "Densely connected convolutional networks", CVPR 2017; He et al., "Deep residual
+learning for image recognition", CVPR 2016, with the stride in the 3 × 3 convolution as torchvision
+has it. Written anew, so that no torchvision of the right build is needed to use its weights.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from torch.nn import functional
 class _DenseLayer(nn.Module):
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = nn.BatchNorm2d(inputs), nn.Conv2d(inputs, 4 * growth, 1, bias=False)
-        self.norm2, self.conv2 = nn.BatchNorm2d(4 * growth), nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
+        self.norm1, self.conv1 = (
+            nn.BatchNorm2d(inputs),
+            nn.Conv2d(inputs, 4 * growth, 1, bias=False),
+        )
+        self.norm2, self.conv2 = (
+            nn.BatchNorm2d(4 * growth),
+            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """What is known so far, and what this layer adds to it."""
@@ -29,18 +36,28 @@ class _DenseLayer(nn.Module):
 
 def _transition(inputs: int) -> nn.Sequential:
     halves = nn.Conv2d(inputs, inputs // 2, 1, bias=False)
-    parts = {"norm": nn.BatchNorm2d(inputs), "relu": nn.ReLU(), "conv": halves, "pool": nn.AvgPool2d(2, 2)}
+    parts = {
+        "norm": nn.BatchNorm2d(inputs),
+        "relu": nn.ReLU(),
+        "conv": halves,
+        "pool": nn.AvgPool2d(2, 2),
+    }
     return nn.Sequential(OrderedDict(parts))
 
 
 class DenseNet(nn.Module):
     """Blocks in which every layer sees all layers before it, halved in between.
 
-    `blocks` are the layers of each block, `growth` what a layer adds, `first` the channels of the first convolution.
+    `blocks` are the layers of each block, `growth` what a layer adds, `first` the channels of the
+    first convolution.
     """
 
     def __init__(
-        self, n_classes: int = 1000, blocks: tuple[int, ...] = (6, 12, 36, 24), growth: int = 48, first: int = 96
+        self,
+        n_classes: int = 1000,
+        blocks: tuple[int, ...] = (6, 12, 36, 24),
+        growth: int = 48,
+        first: int = 96,
     ) -> None:
         super().__init__()
         parts: dict[str, nn.Module] = {
@@ -49,7 +66,10 @@ class DenseNet(nn.Module):
         }  # fmt: skip
         channels = first
         for number, layers in enumerate(blocks, start=1):
-            inside = {f"denselayer{k + 1}": _DenseLayer(channels + k * growth, growth) for k in range(layers)}
+            inside = {
+                f"denselayer{k + 1}": _DenseLayer(channels + k * growth, growth)
+                for k in range(layers)
+            }
             parts[f"denseblock{number}"] = nn.Sequential(OrderedDict(inside))
             channels += layers * growth
             if number < len(blocks):
@@ -70,11 +90,16 @@ class _Bottleneck(nn.Module):
         super().__init__()
         outputs = 4 * width
         self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = (
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
         self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
         self.downsample = None
         if stride != 1 or inputs != outputs:
-            self.downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """relu(shortcut + residual)."""
@@ -84,16 +109,22 @@ class _Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Bottleneck blocks in four stages, each of half the size and twice the width of the one before."""
+    """Bottleneck blocks in four stages, each of half the size and twice the width of the one
+    before.
+    """
 
-    def __init__(self, n_classes: int = 1000, blocks: tuple[int, ...] = (3, 8, 36, 3), width: int = 64) -> None:
+    def __init__(
+        self, n_classes: int = 1000, blocks: tuple[int, ...] = (3, 8, 36, 3), width: int = 64
+    ) -> None:
         super().__init__()
         self.conv1, self.bn1 = nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width)
         channels = width
         for stage, count in enumerate(blocks):
             made = []
             for block in range(count):
-                made.append(_Bottleneck(channels, width * 2**stage, 2 if stage and not block else 1))
+                made.append(
+                    _Bottleneck(channels, width * 2**stage, 2 if stage and not block else 1)
+                )
                 channels = 4 * width * 2**stage
             self.add_module(f"layer{stage + 1}", nn.Sequential(*made))
         self.n_stages = len(blocks)

@@ -1,4 +1,6 @@
-"""The paper's networks for 32 × 32 images: DenseNet-40, ResNet-110 with and without stochastic depth, WideResNet-32."""
+"""The paper's networks for 32 × 32 images: DenseNet-40, ResNet-110 with and without stochastic
+depth, WideResNet-32.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ def _convolution(inputs: int, outputs: int, stride: int = 1, size: int = 3) -> n
 class BasicBlock(nn.Module):
     """Two convolutions beside a shortcut without parameters (He et al. 2016, option A).
 
-    With `survival` below one the two convolutions are left out of a whole mini-batch with that probability while
-    training, and weighed by it afterwards (Huang et al. 2016, stochastic depth).
+    With `survival` below one the two convolutions are left out of a whole mini-batch with that
+    probability while training, and weighed by it afterwards (Huang et al. 2016, stochastic depth).
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, survival: float = 1.0) -> None:
@@ -30,7 +32,9 @@ class BasicBlock(nn.Module):
         """relu(shortcut + residual)."""
         shortcut = x[:, :, :: self.stride, :: self.stride] if self.stride > 1 else x
         if self.more:
-            shortcut = functional.pad(shortcut, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2))
+            shortcut = functional.pad(
+                shortcut, (0, 0, 0, 0, self.more // 2, self.more - self.more // 2)
+            )
         if self.training and self.survival < 1.0 and torch.rand(()).item() >= self.survival:
             return torch.relu(shortcut)
         residual = torch.relu(self.first_norm(self.first(x)))
@@ -41,7 +45,8 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """6n + 2 layers in three stages of 16, 32 and 64 channels; n = 18 gives ResNet-110 (He et al. 2016).
+    """6n + 2 layers in three stages of 16, 32 and 64 channels; n = 18 gives ResNet-110 (He et al.
+    2016).
 
     `last_survival` below one is stochastic depth with linear decay from 1 to it.
     """
@@ -70,7 +75,11 @@ class WideBlock(nn.Module):
         super().__init__()
         self.first_norm, self.first = nn.BatchNorm2d(inputs), _convolution(inputs, outputs, stride)
         self.second_norm, self.second = nn.BatchNorm2d(outputs), _convolution(outputs, outputs)
-        self.shortcut = _convolution(inputs, outputs, stride, size=1) if inputs != outputs or stride > 1 else None
+        self.shortcut = (
+            _convolution(inputs, outputs, stride, size=1)
+            if inputs != outputs or stride > 1
+            else None
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Shortcut + residual."""
@@ -116,7 +125,10 @@ class Transition(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm, self.convolution = nn.BatchNorm2d(channels), _convolution(channels, channels, size=1)
+        self.norm, self.convolution = (
+            nn.BatchNorm2d(channels),
+            _convolution(channels, channels, size=1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Half the size, as many channels."""
@@ -124,7 +136,9 @@ class Transition(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Three dense blocks; 12 layers each and a growth of 12 give DenseNet-40, without bottleneck or compression."""
+    """Three dense blocks; 12 layers each and a growth of 12 give DenseNet-40, without bottleneck or
+    compression.
+    """
 
     def __init__(self, n_classes: int, layers: int = 12, growth: int = 12) -> None:
         super().__init__()
@@ -154,7 +168,9 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def made(name: str, n_classes: int) -> nn.Module:
-    """The network with the customary start: He's normal for convolutions, ones and zeros for norms."""
+    """The network with the customary start: He's normal for convolutions, ones and zeros for
+    norms.
+    """
     network = NETWORKS[name](n_classes)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,13 +1,16 @@
-"""Train one network by the recipe of the Meta-Cal paper and write the logits of 15,000 images that it never saw.
+"""Train one network by the recipe of the Meta-Cal paper and write the logits of 15,000 images that
+it never saw.
 
     python -m benchmarks.train.train resnet110 cifar-10-python.tar.gz -o logits --seed 2101
 
-SGD with momentum 0.9, batches of 128, 200 epochs, weight decay 1e-4, learning rate 0.1, then 0.01 from epoch 80 and
-0.001 from epoch 150, random flips and crops (padding 4), cross-entropy. 45,000 training images; 5,000 are held out and,
-with the 10,000 test images, give the rows. `cifar_images.py` says where the images are found.
+SGD with momentum 0.9, batches of 128, 200 epochs, weight decay 1e-4, learning rate 0.1, then 0.01
+from epoch 80 and 0.001 from epoch 150, random flips and crops (padding 4), cross-entropy. 45,000
+training images; 5,000 are held out and, with the 10,000 test images, give the rows.
+`cifar_images.py` says where the images are found.
 
-Written are NAME.npz (`logits`, `labels`, `is_test`, `source`: what `python -m benchmarks paper --data` reads) and
-NAME.json, its card: recipe, seed, how the images were checked, accuracy, NLL, ECE and best temperature.
+Written are NAME.npz (`logits`, `labels`, `is_test`, `source`: what `python -m benchmarks paper
+--data` reads) and NAME.json, its card: recipe, seed, how the images were checked, accuracy, NLL,
+ECE and best temperature.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class Recipe:
 
 
 def batches(n_images: int, recipe: Recipe, generator: torch.Generator) -> Iterator[Tensor]:
-    """Numbers of images, 128 at a time, every image once per epoch in a new order; batches run on over epochs."""
+    """Numbers of images, 128 at a time, every image once per epoch in a new order; batches run on
+    over epochs.
+    """
     waiting = torch.empty(0, dtype=torch.int64)
     for _ in range(recipe.steps(n_images)):
         while len(waiting) < recipe.batch:
@@ -71,7 +76,9 @@ def batches(n_images: int, recipe: Recipe, generator: torch.Generator) -> Iterat
 
 
 def augmented(images: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Each image flipped or not and cropped anywhere from its padded self, all at once on the device."""
+    """Each image flipped or not and cropped anywhere from its padded self, all at once on the
+    device.
+    """
     n, size = len(images), images.shape[-1]
     padded = functional.pad(images, (padding,) * 4)
     corner = torch.randint(0, 2 * padding + 1, (2, n), generator=generator).to(images.device)
@@ -80,23 +87,37 @@ def augmented(images: Tensor, padding: int, generator: torch.Generator) -> Tenso
     rows = corner[0, :, None] + span
     columns = corner[1, :, None] + torch.where(flip[:, None], span.flip(0), span)
     which = torch.arange(n, device=images.device)
-    return padded[which[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded[which[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(
+        0, 3, 1, 2
+    )
 
 
-def train(network: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe, device: torch.device) -> None:
+def train(
+    network: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe, device: torch.device
+) -> None:
     """Run the recipe; `images` are normalised floats on the device."""
     generator = torch.Generator().manual_seed(recipe.seed)
     torch.manual_seed(recipe.seed + 1)  # stochastic depth draws from the global one
     optimiser = torch.optim.SGD(
-        network.parameters(), lr=recipe.rates[0], momentum=recipe.momentum, weight_decay=recipe.weight_decay
+        network.parameters(),
+        lr=recipe.rates[0],
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
     )
     network.train()
-    bar = tqdm(batches(len(images), recipe, generator), total=recipe.steps(len(images)), disable=None, unit="step")
+    bar = tqdm(
+        batches(len(images), recipe, generator),
+        total=recipe.steps(len(images)),
+        disable=None,
+        unit="step",
+    )
     for step, rows in enumerate(bar):
         for group in optimiser.param_groups:
             group["lr"] = recipe.rate(step, len(images))
         rows = rows.to(device)
-        batch = augmented(images[rows], recipe.padding, generator).contiguous(memory_format=torch.channels_last)
+        batch = augmented(images[rows], recipe.padding, generator).contiguous(
+            memory_format=torch.channels_last
+        )
         with torch.autocast(device.type, torch.bfloat16, enabled=recipe.bfloat16):
             loss = functional.cross_entropy(network(batch), labels[rows])
         optimiser.zero_grad(set_to_none=True)
@@ -106,14 +127,18 @@ def train(network: nn.Module, images: Tensor, labels: Tensor, recipe: Recipe, de
             value = loss.item()
             bar.set_postfix_str(f"loss {value:.3f}", refresh=False)
             if not math.isfinite(value):
-                raise SystemExit(f"the loss is {value} at step {step}; try another seed or --float32.")
+                raise SystemExit(
+                    f"the loss is {value} at step {step}; try another seed or --float32."
+                )
 
 
 @torch.inference_mode()
 def logits_of(network: nn.Module, images: Tensor) -> np.ndarray:
     """Logits in float32, without augmentation."""
     network.eval()
-    parts = [network(part.contiguous(memory_format=torch.channels_last)) for part in images.split(500)]
+    parts = [
+        network(part.contiguous(memory_format=torch.channels_last)) for part in images.split(500)
+    ]
     return torch.cat(parts).float().cpu().numpy()
 
 
@@ -138,7 +163,11 @@ def run(name: str, images: Images, recipe: Recipe, device: torch.device) -> dict
     torch.manual_seed(recipe.seed)
     network = made(name, images.n_classes).to(device, memory_format=torch.channels_last)
     train(
-        network, normalised(images.train[used]), torch.from_numpy(images.train_labels[used]).to(device), recipe, device
+        network,
+        normalised(images.train[used]),
+        torch.from_numpy(images.train_labels[used]).to(device),
+        recipe,
+        device,
     )
     logits = [logits_of(network, normalised(part)) for part in (images.train[kept], images.test)]
     return {
@@ -149,7 +178,9 @@ def run(name: str, images: Images, recipe: Recipe, device: torch.device) -> dict
     }
 
 
-def card(name: str, images: Images, recipe: Recipe, arrays: dict[str, Any], device: torch.device) -> dict[str, Any]:
+def card(
+    name: str, images: Images, recipe: Recipe, arrays: dict[str, Any], device: torch.device
+) -> dict[str, Any]:
     """What the logits file is, and what its rows look like."""
     logits, labels, is_test = arrays["logits"], arrays["labels"], arrays["is_test"]
     correct = logits.argmax(axis=1) == labels
@@ -176,18 +207,42 @@ def card(name: str, images: Images, recipe: Recipe, arrays: dict[str, Any], devi
 
 def main() -> None:
     """Read the images, train, write the logits and the card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("network", choices=sorted(NETWORKS))
-    parser.add_argument("images", type=Path, help="cifar-10-python.tar.gz, cifar-100-python.tar.gz or an npz")
-    parser.add_argument("-o", "--output", type=Path, default=Path("logits"), help="folder of the logits and the card")
+    parser.add_argument(
+        "images", type=Path, help="cifar-10-python.tar.gz, cifar-100-python.tar.gz or an npz"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("logits"),
+        help="folder of the logits and the card",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--epochs", type=int, default=200, help="the changes of the rate move along")
-    parser.add_argument("--batch", type=int, default=128, help="images per step; the paper's is 128")
-    parser.add_argument("--held-out", type=int, default=5000, help="training images that are not trained on")
-    parser.add_argument("--float32", action="store_true", help="train in float32 instead of bfloat16")
-    parser.add_argument("--most-steps", type=int, help="stop after so many mini-batches, to try it out")
-    parser.add_argument("--unchecked", action="store_true", help="take images that are not CIFAR's; the card says so")
+    parser.add_argument(
+        "--epochs", type=int, default=200, help="the changes of the rate move along"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=128, help="images per step; the paper's is 128"
+    )
+    parser.add_argument(
+        "--held-out", type=int, default=5000, help="training images that are not trained on"
+    )
+    parser.add_argument(
+        "--float32", action="store_true", help="train in float32 instead of bfloat16"
+    )
+    parser.add_argument(
+        "--most-steps", type=int, help="stop after so many mini-batches, to try it out"
+    )
+    parser.add_argument(
+        "--unchecked",
+        action="store_true",
+        help="take images that are not CIFAR's; the card says so",
+    )
     options = parser.parse_args()
     recipe = replace(
         Recipe(), epochs=options.epochs, changes=tuple(round(0.005 * c * options.epochs) for c in (80, 150)),
@@ -203,7 +258,9 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"{images.name}-{options.network}.npz"
     np.savez_compressed(path, **arrays)
-    told = card(options.network, images, recipe, arrays, device) | {"seconds": round(time.monotonic() - started, 1)}
+    told = card(options.network, images, recipe, arrays, device) | {
+        "seconds": round(time.monotonic() - started, 1)
+    }
     path.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(told, indent=1))
     print(f"Saved to {path} and {path.with_suffix('.json').name}.", file=sys.stderr)

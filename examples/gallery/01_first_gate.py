@@ -2,9 +2,9 @@
 First gate in five minutes
 ==========================
 
-From the logits of a trained classifier to a gate with a written promise: what is accepted is right at least 97% of
-the time. Real logits that ship with metacal play your data; yours only have to be rows that the classifier was not
-trained on.
+From the logits of a trained classifier to a gate with a written promise: what is accepted is right
+at least 97% of the time. Real logits that ship with metacal play your data; yours only have to be
+rows that the classifier was not trained on.
 """
 
 # sphinx_gallery_thumbnail_path = "images/report-headline.png"
@@ -15,8 +15,13 @@ trained on.
 
 import metacal as mc
 
-(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-print(logits.shape, f"accuracy of the classifier {(new_logits.argmax(axis=1) == new_labels).mean():.3f}")
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(
+    5000, random_state=0
+)
+print(
+    logits.shape,
+    f"accuracy of the classifier {(new_logits.argmax(axis=1) == new_labels).mean():.3f}",
+)
 
 # %%
 # **The promise**, fitted. The certificate says what is promised, how surely, from how many rows and under which
@@ -32,11 +37,14 @@ accept = gate.accepts(new_logits)
 right = gate.predict(new_logits) == new_labels
 print(f"{accept.mean():.1%} accepted, {right[accept].mean():.2%} of them right")
 
-# %%
-# ``predict`` says -1 where a person should look; ``predict_proba`` is calibrated on what is accepted.
+# %% ``predict`` says -1 where a person should look; ``predict_proba`` is calibrated on what is
+# accepted.
 
 print(gate.predict(new_logits[:10]))
-print(f"calibration error {mc.metrics.ece(gate.predict_proba(new_logits)[accept], new_labels[accept]):.4f}")
+print(
+    "calibration error"
+    f" {mc.metrics.ece(gate.predict_proba(new_logits)[accept], new_labels[accept]):.4f}"
+)
 
 # %%
 # **What these rows cannot carry** is an error that says what they can carry, and how many rows it would take.

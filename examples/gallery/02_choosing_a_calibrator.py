@@ -2,20 +2,24 @@
 Choosing between calibrators
 ============================
 
-Temperature scaling is hard to beat by much. Whether another method is better on *your* rows is a question for
-cross-validation, and ``mc.compare`` asks it: each calibrator is fitted on some folds and measured on the others.
+Temperature scaling is hard to beat by much. Whether another method is better on *your* rows is a
+question for cross-validation, and ``mc.compare`` asks it: each calibrator is fitted on some folds
+and measured on the others.
 """
 
 # sphinx_gallery_thumbnail_path = "images/plots.png"
 
-# %%
-# The log loss decides: it is a proper score, lowest for the true probabilities. A low calibration error alone is not
-# enough, since a method can have one and know nothing.
+# %% The log loss decides: it is a proper score, lowest for the true probabilities. A low
+# calibration error alone is not enough, since a method can have one and know nothing.
 
 import metacal as mc
 
-(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
-found = mc.compare(logits, labels, ["temperature", "vector", "isotonic", "histogram", "spline"], n_repeats=1)
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(
+    3000, random_state=0
+)
+found = mc.compare(
+    logits, labels, ["temperature", "vector", "isotonic", "histogram", "spline"], n_repeats=1
+)
 print(found)
 
 # %%
@@ -35,7 +39,9 @@ from scipy.special import softmax
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.5), layout="constrained", sharey=True)
 scaled = mc.TemperatureScaling().fit(logits, labels).predict_proba(new_logits)
-for ax, title, proba in zip(axes, ("as it came", "temperature scaling"), (softmax(new_logits, axis=1), scaled)):
+for ax, title, proba in zip(
+    axes, ("as it came", "temperature scaling"), (softmax(new_logits, axis=1), scaled)
+):
     mc.plots.ReliabilityDisplay.from_predictions(new_labels, proba, ax=ax)
     ax.set_title(title)
 plt.show()
@@ -47,4 +53,6 @@ plt.show()
 for calibrator in (mc.TemperatureScaling(), mc.SplineCalibration()):
     gate = mc.MetaCal(mc.MinAccuracy(0.97), calibrator=calibrator).fit(logits, labels)
     accepted = gate.accepts(new_logits).mean()
-    print(f"{type(calibrator).__name__:20} threshold {gate.threshold_:.6f}, {accepted:.1%} accepted")
+    print(
+        f"{type(calibrator).__name__:20} threshold {gate.threshold_:.6f}, {accepted:.1%} accepted"
+    )

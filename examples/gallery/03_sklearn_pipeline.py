@@ -2,14 +2,14 @@
 A scikit-learn pipeline
 =======================
 
-``CalibratedClassifier`` puts calibration and a gate around any classifier. You never touch logits: features go in,
-answers come out, and some of them are "ask a person".
+``CalibratedClassifier`` puts calibration and a gate around any classifier. You never touch logits:
+features go in, answers come out, and some of them are "ask a person".
 """
 
 # sphinx_gallery_thumbnail_path = "images/report-classes.png"
 
-# %%
-# An ordinary pipeline. Part of the rows fit it, the rest certify: ``holdout=0.3`` of what ``fit`` gets.
+# %% An ordinary pipeline. Part of the rows fit it, the rest certify: ``holdout=0.3`` of what
+# ``fit`` gets.
 
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression

@@ -2,8 +2,9 @@
 A transformers model
 ====================
 
-A text classifier of Hugging Face transformers whose pipeline says of each answer whether it is accepted. The model is
-tiny and made on the spot, so that nothing is downloaded; with yours only the first block changes.
+A text classifier of Hugging Face transformers whose pipeline says of each answer whether it is
+accepted. The model is tiny and made on the spot, so that nothing is downloaded; with yours only the
+first block changes.
 """
 
 # sphinx_gallery_thumbnail_path = "images/report-rows.png"
@@ -19,15 +20,23 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedTo
 
 logging.disable_progress_bar()
 names = ["negative", "neutral", "positive"]
-words = [*(f"bad{k}" for k in range(8)), *(f"good{k}" for k in range(8)), *(f"word{k}" for k in range(24))]
-raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate(["[PAD]", "[UNK]", *words])}, unk_token="[UNK]"))
+words = [
+    *(f"bad{k}" for k in range(8)),
+    *(f"good{k}" for k in range(8)),
+    *(f"word{k}" for k in range(24)),
+]
+raw = Tokenizer(
+    models.WordLevel({w: i for i, w in enumerate(["[PAD]", "[UNK]", *words])}, unk_token="[UNK]")
+)
 raw.pre_tokenizer = pre_tokenizers.Whitespace()
 tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")
 
 rng = np.random.default_rng(0)
 texts = [" ".join(rng.choice(words, 6)) for _ in range(4000)]
 mood = np.array([text.count("good") - text.count("bad") for text in texts])
-labels = np.sign(mood + np.rint(rng.normal(scale=0.4, size=len(texts)))).astype(int) + 1  # people disagree
+labels = (
+    np.sign(mood + np.rint(rng.normal(scale=0.4, size=len(texts)))).astype(int) + 1
+)  # people disagree
 
 torch.manual_seed(0)
 model = BertForSequenceClassification(
@@ -81,4 +90,7 @@ accept = np.array([answer["accept"] for answer in answers])
 right = np.array([answer["label"] for answer in answers]) == np.array(names)[labels[3500:]]
 doubtful = int(np.flatnonzero(~accept)[0])
 print("unsure:", texts[3500 + doubtful], answers[doubtful])
-print(f"{accept.mean():.1%} accepted; right: {right.mean():.3f} of all, {right[accept].mean():.3f} of the accepted")
+print(
+    f"{accept.mean():.1%} accepted; right: {right.mean():.3f} of all, {right[accept].mean():.3f} of"
+    " the accepted"
+)

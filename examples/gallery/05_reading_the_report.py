@@ -2,8 +2,9 @@
 Reading the report
 ==================
 
-``metacal report`` and ``mc.write_report`` write one page that opens without a network: the promise, whether it is
-kept, and the numbers behind it. This is how to read it, and how to have its numbers in Python.
+``metacal report`` and ``mc.write_report`` write one page that opens without a network: the promise,
+whether it is kept, and the numbers behind it. This is how to read it, and how to have its numbers
+in Python.
 """
 
 # sphinx_gallery_thumbnail_path = "images/report-reliability.png"
@@ -16,7 +17,9 @@ from pathlib import Path
 
 import metacal as mc
 
-(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(
+    5000, random_state=0
+)
 gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
 page = Path(tempfile.mkdtemp()) / "report.html"
 mc.write_report(gate, new_logits, new_labels, page, title="Gate for release 7", n_resamples=50)

@@ -2,9 +2,9 @@
 A cluster
 =========
 
-A fit on many machines gives the same bits as on one. Blocks of a table that stays in its files travel as descriptions
-(path, place, row numbers), never as rows; whoever works on one reads it. Here Dask's ``LocalCluster`` plays the
-cluster; with a real one only its address changes.
+A fit on many machines gives the same bits as on one. Blocks of a table that stays in its files
+travel as descriptions (path, place, row numbers), never as rows; whoever works on one reads it.
+Here Dask's ``LocalCluster`` plays the cluster; with a real one only its address changes.
 """
 
 # sphinx_gallery_thumbnail_path = "images/selective.png"
@@ -24,7 +24,9 @@ folder = Path(tempfile.mkdtemp())
 for part, rows in enumerate(np.array_split(np.arange(len(data.labels)), 4)):
     np.save(folder / f"logits-{part}.npy", data.logits[rows])
     np.save(folder / f"labels-{part}.npy", data.labels[rows])
-found = mc.read_predictions(str(folder / "logits-*.npy"), labels=str(folder / "labels-*.npy"), stream=True)
+found = mc.read_predictions(
+    str(folder / "logits-*.npy"), labels=str(folder / "labels-*.npy"), stream=True
+)
 
 # %%
 # **The fit** takes a Dask client, or any executor of ``concurrent.futures``. (``__main__`` is asked
@@ -48,5 +50,5 @@ if __name__ == "__main__":
     assert there.gate_ == here.gate_
     print(f"threshold {here.threshold_!r} on both")
 
-# %%
-# On the command line: ``metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json``.
+# %% On the command line: ``metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy
+# 0.97 -o cal.json``.

@@ -1,4 +1,5 @@
-"""Calibrated probabilities and an accept/reject gate with a certificate, for any trained classifier.
+"""Calibrated probabilities and an accept/reject gate with a certificate, for any trained
+classifier.
 
 >>> import metacal as mc
 >>> cal = mc.MetaCal(mc.MinAccuracy(0.97))
@@ -21,8 +22,8 @@ def _registered() -> dict[str, str]:
     return {**methods.homes(), **kinds.homes()}
 
 
-# The public names, for type checkers and for `names_of`; loaded on first use: `import metacal` pulls in nothing heavy.
-# .ci/typed has mypy look up each name of `dir(metacal)`.
+# The public names, for type checkers and for `names_of`; loaded on first use: `import metacal`
+# pulls in nothing heavy. .ci/typed has mypy look up each name of `dir(metacal)`.
 if TYPE_CHECKING:
     from metacal import datasets as datasets
     from metacal import estimators as estimators

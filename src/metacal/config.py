@@ -17,7 +17,8 @@ _FOR_DEVELOPERS = ("test", "engines", "docs")
 
 @dataclass(frozen=True)
 class Config:
-    """The kernel in use, the versions around it and what the environment sets; prints as a short list.
+    """The kernel in use, the versions around it and what the environment sets; prints as a short
+    list.
 
     Attributes
     ----------
@@ -49,9 +50,15 @@ class Config:
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [(name, value) for name, value in vars(self).items() if name not in ("extras", "environment")]
+        lines = [
+            (name, value)
+            for name, value in vars(self).items()
+            if name not in ("extras", "environment")
+        ]
         for extra, packages in self.extras.items():
-            found = ", ".join(f"{name} {version or 'is absent'}" for name, version in packages.items())
+            found = ", ".join(
+                f"{name} {version or 'is absent'}" for name, version in packages.items()
+            )
             lines.append((f"[{extra}]", found))
         lines += list(self.environment.items())
         width = max(len(name) for name, _ in lines)
@@ -90,7 +97,9 @@ def show_config() -> Config:
 
 
 def _extras() -> dict[str, dict[str, str | None]]:
-    """The optional dependencies as the installed package declares them; a bare source tree declares none."""
+    """The optional dependencies as the installed package declares them; a bare source tree declares
+    none.
+    """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:

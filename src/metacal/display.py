@@ -1,7 +1,9 @@
-"""How what is found shows itself: a table in a notebook, a frame for whoever goes on computing with it, plain text.
+"""How what is found shows itself: a table in a notebook, a frame for whoever goes on computing with
+it, plain text.
 
-The HTML sets no colour, so that it is as light or dark as the notebook around it; it has captions and header cells that
-a screen reader announces, no script and no id, and every text in it is escaped.
+The HTML sets no colour, so that it is as light or dark as the notebook around it; it has captions
+and header cells that a screen reader announces, no script and no id, and every text in it is
+escaped.
 """
 
 from __future__ import annotations
@@ -51,9 +53,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
     False
     """
     columns = "".join(
-        f'<th scope="col" style="{_NUMBER if k else _LEFT}">{escape(name)}</th>' for k, name in enumerate(head)
+        f'<th scope="col" style="{_NUMBER if k else _LEFT}">{escape(name)}</th>'
+        for k, name in enumerate(head)
     )
-    said = f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>' if caption else ""
+    said = (
+        f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>'
+        if caption
+        else ""
+    )
     return f"<table>{said}<thead><tr>{columns}</tr></thead>{_body(rows, _NUMBER)}</table>"
 
 
@@ -67,8 +74,11 @@ def _body(rows: Iterable[Sequence[str]], style: str) -> str:
     return f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody>"
 
 
-def aligned(rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None) -> list[str]:
-    """Lines of text with columns of equal width, that of the longest cell, of some of the rows where these are given.
+def aligned(
+    rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None
+) -> list[str]:
+    """Lines of text with columns of equal width, that of the longest cell, of some of the rows
+    where these are given.
 
     Examples
     --------
@@ -76,7 +86,9 @@ def aligned(rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | Non
     ['a   bcd', 'ef  g']
     """
     widths = [max(map(len, column)) for column in zip(*(rows if widest is None else widest))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
+    ]
 
 
 def notes(*texts: str) -> str:
@@ -84,8 +96,13 @@ def notes(*texts: str) -> str:
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
-def frame(records: Sequence[Mapping[str, Any]], index: Sequence[Any] | None = None, names: Sequence[str] = ()) -> Any:
-    """A `pandas.DataFrame` with a row for each record; an index of tuples has a level for each of the names.
+def frame(
+    records: Sequence[Mapping[str, Any]],
+    index: Sequence[Any] | None = None,
+    names: Sequence[str] = (),
+) -> Any:
+    """A `pandas.DataFrame` with a row for each record; an index of tuples has a level for each of
+    the names.
 
     Examples
     --------
@@ -104,14 +121,16 @@ def columns(named: Mapping[str, Any]) -> Any:
 
 
 def outward(low: float, high: float, digits: int = 4) -> str:
-    """An interval in words, its ends rounded outward: what is said never claims more than what was computed.
+    """An interval in words, its ends rounded outward: what is said never claims more than what was
+    computed.
 
     Examples
     --------
     >>> outward(0.91482, 0.99381), outward(0.57, 0.58), outward(0.0, 0.0)
     ('[0.9148, 0.9939]', '[0.5700, 0.5800]', '[0.0000, 0.0000]')
     """
-    return f"[{_down(low, digits):.{digits}f}, {0.0 - _down(-high, digits):.{digits}f}]"  # 0 - x: never -0
+    # 0 - x: never -0.
+    return f"[{_down(low, digits):.{digits}f}, {0.0 - _down(-high, digits):.{digits}f}]"
 
 
 def _down(value: float, digits: int) -> float:
@@ -138,27 +157,31 @@ def cut(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-# ── text that comes from files, made harmless for a terminal ─────────────────────────────────────────────────────────
+# ── text that comes from files, made harmless for a terminal ──────────────────────────────────────
 
-# Names and notes come from whoever made the file. Written as they are, an escape sequence among them could move the
-# cursor, rewrite what stands above, set the title or answer as if typed; a right-to-left mark could turn a line around.
+# Names and notes come from whoever made the file. Written as they are, an escape sequence among
+# them could move the cursor, rewrite what stands above, set the title or answer as if typed; a
+# right-to-left mark could turn a line around.
 
 #: All but printable ASCII, tab and line feed is looked at more closely.
 _ODD = re.compile(r"[^\n\t\x20-\x7e]")
-#: Unicode's controls, format characters (bidirectional marks among them), halves of pairs, separators of lines and
-#: paragraphs, private and unassigned ones. The two joiners that scripts and emoji need stay.
+#: Unicode's controls, format characters (bidirectional marks among them), halves of pairs,
+#: separators of lines and paragraphs, private and unassigned ones. The two joiners that scripts and
+#: emoji need stay.
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
 _JOINERS = "\u200c\u200d"
 
 
 def visible(text: str, *, lines: bool = True) -> str:
-    r"""Return the text with every character that a terminal could obey written out, as Python would.
+    r"""Return the text with every character that a terminal could obey written out, as Python
+    would.
 
     Parameters
     ----------
     text : str
     lines : bool
-        Whether line feeds and tabs stay; False for a name, which should not look like a line of its own.
+        Whether line feeds and tabs stay; False for a name, which should not look like a line of its
+        own.
 
     Examples
     --------
@@ -182,7 +205,8 @@ def _shown(match: re.Match[str]) -> str:
 
 
 def on_a_terminal(stream: object) -> bool:
-    """Whether what is written to this stream is shown as it comes; what stands in for a stream may not know.
+    """Whether what is written to this stream is shown as it comes; what stands in for a stream may
+    not know.
 
     Examples
     --------

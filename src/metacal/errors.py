@@ -37,11 +37,12 @@ class InfeasibleTargetError(MetacalError, ValueError):
     target : float
         What was asked.
     best : float or None
-        The best value that these rows certify at the same confidence; None when they certify nothing.
+        The best value that these rows certify at the same confidence; None when they certify
+        nothing.
     rows_needed : int or None
-        A rough estimate of how many calibration rows would be enough, if new rows look like these. It may be off by a
-        factor of three or more. None if the simulation finds no such number among those it tries: up to 50 times as
-        many, for graded losses up to 32 times.
+        A rough estimate of how many calibration rows would be enough, if new rows look like these.
+        It may be off by a factor of three or more. None if the simulation finds no such number
+        among those it tries: up to 50 times as many, for graded losses up to 32 times.
 
     Examples
     --------
@@ -54,7 +55,12 @@ class InfeasibleTargetError(MetacalError, ValueError):
     """
 
     def __init__(
-        self, message: str, *, target: float = nan, best: float | None = None, rows_needed: int | None = None
+        self,
+        message: str,
+        *,
+        target: float = nan,
+        best: float | None = None,
+        rows_needed: int | None = None,
     ) -> None:
         super().__init__(message)  # pickle brings this argument back, and then the attributes
         self.target, self.best, self.rows_needed = target, best, rows_needed
@@ -77,7 +83,8 @@ class MissingExtraError(MetacalError, ImportError):
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """What is imported within this comes with an extra; MissingExtraError where it is not installed.
+    """What is imported within this comes with an extra; MissingExtraError where it is not
+    installed.
 
     Examples
     --------
@@ -133,8 +140,16 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
     """
     shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
     listed = metavar.split(",") if metavar else "[...]"
-    python = f"{name}={value!r}" if value is not None else f"classes={listed}" if name == "classes" else name
-    return spelled(python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}")
+    python = (
+        f"{name}={value!r}"
+        if value is not None
+        else f"classes={listed}"
+        if name == "classes"
+        else name
+    )
+    return spelled(
+        python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}"
+    )
 
 
 #: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
@@ -144,6 +159,9 @@ _INSIDE = ("metacal", "contextlib")
 def warn_caller(message: str, category: type[MetacalWarning] = MetacalWarning) -> None:
     """Warn whoever called metacal, at their own line: Python shows it once for each such line."""
     frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE:
+    while (
+        frame.f_back is not None
+        and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

@@ -12,10 +12,16 @@ from typing import Any
 
 
 def found(place: str) -> Any:
-    """What stands at "module:name": a module of that package, or what the module has under the name."""
+    """What stands at "module:name": a module of that package, or what the module has under the
+    name.
+    """
     module, _, name = place.partition(":")
     home = import_module(module)
-    if name not in vars(home) and hasattr(home, "__path__") and find_spec(f"{module}.{name}") is not None:
+    if (
+        name not in vars(home)
+        and hasattr(home, "__path__")
+        and find_spec(f"{module}.{name}") is not None
+    ):
         return import_module(f"{module}.{name}")
     return getattr(home, name)
 
@@ -27,7 +33,9 @@ def written_in(package: str) -> dict[str, str]:
         source = spec.loader.get_data(spec.origin).decode()
     except (OSError, UnicodeDecodeError) as error:
         do = "bundle it with its .py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
-        raise ImportError(f"{package} looks its names up in its own source file, which is not here; {do}") from error
+        raise ImportError(
+            f"{package} looks its names up in its own source file, which is not here; {do}"
+        ) from error
     lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
     return {name: f"{module}:{inner}" for module, inner, name in lines}
 
@@ -35,10 +43,11 @@ def written_in(package: str) -> dict[str, str]:
 def names_of(
     package: str, registered: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package whose names live in other modules; `__all__` is all of them.
+    """The `__getattr__` and the `__dir__` of a package whose names live in other modules; `__all__`
+    is all of them.
 
-    The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so are written once;
-    `registered` brings those of a registry, name -> module, asked anew each time.
+    The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so
+    are written once; `registered` brings those of a registry, name -> module, asked anew each time.
     """
     written = cache(partial(written_in, package))
 

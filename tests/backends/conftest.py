@@ -1,4 +1,6 @@
-"""Every place where a row is computed, behind one face: NumPy, C, tensors, Triton, ONNX, the torch module."""
+"""Every place where a row is computed, behind one face: NumPy, C, tensors, Triton, ONNX, the torch
+module.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ try:
 except ImportError:
     _fused = None
 SETS = () if _fused is None else tuple(_fused.instruction_sets())
-#: Triton's interpreter runs the fused kernels of tensors on the CPU, if it is asked for before Triton is imported:
-#: `test_interpreted.py` runs these tests once more in a process of that kind.
+#: Triton's interpreter runs the fused kernels of tensors on the CPU, if it is asked for before
+#: Triton is imported: `test_interpreted.py` runs these tests once more in a process of that kind.
 TRITON = ("triton",) if os.environ.get("TRITON_INTERPRET") == "1" else ()
 
 
@@ -53,7 +55,9 @@ class Tensors(Host):
         super().__init__(kernel)
 
     def score(self, name, table):
-        return self.kernel.of_formula(self.torch.from_numpy(table), NAMED[name].formula_function()).numpy()
+        return self.kernel.of_formula(
+            self.torch.from_numpy(table), NAMED[name].formula_function()
+        ).numpy()
 
     def softmax(self, table, b):
         tensor = self.torch.from_numpy(table)
@@ -93,7 +97,8 @@ class Module:
 class Onnx:
     """Nodes in onnxruntime."""
 
-    #: What an exported file is checked for before it is written: b·x is rounded to the table's precision there.
+    #: What an exported file is checked for before it is written: b·x is rounded to the table's
+    #: precision there.
     tolerance = 1e-5
 
     def __init__(self):
@@ -110,9 +115,13 @@ class Onnx:
         kind = write(graph, dtype)
         make = helper.make_tensor_value_info
         inputs = [make("logits", ELEMENT_TYPES[dtype], ["batch", "classes"])]
-        body = helper.make_graph(graph.nodes, "one", inputs, [make("found", kind, None)], graph.initializers)
+        body = helper.make_graph(
+            graph.nodes, "one", inputs, [make("found", kind, None)], graph.initializers
+        )
         model = helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-        session = self.runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = self.runtime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
         return session.run(["found"], {"logits": table.astype(dtype)})[0]
 
     def score(self, name, table):

@@ -26,7 +26,11 @@ def test_the_fused_kernels_agree_too(kept):
         "-k",
         f"triton and {kept}",
     ]
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "METACAL_KERNEL"))}
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTEST_", "METACAL_KERNEL"))
+    }
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, str(rows)],
         env={**env, "TRITON_INTERPRET": "1"},

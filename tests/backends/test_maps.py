@@ -1,4 +1,6 @@
-"""Every map is its formula: NumPy with its kernels, torch and ONNX against the formula in NumPy without."""
+"""Every map is its formula: NumPy with its kernels, torch and ONNX against the formula in NumPy
+without.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def test_torch(name, n_classes):
     from metacal.export.torch import to_module
 
     map_, table = fitted(name, n_classes), probes(n_classes)
-    module, expected = to_module(Gate.of(Table(map_, np.arange(n_classes)))), by_formula(map_, table)
+    module, expected = (
+        to_module(Gate.of(Table(map_, np.arange(n_classes)))),
+        by_formula(map_, table),
+    )
     for given in (table, np.where(np.isneginf(table), FINITE, table)):
         probs = module(torch.from_numpy(given.astype(np.float64)))[0].numpy()
         np.testing.assert_allclose(probs, expected, rtol=1e-9, atol=1e-13)
@@ -94,8 +99,13 @@ def test_onnx(name, n_classes, dtype, tolerance):
     from metacal.export.onnx import to_onnx
 
     map_, table = fitted(name, n_classes), probes(n_classes)
-    model, expected = to_onnx(Gate.of(Table(map_, np.arange(n_classes))), dtype=dtype), by_formula(map_, table)
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    model, expected = (
+        to_onnx(Gate.of(Table(map_, np.arange(n_classes))), dtype=dtype),
+        by_formula(map_, table),
+    )
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     for given in (table, np.where(np.isneginf(table), FINITE, table)):
         probs = session.run(["probs"], {"logits": given.astype(dtype)})[0]
         np.testing.assert_allclose(probs, expected, rtol=0.0, atol=tolerance)

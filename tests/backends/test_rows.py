@@ -1,4 +1,6 @@
-"""Scores, softmax and predictions are the same in every backend: a score is its formula, in NumPy without kernels."""
+"""Scores, softmax and predictions are the same in every backend: a score is its formula, in NumPy
+without kernels.
+"""
 
 from __future__ import annotations
 

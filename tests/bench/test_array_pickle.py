@@ -1,4 +1,6 @@
-"""Pickles that hold arrays are read; pickles that want anything else are refused, and nothing of theirs is run."""
+"""Pickles that hold arrays are read; pickles that want anything else are refused, and nothing of
+theirs is run.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def test_arrays_come_back(array, protocol):
 
 
 def test_the_layout_of_the_papers_files():
-    parts = tuple((np.random.default_rng(i).normal(size=(4, 3)), np.arange(4)[:, None]) for i in range(2))
+    parts = tuple(
+        (np.random.default_rng(i).normal(size=(4, 3)), np.arange(4)[:, None]) for i in range(2)
+    )
     found = read(pickle.dumps(parts, 2))
     for pair, expected in zip(found, parts):
         for value, array in zip(pair, expected):
@@ -73,11 +77,24 @@ class Calls:
 
 @pytest.mark.parametrize(
     "function",
-    [os.system, eval, exec, print, getattr, np.load, np.frombuffer, pickle.loads, open, copyreg.add_extension],
+    [
+        os.system,
+        eval,
+        exec,
+        print,
+        getattr,
+        np.load,
+        np.frombuffer,
+        pickle.loads,
+        open,
+        copyreg.add_extension,
+    ],
 )
 def test_no_function_is_called(function, tmp_path):
     marker = tmp_path / "touched"
-    with pytest.raises(InputError, match=r"the pickle holds the name .*only NumPy arrays of numbers"):
+    with pytest.raises(
+        InputError, match=r"the pickle holds the name .*only NumPy arrays of numbers"
+    ):
         read(pickle.dumps(Calls(function, f"touch {marker}")))
     assert not marker.exists()
 
@@ -95,7 +112,17 @@ def test_no_function_is_called(function, tmp_path):
         {1}.__class__,
         ValueError("x"),
     ],
-    ids=["objects", "text", "record", "dates", "scalar", "generator", "slice", "class", "exception"],
+    ids=[
+        "objects",
+        "text",
+        "record",
+        "dates",
+        "scalar",
+        "generator",
+        "slice",
+        "class",
+        "exception",
+    ],
 )
 def test_only_arrays_of_numbers(value):
     with pytest.raises(InputError, match="the pickle holds"):
@@ -139,10 +166,18 @@ def state(shape, data, kind=FLOATS):
     ],
 )
 def test_hostile_states(data):
-    before = {name: dict(vars(item)) for name, item in vars(array_pickle).items() if isinstance(item, type)}
+    before = {
+        name: dict(vars(item))
+        for name, item in vars(array_pickle).items()
+        if isinstance(item, type)
+    }
     with pytest.raises(InputError, match="the pickle"):
         array_of(read(data))
-    assert {name: dict(vars(item)) for name, item in vars(array_pickle).items() if isinstance(item, type)} == before
+    assert {
+        name: dict(vars(item))
+        for name, item in vars(array_pickle).items()
+        if isinstance(item, type)
+    } == before
     np.testing.assert_array_equal(array_of(read(pickle.dumps(np.arange(3)))), [0, 1, 2])
 
 

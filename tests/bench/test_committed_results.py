@@ -1,4 +1,6 @@
-"""The committed results of the experiments: what they must show, and that the pages say what they say."""
+"""The committed results of the experiments: what they must show, and that the pages say what they
+say.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def limit(delta, draws):
 
 def test_the_tables_beside_the_results_are_theirs():
     assert (RESULTS / "paper" / "paper.md").read_text(encoding="utf-8") == paper_tables.page(PAPER)
-    assert (RESULTS / "selective" / "selective.md").read_text(encoding="utf-8") == selective_tables.page(SELECTIVE)
-    assert (RESULTS / "quality" / "quality.md").read_text(encoding="utf-8") == quality_tables.page(QUALITY)
+    assert (RESULTS / "selective" / "selective.md").read_text(
+        encoding="utf-8"
+    ) == selective_tables.page(SELECTIVE)
+    assert (RESULTS / "quality" / "quality.md").read_text(encoding="utf-8") == quality_tables.page(
+        QUALITY
+    )
 
 
 def test_all_sets_are_there_whole():
@@ -58,7 +64,9 @@ def test_all_sets_are_there_whole():
 @pytest.mark.parametrize("name", PAPER_FILES)
 @pytest.mark.parametrize("method", ["uncal", "ts", "meta-mis-paper", "meta-acc-paper"])
 def test_the_papers_cells_are_reproduced(name, method):
-    """On a file that the paper used: within three standard errors and .001 of the published value."""
+    """On a file that the paper used: within three standard errors and .001 of the published
+    value.
+    """
     row = SETS[name][method]
     assert row.of_the_paper
     apart = abs(row.columns["ece_published"].mean - row.published_ece)
@@ -95,18 +103,27 @@ def test_no_valid_rule_accepts_more_on_more_than_a_tenth_of_the_sets():
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_results(tmp_path):
-    """Drawn again they have the same size and parts; the bytes may differ with the version of matplotlib."""
+    """Drawn again they have the same size and parts; the bytes may differ with the version of
+    matplotlib.
+    """
     pytest.importorskip("matplotlib")
-    drawn = [*draw_paper(PAPER, tmp_path), *draw_selective(SELECTIVE, tmp_path), *draw_held_out(HELD_OUT, tmp_path)]
+    drawn = [
+        *draw_paper(PAPER, tmp_path),
+        *draw_selective(SELECTIVE, tmp_path),
+        *draw_held_out(HELD_OUT, tmp_path),
+    ]
     for path in drawn:
         committed = ROOT / "docs" / "images" / path.name
         if path.suffix == ".svg":
             assert committed.exists(), f"docs/images lacks {path.name}"
-            head = [text.read_text(encoding="utf-8").partition("viewBox")[2][:40] for text in (path, committed)]
+            head = [
+                text.read_text(encoding="utf-8").partition("viewBox")[2][:40]
+                for text in (path, committed)
+            ]
             assert head[0] == head[1]
 
 
-# ── costs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── costs ─────────────────────────────────────────────────────────────────────────────────────────
 
 COSTS = json.loads((RESULTS / "cost-rule.json").read_text(encoding="utf-8"))
 
@@ -114,7 +131,9 @@ COSTS = json.loads((RESULTS / "cost-rule.json").read_text(encoding="utf-8"))
 def test_betting_certifies_more_than_its_rivals_and_keeps_its_promise():
     for by_rule in COSTS["limits"].values():
         betting, _ = by_rule["betting"]
-        assert all(betting > coverage for name, (coverage, _) in by_rule.items() if name != "betting")
+        assert all(
+            betting > coverage for name, (coverage, _) in by_rule.items() if name != "betting"
+        )
     for record in COSTS["limit records"]:
         _, broken = record["coverage and broken"]["betting"]
         assert broken <= limit(COSTS["delta"], record["draws"])
@@ -140,7 +159,11 @@ def test_the_theory_page_shows_these_numbers():
     for n in (300, 1000, 5000):
         cells = []
         for rule in ("all rows", "a third chooses"):
-            found = [r["cost, bound, broken"] for r in COSTS["cheapest"] if (r["n"], r["rule"]) == (n, rule)]
+            found = [
+                r["cost, bound, broken"]
+                for r in COSTS["cheapest"]
+                if (r["n"], r["rule"]) == (n, rule)
+            ]
             cells.append(", ".join(f"{sum(r[k] for r in found) / len(found):.2f}" for k in (0, 1)))
         assert f"| {n:,} | {' | '.join(cells)} |" in page
 
@@ -148,7 +171,9 @@ def test_the_theory_page_shows_these_numbers():
 CELLS = quality_tables._cells(quality_tables.rows_of(QUALITY))
 
 
-@pytest.mark.parametrize(("n", "cells"), [(500, 5 * N_SETS), (1000, 5 * N_SETS), (5000, 4 * N_SETS)])
+@pytest.mark.parametrize(
+    ("n", "cells"), [(500, 5 * N_SETS), (1000, 5 * N_SETS), (5000, 4 * N_SETS)]
+)
 def test_auto_is_nowhere_worse_than_temperature_and_on_average_better_than_the_best(n, cells):
     """In the mean of two splits; of five cells at 5,000 rows one, the long-tailed, has too few."""
     known = [one for one in quality_tables.standings(quality_tables.rows_of(QUALITY)) if one.n == n]
@@ -168,23 +193,32 @@ def test_what_is_to_be_the_default_base_harms_no_accepted_rows():
     assert max(one["ece_accepted"] for one in found) < 0.04
 
 
-# ── monitors ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── monitors ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_false_alarms_are_as_rare_as_promised():
     shares = {"promise": 0.5, "abstention": 1 / 6, "score": 1 / 6, "calibration": 1 / 6}
     real = list(MONITOR["real"].values())
-    pooled = {name: sum(told[name] for told in real) for name in ("kept", "any", "dropped", "replays")}
+    pooled = {
+        name: sum(told[name] for told in real) for name in ("kept", "any", "dropped", "replays")
+    }
     pooled["raised"] = {name: sum(told["raised"][name] for told in real) for name in shares}
     for told in (MONITOR["law"], MONITOR["worst"], *real, pooled):
         for name in shares.keys() & told["raised"].keys():
-            assert told["raised"][name] <= limit(shares[name] * MONITOR["delta"], told["kept"]) * told["kept"], name
+            assert (
+                told["raised"][name]
+                <= limit(shares[name] * MONITOR["delta"], told["kept"]) * told["kept"]
+            ), name
         assert told["any"] <= limit(MONITOR["delta"], told["kept"]) * told["kept"]
     by_outcome = MONITOR["outcome"]
     for told in (MONITOR["cross"], by_outcome["a horizon"]):
         assert told["any"] <= limit(MONITOR["delta"], told["kept"]) * told["kept"]
-    assert by_outcome["as they come"]["any"] > 0.9 * by_outcome["as they come"]["kept"]  # why there is a horizon
-    certain = [told for name, told in MONITOR["real"].items() if "cifar10_" in name and "5,000" in name]
+    assert (
+        by_outcome["as they come"]["any"] > 0.9 * by_outcome["as they come"]["kept"]
+    )  # why there is a horizon
+    certain = [
+        told for name, told in MONITOR["real"].items() if "cifar10_" in name and "5,000" in name
+    ]
     assert all(told["dropped"] > 0.9 * told["replays"] for told in certain)  # a real drop is seen
     boundary = MONITOR["boundary"]
     assert boundary["this monitor"] <= limit(0.05, boundary["replays"]) * boundary["replays"]
@@ -221,10 +255,14 @@ def test_labels_by_the_walk_are_fewer_and_the_certificate_is_that_of_fit():
     assert len({record["set"] for record in records}) >= 10
     assert all(record["identical"] and record["most"] <= 1.0 for record in records)
     assert labels_tables.mean_share(records) <= 0.75
-    nothing, below, *above = ([sum(one[of][k] for one in records) for of in ("band", "in_band")] for k in range(4))
+    nothing, below, *above = (
+        [sum(one[of][k] for one in records) for of in ("band", "in_band")] for k in range(4)
+    )
     assert below[0] <= 0.55 * below[1]
     certified = [sum(column) for column in zip(below, *above)]
-    assert certified[0] <= 0.75 * certified[1]  # where nothing could be certified labels end early: not counted
+    assert (
+        certified[0] <= 0.75 * certified[1]
+    )  # where nothing could be certified labels end early: not counted
     assert nothing[0] <= 0.55 * nothing[1]
 
 

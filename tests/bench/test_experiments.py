@@ -1,4 +1,6 @@
-"""benchmarks paper and selective: what they compute, that they go on after a kill, and end with the same bytes."""
+"""benchmarks paper and selective: what they compute, that they go on after a kill, and end with the
+same bytes.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,15 @@ from metacal.promises.rules import paper
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_SET = ["--sets", "cifar10-resnet110"]
-SMALL = [*ONE_SET, "--runs", "4", "--draws", "100", "--methods", "uncal,ts,meta-mis-paper,meta-mis,meta-acc"]
+SMALL = [
+    *ONE_SET,
+    "--runs",
+    "4",
+    "--draws",
+    "100",
+    "--methods",
+    "uncal,ts,meta-mis-paper,meta-mis,meta-acc",
+]
 
 
 def run(*args, code=0):
@@ -70,11 +80,19 @@ def small(tmp_path_factory):
 @pytest.fixture(scope="module")
 def small_selective(tmp_path_factory):
     folder = tmp_path_factory.mktemp("selective") / "whole"
-    options = [*ONE_SET, "--draws", 60, "--sizes", "300,1000", "--rules", "certified,sgr,ltt-sequence,plug-in,paper"]
+    options = [
+        *ONE_SET,
+        "--draws",
+        60,
+        "--sizes",
+        "300,1000",
+        "--rules",
+        "certified,sgr,ltt-sequence,plug-in,paper",
+    ]
     return folder, options, run("selective", *options, "-n", 1, "-o", folder)
 
 
-# ── killed and resumed ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── killed and resumed ────────────────────────────────────────────────────────────────────────────
 
 
 def children_of(pid: int) -> list[int]:
@@ -90,12 +108,19 @@ def children_of(pid: int) -> list[int]:
 
 
 def killed_after_two_tasks(folder, deadline):
-    """How many lines a run has left behind that was killed once it had two, and the processes it had."""
+    """How many lines a run has left behind that was killed once it had two, and the processes it
+    had.
+    """
     command = [sys.executable, "-m", "benchmarks", "paper", *SMALL, "-n", "2", "-o", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT
+    )
     journal = folder / "runs" / "cifar10-resnet110.jsonl"
     clock = journal.with_suffix(".seconds.jsonl")
-    while not (clock.exists() and clock.read_bytes().count(b"\n") >= 2) and time.monotonic() < deadline:
+    while (
+        not (clock.exists() and clock.read_bytes().count(b"\n") >= 2)
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     workers = children_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
@@ -108,7 +133,9 @@ def killed_after_two_tasks(folder, deadline):
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small, tmp_path):
     whole, _ = small
     deadline = time.monotonic() + 120
-    for attempt in range(5):  # on a busy machine a run may be over before this process has its turn again
+    for attempt in range(
+        5
+    ):  # on a busy machine a run may be over before this process has its turn again
         folder = tmp_path / f"killed{attempt}"
         there, workers = killed_after_two_tasks(folder, deadline)
         if there < 1 + 4 + 2:
@@ -119,7 +146,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(small, tmp_path):
     assert len(workers) >= 2
     while any(Path(f"/proc/{pid}").exists() for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()], "processes outlive their parent"
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()], (
+        "processes outlive their parent"
+    )
     with open(journal, "ab") as file:
         file.write(b'{"split":')  # as if it had been killed in the middle of a line
     done = run("paper", *SMALL, "-n", 1, "-o", folder)
@@ -145,7 +174,10 @@ def test_other_settings_are_refused_not_mixed(small, tmp_path):
     folder, _ = small
     before = files_of(folder, timed=True)
     done = run("paper", *SMALL, "--seed", 1, "-n", 1, "-o", folder, code=2)
-    assert "a run with other settings (seed 0 there, 1 now); give another folder with -o, or add --fresh" in done.stderr
+    assert (
+        "a run with other settings (seed 0 there, 1 now); give another folder with -o, or add"
+        " --fresh" in done.stderr
+    )
     assert files_of(folder, timed=True) == before
     options = [*ONE_SET, "--draws", 0, "--methods", "uncal", "-n", 1, "-o", tmp_path]
     run("paper", *options, "--runs", 1)
@@ -193,7 +225,7 @@ def test_answers_come_in_order():
         list(in_order(pow, [(2, 1)], n_jobs=0))
 
 
-# ── the paper's experiments ──────────────────────────────────────────────────────────────────────────────────────────
+# ── the paper's experiments ───────────────────────────────────────────────────────────────────────
 
 
 def test_json_tables_and_figures_are_there(small):
@@ -209,7 +241,9 @@ def test_json_tables_and_figures_are_there(small):
     assert (folder / "paper.md").read_text(encoding="utf-8") in done.stdout
     assert "Table 2" in done.stdout
     text = (folder / "paper.json").read_text()
-    assert 'seconds":' not in text.replace('published_seconds":', ""), "times belong in a file of their own"
+    assert 'seconds":' not in text.replace('published_seconds":', ""), (
+        "times belong in a file of their own"
+    )
 
 
 def test_a_row_says_what_was_measured(small):
@@ -227,7 +261,8 @@ def test_a_row_says_what_was_measured(small):
     assert gate.draws == 100
     assert gate.violation <= 0.1 + 3 * math.sqrt(0.09 / 100)
     assert gate.true_coverage < gate.oracle_coverage
-    # Rejected rows are calibrated when ties count in parts, so all that is left is the part of the accepted rows.
+    # Rejected rows are calibrated when ties count in parts, so all that is left is the part of the
+    # accepted rows.
     product = gate.columns["coverage"].mean * gate.columns["ece_accepted"].mean
     assert gate.columns["ece"].mean == pytest.approx(product, rel=0.02)
     assert gate.columns["ece"].mean < gate.columns["ece_published"].mean
@@ -268,10 +303,17 @@ def test_results_of_other_settings_are_not_kept(small, setting):
 
 
 def test_a_gate_is_compared_with_temperature_scaling_on_the_rows_that_it_accepts(small):
-    """The certified gates fit their temperature on all rows, so on the accepted rows both are the same."""
-    rows = paper_tables.by_set(json.loads((small[0] / "paper.json").read_text()))["cifar10-resnet110"]
+    """The certified gates fit their temperature on all rows, so on the accepted rows both are the
+    same.
+    """
+    rows = paper_tables.by_set(json.loads((small[0] / "paper.json").read_text()))[
+        "cifar10-resnet110"
+    ]
     assert rows["meta-acc"].columns["ece_gain"].mean == 0.0
-    assert rows["meta-acc"].columns["ece_refitted"].mean != rows["meta-acc"].columns["ece_accepted"].mean
+    assert (
+        rows["meta-acc"].columns["ece_refitted"].mean
+        != rows["meta-acc"].columns["ece_accepted"].mean
+    )
     assert rows["meta-mis-paper"].columns["ece_gain"].mean != 0.0
     assert "ece_gain" not in rows["ts"].columns
     debiased = rows["ts"].columns["ece_debiased"].mean
@@ -301,7 +343,9 @@ def test_a_split_is_the_papers_protocol():
     correct = logits[test].argmax(axis=1) == labels[test]
     values = entry.computed["methods"]["meta-mis-paper"]
     assert values["coverage"] == pytest.approx(accept.mean())
-    assert values["miscoverage"] == pytest.approx(1 - (accept & correct).sum() / correct.sum(), abs=1e-6)
+    assert values["miscoverage"] == pytest.approx(
+        1 - (accept & correct).sum() / correct.sum(), abs=1e-6
+    )
     assert values["ece"] == pytest.approx(mc.metrics.ece(proba, labels[test]), abs=1e-6)
     assert values["nll"] == pytest.approx(mc.metrics.nll(proba, labels[test]), abs=1e-6)
     assert set(entry.seconds["methods"]["meta-mis-paper"]) == {"fit", "predict"}
@@ -319,7 +363,9 @@ def test_the_printed_tables_are_the_papers():
 
 def test_infeasible_splits_are_counted_not_averaged(tmp_path, monkeypatch):
     found = find()[0][0]
-    asked = replace(found, file=replace(found.file, family=replace(found.file.family, beta=0.99999)))
+    asked = replace(
+        found, file=replace(found.file, family=replace(found.file.family, beta=0.99999))
+    )
     settings = Settings(methods=("meta-acc",), runs=1, draws=50)
     with Journal(tmp_path, found.name, settings.header(asked)) as journal:
         for kind, number in settings.tasks():
@@ -341,7 +387,10 @@ def test_tables_from_results_alone(small, tmp_path, monkeypatch):
     assert (tmp_path / "again" / "paper.md").read_bytes() == (folder / "paper.md").read_bytes()
     assert "there is no paper.json" in run("paper", "--from", tmp_path, code=2).stderr
     (tmp_path / "paper.json").write_text("{}")
-    assert "was not written by python -m benchmarks paper" in run("paper", "--from", tmp_path, code=2).stderr
+    assert (
+        "was not written by python -m benchmarks paper"
+        in run("paper", "--from", tmp_path, code=2).stderr
+    )
 
 
 def test_without_matplotlib_the_tables_still_come(small, tmp_path, monkeypatch):
@@ -380,7 +429,7 @@ def test_wrong_usage(options, code, said, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# ── which files are known ────────────────────────────────────────────────────────────────────────────────────────────
+# ── which files are known ─────────────────────────────────────────────────────────────────────────
 
 
 def test_every_known_file_is_listed_with_its_origin():
@@ -397,7 +446,10 @@ def test_every_known_file_is_listed_with_its_origin():
 
 def test_the_papers_pickles_are_known_by_their_hash(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
-    parts = tuple((rng.normal(size=(n, 10)).astype(np.float32), rng.integers(0, 10, (n, 1))) for n in (4000, 2000))
+    parts = tuple(
+        (rng.normal(size=(n, 10)).astype(np.float32), rng.integers(0, 10, (n, 1)))
+        for n in (4000, 2000)
+    )
     path = tmp_path / "renamed.p"
     path.write_bytes(pickle.dumps(parts, 2))
     (tmp_path / "other.p").write_bytes(pickle.dumps(parts, 3))
@@ -413,7 +465,11 @@ def test_the_papers_pickles_are_known_by_their_hash(tmp_path, monkeypatch):
 
 
 def test_a_public_file_is_known_by_its_rows_not_by_its_name(tmp_path):
-    np.savez(tmp_path / "cifar10_densenet40_paper.npz", logits=np.zeros((6000, 10)), labels=np.zeros(6000, int))
+    np.savez(
+        tmp_path / "cifar10_densenet40_paper.npz",
+        logits=np.zeros((6000, 10)),
+        labels=np.zeros(6000, int),
+    )
     found, unknown = find([tmp_path])
     assert [item.name for item in found] == list(datasets.names())
     assert len(unknown) == 1
@@ -427,7 +483,9 @@ def test_the_first_of_two_files_counts(tmp_path):
     assert {item.name: item.path is None for item in found} == {
         "cifar10-resnet110": True, "cifar100-resnet110": True, "cifar10-wrn32": False
     }  # fmt: skip
-    assert digest_of(*read(choose(found, ["cifar10-wrn32"])[0])) == digest_of(embedded.logits, embedded.labels)
+    assert digest_of(*read(choose(found, ["cifar10-wrn32"])[0])) == digest_of(
+        embedded.logits, embedded.labels
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"no npz"])
@@ -443,7 +501,7 @@ def test_a_table_that_is_too_short(tmp_path):
         read(find([tmp_path])[0][1])
 
 
-# ── the abstention comparison ────────────────────────────────────────────────────────────────────────────────────────
+# ── the abstention comparison ─────────────────────────────────────────────────────────────────────
 
 
 def test_the_comparison_says_who_accepts_most(small_selective):
@@ -451,14 +509,17 @@ def test_the_comparison_says_who_accepts_most(small_selective):
     text = (folder / "selective.md").read_text(encoding="utf-8")
     assert done.stdout == text
     rows = {
-        (row.n, row.rule): row for row in selective_tables.rows_of(json.loads((folder / "selective.json").read_text()))
+        (row.n, row.rule): row
+        for row in selective_tables.rows_of(json.loads((folder / "selective.json").read_text()))
     }
     assert len(rows) == 10
     for n in (300, 1000):
         ours = rows[n, "certified"]
         assert ours.draws == 60
         assert ours.coverage > rows[n, "sgr"].coverage
-        assert rows[n, "sgr"].lead == pytest.approx(ours.coverage - rows[n, "sgr"].coverage, abs=2e-6)
+        assert rows[n, "sgr"].lead == pytest.approx(
+            ours.coverage - rows[n, "sgr"].coverage, abs=2e-6
+        )
         assert rows[n, "plug-in"].violation > 0.3
         assert not rows[n, "plug-in"].valid
     assert (folder / "selective.svg").exists() == figure.can_draw()
@@ -471,15 +532,21 @@ def test_the_oracle_is_the_best_threshold():
     thresholds = [-math.inf, *np.unique(scores)]
     accepts = [scores <= threshold for threshold in thresholds]
     for beta in (0.85, 0.9, 0.95, 1.0):
-        best = max(accept.sum() for accept in accepts if correct[accept].sum() >= beta * accept.sum())
+        best = max(
+            accept.sum() for accept in accepts if correct[accept].sum() >= beta * accept.sum()
+        )
         assert whole.most_accurate(beta) == best
     for alpha in (0.01, 0.1, 0.5):
-        least = min(accept.sum() for accept in accepts if (correct & ~accept).sum() <= alpha * correct.sum())
+        least = min(
+            accept.sum() for accept in accepts if (correct & ~accept).sum() <= alpha * correct.sum()
+        )
         assert whole.least_miscovering(alpha) == least
     for threshold, accept in zip(thresholds, accepts):
         count = whole.accepted(threshold)
         assert count == accept.sum()
-        assert whole.miscoverage(count) == pytest.approx(1 - (accept & correct).sum() / correct.sum())
+        assert whole.miscoverage(count) == pytest.approx(
+            1 - (accept & correct).sum() / correct.sum()
+        )
 
 
 def binomial_level(errors, rows, risk):
@@ -513,12 +580,16 @@ def test_learn_then_test_tests_its_grid():
     correct = rng.random(1000) < 1 - 0.3 * scores
     sample = Sample.of(scores, correct, 1.0)
     grid = np.arange(1, 101) / 100
-    p = np.array([binomial_level((~correct & (scores <= t)).sum(), (scores <= t).sum(), 0.1) for t in grid])
+    p = np.array(
+        [binomial_level((~correct & (scores <= t)).sum(), (scores <= t).sum(), 0.1) for t in grid]
+    )
     passing = grid[p <= 0.1 / 100]
     assert RULES["ltt-bonferroni-even"].choose(sample, 0.9, 0.1) == pytest.approx(passing.max())
     first_failure = int(np.argmax(p > 0.1))
     expected = grid[first_failure - 1] if first_failure else None
-    assert RULES["ltt-sequence-even"].choose(sample, 0.9, 0.1) == (expected and pytest.approx(expected))
+    assert RULES["ltt-sequence-even"].choose(sample, 0.9, 0.1) == (
+        expected and pytest.approx(expected)
+    )
     ranks = np.arange(10, 1001, 10)
     wrong = np.cumsum(~correct[np.argsort(scores)])
     p = binomial_level(wrong[ranks - 1], ranks, 0.1)
@@ -527,7 +598,9 @@ def test_learn_then_test_tests_its_grid():
     possible = ranks >= math.ceil(math.log(0.1) / math.log(0.9))
     walk = ranks[possible][: np.argmax(np.append(p[possible] > 0.1, True))]
     threshold = RULES["ltt-sequence"].choose(sample, 0.9, 0.1)
-    assert (0 if threshold is None else (scores <= threshold).sum()) == (walk[-1] if len(walk) else 0)
+    assert (0 if threshold is None else (scores <= threshold).sum()) == (
+        walk[-1] if len(walk) else 0
+    )
 
 
 def test_plug_in_is_the_largest_that_shows_it():
@@ -537,12 +610,16 @@ def test_plug_in_is_the_largest_that_shows_it():
     assert RULES["plug-in"].choose(Sample.of(scores, np.zeros(10, bool), 10.0), 0.85, 0.1) is None
 
 
-QUICK = [name for name, rule in RULES.items() if rule.valid and rule.available and name != "mapie-split"]
+QUICK = [
+    name for name, rule in RULES.items() if rule.valid and rule.available and name != "mapie-split"
+]
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_valid_rules_rarely_accept_a_worthless_ranking(name):
-    """The least favourable case: every prefix is right just under beta of the time, so accepting anything is wrong."""
+    """The least favourable case: every prefix is right just under beta of the time, so accepting
+    anything is wrong.
+    """
     rng = np.random.default_rng(3)
     draws = 250
     accepted = 0
@@ -566,7 +643,9 @@ def test_mapie_accepts_what_its_controller_accepts():
     def confidences(x):
         return np.column_stack([x / highest, 1 - x / highest])
 
-    controller = BinaryClassificationController(confidences, "precision", 0.95, 0.9).calibrate(scores, correct)
+    controller = BinaryClassificationController(confidences, "precision", 0.95, 0.9).calibrate(
+        scores, correct
+    )
     threshold = RULES["mapie"].choose(Sample.of(scores, correct, highest), 0.95, 0.1)
     np.testing.assert_array_equal(scores <= threshold, controller.predict(scores) == 1)
 
@@ -589,9 +668,13 @@ def test_results_of_two_runs_are_read_as_one(tmp_path):
     for name, rules in (("own", ("certified", "sgr")), ("more", ("certified", "mapie"))):
         (tmp_path / name).mkdir()
         rows = [row for row in committed["rows"] if row["rule"] in rules]
-        (tmp_path / name / RESULTS).write_text(json.dumps({**committed, "rows": rows}), encoding="utf-8")
+        (tmp_path / name / RESULTS).write_text(
+            json.dumps({**committed, "rows": rows}), encoding="utf-8"
+        )
     both = read(tmp_path / "own", tmp_path / "more")
-    assert both["rows"] == [row for row in committed["rows"] if row["rule"] in ("certified", "sgr", "mapie")]
+    assert both["rows"] == [
+        row for row in committed["rows"] if row["rule"] in ("certified", "sgr", "mapie")
+    ]
 
 
 def test_draws_do_not_depend_on_the_rules():
@@ -612,12 +695,22 @@ def test_the_experiment_on_anybodys_file(tmp_path):
     names = np.array(["cat", "dog", "owl"])[labels]
     lines = [",".join(map(repr, row)) + f",{name}" for row, name in zip(logits.tolist(), names)]
     (tmp_path / "mine.csv").write_text("\n".join(["cat,dog,owl,label", *lines]))
-    given = ["paper", "--logits", str(tmp_path / "mine.csv"), "-o", str(tmp_path / "out"), "-n", "1"]
+    given = [
+        "paper",
+        "--logits",
+        str(tmp_path / "mine.csv"),
+        "-o",
+        str(tmp_path / "out"),
+        "-n",
+        "1",
+    ]
     args = [*given, "--runs", "2", "--draws", "0", "--methods", "ts,meta-mis,meta-acc"]
     done = CliRunner().invoke(main, args)
     assert done.exit_code == 0, done.output
     assert "Does Meta-Cal beat temperature scaling on mine?" in done.output
-    assert re.search(r"dilution apart, \d of \d rules have a lower ECE and \d a higher one", done.output)
+    assert re.search(
+        r"dilution apart, \d of \d rules have a lower ECE and \d a higher one", done.output
+    )
     assert "## Against temperature scaling" in done.output
     done = CliRunner().invoke(main, [*given, "--min-accuracy", "0.2"])
     assert done.exit_code == 2

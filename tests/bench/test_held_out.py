@@ -1,4 +1,6 @@
-"""The comparison of rules on held-out sets: its counting, its curves, and what the committed result shows."""
+"""The comparison of rules on held-out sets: its counting, its curves, and what the committed result
+shows.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ from benchmarks.selective.held_out import TOP_FIFTH, risk_coverage_curve, run, r
 from benchmarks.tables.held_out import by_cell, leads
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULT = json.loads((ROOT / "benchmarks" / "results" / "selective-held-out.json").read_text(encoding="utf-8"))
+RESULT = json.loads(
+    (ROOT / "benchmarks" / "results" / "selective-held-out.json").read_text(encoding="utf-8")
+)
 CELLS = by_cell(RESULT)
 RARE = {one["set"] for one in RESULT["sets"] if one["accuracy"] < 0.5}
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with one made set of record linkage: a tenth of the pairs match, and nearly all of the surest do."""
+    """A folder with one made set of record linkage: a tenth of the pairs match, and nearly all of
+    the surest do.
+    """
     rng = np.random.default_rng(0)
     score = rng.random(2000)
     np.savez(tmp_path / "matching_abt_buy.npz", score=score, correct=rng.random(2000) < score**12)
@@ -49,13 +55,20 @@ def test_rows_are_counted_on_the_whole_file(folder, monkeypatch):
     assert all(row["draws"] == 3 for row in result["rows"])
     plug_in = next(row for row in result["rows"] if row["rule"] == "plug-in")
     assert 0.0 < plug_in["coverage"] <= 1.0
-    assert plug_in["lead"] == pytest.approx(result["rows"][0]["coverage"] - plug_in["coverage"], abs=1e-6)
+    assert plug_in["lead"] == pytest.approx(
+        result["rows"][0]["coverage"] - plug_in["coverage"], abs=1e-6
+    )
 
 
 def test_a_draw_that_accepts_nothing_counts_as_coverage_0_and_breaks_nothing():
     whole = Population.of(np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, False]))
     cells = summarise(whole, "made", 0.9, 10, {"certified": [0, 2], "plug-in": [4, 4]})
-    assert (cells[0].coverage, cells[0].violation, cells[0].nothing, cells[0].risk) == (0.25, 0.0, 0.5, 0.0)
+    assert (cells[0].coverage, cells[0].violation, cells[0].nothing, cells[0].risk) == (
+        0.25,
+        0.0,
+        0.5,
+        0.0,
+    )
     assert (cells[1].coverage, cells[1].violation, cells[1].risk) == (1.0, 1.0, 0.5)
     assert cells[1].lead == -0.75
     assert cells[0].oracle == 0.5

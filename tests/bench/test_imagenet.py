@@ -1,4 +1,6 @@
-"""benchmarks/train/imagenet.py: from a folder of images to logits that `benchmarks paper` knows; random weights."""
+"""benchmarks/train/imagenet.py: from a folder of images to logits that `benchmarks paper` knows;
+random weights.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +41,29 @@ def folder(tmp_path):
 
 @pytest.mark.long
 def test_from_the_folder_to_the_logits_and_their_card(folder, tmp_path):
-    command = [sys.executable, "-m", "benchmarks.train.imagenet", "densenet161", folder, "--weights", "random"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.train.imagenet",
+        "densenet161",
+        folder,
+        "--weights",
+        "random",
+    ]
     options = ["-o", tmp_path / "out", "--batch", "4", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*map(str, command + options)], capture_output=True, text=True, env=environment, cwd=ROOT)
+    done = subprocess.run(
+        [*map(str, command + options)], capture_output=True, text=True, env=environment, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     card = json.loads((tmp_path / "out" / "imagenet-densenet161.json").read_text())
     assert json.loads(done.stdout) == card
-    assert (card["weights"], card["weights_sha256"], card["rows"], card["classes"]) == ("random", None, 6, 1000)
+    assert (card["weights"], card["weights_sha256"], card["rows"], card["classes"]) == (
+        "random",
+        None,
+        6,
+        1000,
+    )
     with np.load(tmp_path / "out" / "imagenet-densenet161.npz") as arrays:
         assert arrays["logits"].shape == (6, 1000)
         assert arrays["logits"].dtype == np.float32
@@ -60,8 +77,14 @@ def test_the_logits_are_known_to_the_experiments(tmp_path):
     from benchmarks.paper.printed import ECE, printed
 
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "imagenet-resnet152.npz", logits=rng.normal(size=(30, 4)), labels=np.arange(30) % 4)
-    (found,) = [item for item in logits_files.find([tmp_path])[0] if item.name == "imagenet-resnet152"]
+    np.savez(
+        tmp_path / "imagenet-resnet152.npz",
+        logits=rng.normal(size=(30, 4)),
+        labels=np.arange(30) % 4,
+    )
+    (found,) = [
+        item for item in logits_files.find([tmp_path])[0] if item.name == "imagenet-resnet152"
+    ]
     assert (found.file.family.fit_rows, found.file.family.beta) == (25_000, 0.85)
     assert not found.file.of_the_paper
     assert printed(ECE, found.file.family.title, found.file.network, "ts") == 0.02023
@@ -71,12 +94,17 @@ def test_the_logits_are_known_to_the_experiments(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "parameters", "digest"),
-    [("densenet161", 28_681_000, "82d337d48f910d3a"), ("resnet152", 60_192_808, "685c66205bc823aa")],
+    [
+        ("densenet161", 28_681_000, "82d337d48f910d3a"),
+        ("resnet152", 60_192_808, "685c66205bc823aa"),
+    ],
 )
 def test_networks_are_torchvisions(name, parameters, digest, scripts):
-    """Names, order and shapes of all tensors as in torchvision 0.29.2, from which these numbers were taken.
+    """Names, order and shapes of all tensors as in torchvision 0.29.2, from which these numbers
+    were taken.
 
-    With its tensors in ours the logits of random images were the same to the last bit, DenseNet-161 and ResNet-152.
+    With its tensors in ours the logits of random images were the same to the last bit, DenseNet-161
+    and ResNet-152.
     """
     with torch.device("meta"):
         network = scripts[1].NETWORKS[name]()
@@ -128,17 +156,24 @@ def test_weights_that_run_code_are_refused(scripts, tmp_path):
 
 @pytest.mark.parametrize("size", [(500, 375), (375, 500), (256, 256), (100, 80), (224, 900)])
 def test_an_image_is_scaled_cropped_and_normalised(size, scripts, tmp_path):
-    """As torchvision 0.29.2 does, to the last bit on images of noise of these sizes; here, where the middle stays."""
+    """As torchvision 0.29.2 does, to the last bit on images of noise of these sizes; here, where
+    the middle stays.
+    """
     imagenet, _ = scripts
     width, height = size
     across = np.linspace(0, 255, width)[None, :, None]
     down = np.linspace(0, 255, height)[:, None, None]
-    pixels = np.concatenate([np.broadcast_to(c, (height, width, 1)) for c in (across, down, 0 * down + 51)], axis=2)
+    pixels = np.concatenate(
+        [np.broadcast_to(c, (height, width, 1)) for c in (across, down, 0 * down + 51)], axis=2
+    )
     Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / "image.png")
     found = imagenet.prepared(tmp_path / "image.png").numpy()
     assert found.shape == (3, 224, 224)
     assert found.dtype == np.float32
-    shown = found * np.float32(imagenet.DEVIATION)[:, None, None] + np.float32(imagenet.MEAN)[:, None, None]
+    shown = (
+        found * np.float32(imagenet.DEVIATION)[:, None, None]
+        + np.float32(imagenet.MEAN)[:, None, None]
+    )
     np.testing.assert_allclose(shown[2], 0.2, atol=1e-6)
     for colour, axis, long in ((0, 0, width / min(size)), (1, 1, height / min(size))):
         profile = shown[colour].mean(axis=axis)
@@ -159,7 +194,10 @@ def test_labels_from_a_file_and_what_is_refused(scripts, folder, tmp_path):
     assert (labels.tolist(), n_classes) == ([2, 0, 1, 5, 4, 3], 6)
     (tmp_path / "short.txt").write_text("2 0 1")
     (tmp_path / "words.txt").write_text("cat dog")
-    for wrong, says in (("short.txt", "3 labels for 6 images"), ("words.txt", "one class number per image")):
+    for wrong, says in (
+        ("short.txt", "3 labels for 6 images"),
+        ("words.txt", "one class number per image"),
+    ):
         with pytest.raises(ValueError, match=says):
             imagenet.found_images(flat, tmp_path / wrong)
     with pytest.raises(ValueError, match="no folder per class"):

@@ -1,4 +1,6 @@
-"""README and docs say what was measured: every table and number has a committed result, and every result its code."""
+"""README and docs say what was measured: every table and number has a committed result, and every
+result its code.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_every_measured_digit_has_a_source(page):
 def test_the_pages_say_what_the_results_say():
     known = tables()
     for name, text in TEXTS.items():
-        assert filled(refreshed(text, known)) == text, f"{name}: run python -m benchmarks pages --write"
+        assert filled(refreshed(text, known)) == text, (
+            f"{name}: run python -m benchmarks pages --write"
+        )
     shown = {found[2] for text in TEXTS.values() for found in MARKED.finditer(text)}
     assert shown == {*TABLES, "results"}, "a table that no page shows, or the reverse"
 
@@ -61,7 +65,9 @@ def test_every_result_is_known_and_says_what_it_was_made_with():
         made = stamp_of(entry.path)
         assert made is not None, f"run python -m benchmarks all {entry.name}"
         assert set(made["code"]) <= set(entry.subject)
-        assert all(source_of(name) for name in entry.subject), f"{entry.name}: a module that is not there"
+        assert all(source_of(name) for name in entry.subject), (
+            f"{entry.name}: a module that is not there"
+        )
 
 
 def test_what_is_stale_is_known_to_be():
@@ -80,7 +86,7 @@ def test_cheap_results_come_out_again():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# ── what the machinery notices ───────────────────────────────────────────────────────────────────────────────────────
+# ── what the machinery notices ────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,9 @@ def test_what_is_no_measurement_is_left_alone(text):
 
 
 def test_a_number_follows_its_result():
-    text = "It draws 3<!--=cascade; draws; d--> times, at .5<!--=cascade; pairs/*/oracle; max; .2-->."
+    text = (
+        "It draws 3<!--=cascade; draws; d--> times, at .5<!--=cascade; pairs/*/oracle; max; .2-->."
+    )
     draws = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))["draws"]
     assert filled(text).startswith(f"It draws {draws}<!--=cascade; draws; d--> times, at 1.00<!--")
     with pytest.raises(ValueError, match="12 values; say which"):

@@ -1,4 +1,6 @@
-"""python -m benchmarks quality: what it measures, on what; and what is to be a gate's base map by default."""
+"""python -m benchmarks quality: what it measures, on what; and what is to be a gate's base map by
+default.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_a_run_leaves_rows_and_tables_and_goes_on(tmp_path):
 
 @pytest.mark.slow
 def test_runs_apart_are_compared_row_by_row(tmp_path):
-    """As when the peers live in an environment of their own: the same figures as in one run, but for rounding."""
+    """As when the peers live in an environment of their own: the same figures as in one run, but
+    for rounding.
+    """
     folders = [tmp_path / name for name in ("together", "one", "other")]
     for folder, methods in zip(folders, ("auto,spline", "auto", "spline")):
         run(*SMALL, "--methods", methods, "-o", folder)
@@ -63,17 +67,32 @@ def test_runs_apart_are_compared_row_by_row(tmp_path):
              ((folders[0] / "quality.json").read_text(), joined)]  # fmt: skip
     assert found[0] == found[1]
     spline = found[1]["spline"]
-    assert spline["auto_difference"] == pytest.approx(spline["nll"] - found[1]["auto"]["nll"], abs=2e-6)
+    assert spline["auto_difference"] == pytest.approx(
+        spline["nll"] - found[1]["auto"]["nll"], abs=2e-6
+    )
     assert 0.0 < spline["auto_error"] < 0.01
     assert found[1]["auto"]["auto_difference"] == 0.0
     (alone,) = quality_tables.of_split(json.loads(joined), 0)
-    assert (alone.data, alone.variant, alone.n, alone.above_peers) == ("cifar10-resnet110", "plain", 500, None)
-    assert alone.above_all == pytest.approx(found[1]["auto"]["nll"] - min(m["nll"] for m in found[1].values()), abs=0.1)
+    assert (alone.data, alone.variant, alone.n, alone.above_peers) == (
+        "cifar10-resnet110",
+        "plain",
+        500,
+        None,
+    )
+    assert alone.above_all == pytest.approx(
+        found[1]["auto"]["nll"] - min(m["nll"] for m in found[1].values()), abs=0.1
+    )
     assert quality_tables.of_split(json.loads(joined), 1) == []
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--methods", "temprature"], ["--variants", "fishy"], ["--sizes", "x"], ["--from", "no-such-folder"]]
+    "wrong",
+    [
+        ["--methods", "temprature"],
+        ["--variants", "fishy"],
+        ["--sizes", "x"],
+        ["--from", "no-such-folder"],
+    ],
 )
 def test_what_cannot_be(wrong):
     assert run(*wrong, code=2).output
@@ -92,7 +111,10 @@ def test_losses_are_compared_row_by_row(found):
 def test_the_variants_are_what_they_say():
     data = datasets.load("cifar10-resnet110")
     logits, labels = data.logits[:4000], data.labels[:4000].astype(np.int64)
-    made = {name: variant(logits, labels, np.random.default_rng(0)) for name, variant in VARIANTS.items()}
+    made = {
+        name: variant(logits, labels, np.random.default_rng(0))
+        for name, variant in VARIANTS.items()
+    }
     assert made["plain"][0] is logits
     np.testing.assert_allclose(made["sharpened"][0], 3.0 * logits)
     assert made["floored"][0].min() == pytest.approx(np.log(1e-12))
@@ -119,14 +141,18 @@ def test_what_a_peer_cannot_do_is_said_and_the_others_go_on(found, monkeypatch):
 
     monkeypatch.setitem(PEERS, "betacal", Peer("betacal", "sklearn", fail))
     monkeypatch.setitem(PEERS, "venn-abers", Peer("venn-abers", "sklearn", fail, most_classes=5))
-    answers = run_task(found, Settings(methods=("temperature", "betacal", "venn-abers")), "plain", 500, 0).computed
+    answers = run_task(
+        found, Settings(methods=("temperature", "betacal", "venn-abers")), "plain", 500, 0
+    ).computed
     assert set(answers["methods"]) == {"uncalibrated", "temperature"}
     assert answers["failed"]["betacal"] == "RuntimeError: no such class"
     assert "at most 5 classes" in answers["failed"]["venn-abers"]
 
 
 def test_a_peer_that_is_missing_is_named(monkeypatch):
-    monkeypatch.setitem(PEERS, "netcal beta", Peer("netcal", "no_such_module", PEERS["netcal beta"].fit))
+    monkeypatch.setitem(
+        PEERS, "netcal beta", Peer("netcal", "no_such_module", PEERS["netcal beta"].fit)
+    )
     assert "netcal beta" not in parse_methods("all")
     assert "netcal" in quality_peers.missing_packages()
     with pytest.raises(InputError, match="'netcal beta' is not installed: pip install netcal"):
@@ -138,8 +164,12 @@ def test_two_classes_are_one_question(found):
         return np.full(len(new), outcomes.mean())
 
     logits, codes = np.zeros((4, 2)), np.array([0, 1, 1, 1])
-    np.testing.assert_allclose(quality_peers._one_vs_rest(answers)(logits, codes, np.zeros((1, 2))), [[0.25, 0.75]])
-    three = quality_peers._one_vs_rest(answers)(np.zeros((4, 3)), np.array([0, 1, 1, 2]), np.zeros((1, 3)))
+    np.testing.assert_allclose(
+        quality_peers._one_vs_rest(answers)(logits, codes, np.zeros((1, 2))), [[0.25, 0.75]]
+    )
+    three = quality_peers._one_vs_rest(answers)(
+        np.zeros((4, 3)), np.array([0, 1, 1, 2]), np.zeros((1, 3))
+    )
     np.testing.assert_allclose(three, [[0.25, 0.5, 0.25]])
 
 
@@ -152,11 +182,22 @@ def test_lists_of_methods():
 
 def test_the_tables_count_who_is_lowest():
     def row(method, nll, error=0.01):
-        metrics = {"nll": nll, "nll_difference": nll - 1.0, "nll_error": error, "ece": 0.1, "brier": 0.1}
+        metrics = {
+            "nll": nll,
+            "nll_difference": nll - 1.0,
+            "nll_error": error,
+            "ece": 0.1,
+            "brier": 0.1,
+        }
         metrics |= {"auto_difference": nll - 0.905, "auto_error": error}
         return Row("set", "plain", 100, method, 1, metrics)
 
-    rows = [row("temperature", 1.0), row("auto", 0.905), row("spline", 0.9), row("betacal", 0.902, 0.001)]
+    rows = [
+        row("temperature", 1.0),
+        row("auto", 0.905),
+        row("spline", 0.9),
+        row("betacal", 0.902, 0.001),
+    ]
     assert (
         quality_tables.lowest(quality_tables.standings(rows))[-1]
         == "| 100 | 1 | 0 (.00) | 1 (1.00) | -.0030 | .0050 | -.0950 |"
@@ -179,7 +220,9 @@ def test_the_tables_count_who_is_lowest():
 def test_the_default_base_never_harms_accepted_rows(name, variant):
     """By more than one standard error, in ECE or log loss, against no calibration."""
     found = next(item for item in find(())[0] if item.name == name)
-    methods = run_task(found, Settings(methods=("uncalibrated", "composed")), variant, 1000, 0).computed["methods"]
+    methods = run_task(
+        found, Settings(methods=("uncalibrated", "composed")), variant, 1000, 0
+    ).computed["methods"]
     base = methods["composed"]
     assert base["ece_accepted_difference"] <= base["ece_accepted_error"]
     assert base["nll_accepted_difference"] <= base["nll_accepted_error"]
@@ -187,6 +230,8 @@ def test_the_default_base_never_harms_accepted_rows(name, variant):
 
 def test_the_default_base_is_a_base():
     data = datasets.load("cifar10-resnet110")
-    gate = fit_gate(Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_composed)
+    gate = fit_gate(
+        Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_composed
+    )
     assert gate.source.map.preserves_accuracy
     assert gate.source.calibrator_name == "ComposedCalibration"

@@ -38,7 +38,9 @@ def git(folder, *words):
 
 @pytest.fixture
 def toy(tmp_path):
-    """A repository with one benchmark, committed; a function that rewrites it; the stamp of its result."""
+    """A repository with one benchmark, committed; a function that rewrites it; the stamp of its
+    result.
+    """
     root = tmp_path / "repository"
     (root / "benchmarks").mkdir(parents=True)
     (root / "benchmarks" / "__init__.py").write_text("")
@@ -58,7 +60,9 @@ def test_code_that_computes_something_else_is_refused(toy):
     root, rewrite, stamped = toy
     rewrite("k / 3 + 1e-12")  # below any rounding: every digit counts
     assert "computes something else" in refusal(TOY, "HEAD", stamped, "", 1, root)
-    assert "/values/0: 0.0 is committed, 1e-12 comes out" in refusal(TOY, "HEAD", stamped, "", 1, root)
+    assert "/values/0: 0.0 is committed, 1e-12 comes out" in refusal(
+        TOY, "HEAD", stamped, "", 1, root
+    )
 
 
 def test_code_that_computes_the_same_is_stamped(toy):
@@ -69,7 +73,9 @@ def test_code_that_computes_the_same_is_stamped(toy):
 
 
 def test_a_result_of_another_commit_is_refused(toy):
-    """The commit must be the one that the result was measured with, or the comparison shows nothing about it."""
+    """The commit must be the one that the result was measured with, or the comparison shows nothing
+    about it.
+    """
     root, rewrite, stamped = toy
     rewrite("k / 4")
     git(root, "commit", "-qam", "two")
@@ -99,7 +105,9 @@ def test_a_part_without_its_data_is_refused(tmp_path):
 
 def test_the_command_leaves_the_stamp_of_a_refused_result_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(catalogue, "RESULTS", tmp_path)
-    (tmp_path / "per-class.json").write_text(json.dumps({"made": {"by": "x", "code": {}}, "rows": []}))
+    (tmp_path / "per-class.json").write_text(
+        json.dumps({"made": {"by": "x", "code": {}}, "rows": []})
+    )
     before = (tmp_path / "per-class.json").read_text()
     done = CliRunner().invoke(command.command, ["per-class", "--same-as", "HEAD"])
     assert done.exit_code == 1

@@ -1,4 +1,6 @@
-"""Rules that cannot be run here keep their rows: of the same data and draws alone, beside what ours accepts now."""
+"""Rules that cannot be run here keep their rows: of the same data and draws alone, beside what ours
+accepts now.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,12 @@ def results(headers, rows):
 def test_a_rule_that_was_not_run_is_kept_on_the_same_data_alone(tmp_path):
     other = {**HEADER, "set": "b"}
     before = [row("certified", 0.5), row("sgr", 0.4), row("mapie", 0.3), row("mapie", 0.2, "b")]
-    (tmp_path / "selective.json").write_text(json.dumps(results([HEADER, other], before)), encoding="utf-8")
+    (tmp_path / "selective.json").write_text(
+        json.dumps(results([HEADER, other], before)), encoding="utf-8"
+    )
     now = results(
-        [HEADER, {**other, "digest": "2"}], [row("certified", 0.6), row("sgr", 0.45), row("certified", 0.5, "b")]
+        [HEADER, {**other, "digest": "2"}],
+        [row("certified", 0.6), row("sgr", 0.45), row("certified", 0.5, "b")],
     )
     found = keeping(now, tmp_path)
     assert found["kept"] == ["mapie"]

@@ -32,14 +32,24 @@ def made(size, seed=0):
     return table, fill_table(table, seed)
 
 
-# ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def answered(tmp_path_factory):
     """One real run, as small as it gets: its stdout and the file it wrote."""
     path = tmp_path_factory.mktemp("bench") / "speed.json"
-    options = ["--sizes", "400x10", "--kernels", "numpy", "--peers", "scikit-learn", "--repeats", "1", "--json"]
+    options = [
+        "--sizes",
+        "400x10",
+        "--kernels",
+        "numpy",
+        "--peers",
+        "scikit-learn",
+        "--repeats",
+        "1",
+        "--json",
+    ]
     done = CliRunner().invoke(main, ["speed", *options, "-o", str(path)])
     assert done.exit_code == 0, (done.output, done.exception)
     return done, json.loads(path.read_text(encoding="utf-8"))
@@ -60,7 +70,10 @@ def test_results_say_where_they_come_from(answered):
     assert results["machine"]["versions"]["numpy"] == np.__version__
     assert results["settings"] | {"repeats": 1, "seed": 0, "threads": 1} == results["settings"]
     assert list(results["settings"]["peers"]) == ["scikit-learn"]
-    assert results["sizes"]["400x10"] | {"rows": 400, "classes": 10, "bytes": 16_000} == results["sizes"]["400x10"]
+    assert (
+        results["sizes"]["400x10"] | {"rows": 400, "classes": 10, "bytes": 16_000}
+        == results["sizes"]["400x10"]
+    )
 
 
 #: The peer that is timed: temperature scaling came to scikit-learn with 1.8.
@@ -79,10 +92,15 @@ def test_every_task_and_peer_was_timed(answered):
     for timing in [*timed["tasks"].values(), *timed["peers"].values()]:
         assert len(timing["samples"]) == timing["repeats"] == 1
     assert set(timed["peers"]) == {"scikit-learn: temperature"}
-    assert timed["peers"]["scikit-learn: temperature"]["answer"] == pytest.approx(timed["temperature"], rel=1e-2)
+    assert timed["peers"]["scikit-learn: temperature"]["answer"] == pytest.approx(
+        timed["temperature"], rel=1e-2
+    )
     assert timed["passes"] >= 1
     assert {"size", "load", "fit"} == set(kernel["fit_process"])
-    assert {along: len(ladder["points"]) for along, ladder in kernel["scaling"].items()} == {"rows": 3, "classes": 3}
+    assert {along: len(ladder["points"]) for along, ladder in kernel["scaling"].items()} == {
+        "rows": 3,
+        "classes": 3,
+    }
 
 
 @needs_their_temperature
@@ -137,7 +155,7 @@ def test_bench_alone_shows_what_there_is():
     assert "speed" in done.output
 
 
-# ── the tables ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the tables ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_logits_are_the_same_for_the_same_seed(tmp_path):
@@ -152,7 +170,9 @@ def test_logits_are_the_same_for_the_same_seed(tmp_path):
     assert (np.load(files[1]) == labels).all()
 
 
-@pytest.mark.parametrize(("classes", "dtype"), [(10, "float32"), (100, "float32"), (1000, "float16")])
+@pytest.mark.parametrize(
+    ("classes", "dtype"), [(10, "float32"), (100, "float32"), (1000, "float16")]
+)
 def test_logits_look_like_a_network_s(classes, dtype):
     table, labels = made(Size("", 4000, classes, dtype))
     assert 0.73 < (table.argmax(axis=1) == labels).mean() < 0.80
@@ -160,11 +180,15 @@ def test_logits_look_like_a_network_s(classes, dtype):
 
 
 def test_the_work_sizes():
-    assert parse_sizes("A,e,200x3:float16") == [SIZES["A"], SIZES["E"], Size("200x3:float16", 200, 3, "float16")]
+    assert parse_sizes("A,e,200x3:float16") == [
+        SIZES["A"],
+        SIZES["E"],
+        Size("200x3:float16", 200, 3, "float16"),
+    ]
     assert [SIZES[name].bytes for name in "CDE"] == [100_000_000, 800_000_000, 1_280_000_000]
 
 
-# ── what is measured ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is measured ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_exact_temperature_is_the_fitted_one():
@@ -249,8 +273,20 @@ def test_the_plot(answered, tmp_path):
 
 @pytest.mark.long
 def test_sizes_without_an_ordinary_table_are_measured_too():
-    """No float32 table of ordinary size: nothing for `metacal fit` or the scaling, and all else as ever."""
-    options = ["--sizes", "300x10:float16", "--kernels", "numpy", "--peers", "none", "--repeats", "1", "--json"]
+    """No float32 table of ordinary size: nothing for `metacal fit` or the scaling, and all else as
+    ever.
+    """
+    options = [
+        "--sizes",
+        "300x10:float16",
+        "--kernels",
+        "numpy",
+        "--peers",
+        "none",
+        "--repeats",
+        "1",
+        "--json",
+    ]
     found = CliRunner().invoke(main, ["speed", *options])
     assert found.exit_code == 0, found.stderr
     answer = json.loads(found.stdout)

@@ -1,4 +1,6 @@
-"""benchmarks/train: the recipe, the networks and the images, for a few steps on the processor with made images."""
+"""benchmarks/train: the recipe, the networks and the images, for a few steps on the processor with
+made images.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ def scripts():
 
 
 def made_batch(n, rng, n_classes=10):
-    return {b"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8), b"labels": rng.integers(0, n_classes, n).tolist()}
+    return {
+        b"data": rng.integers(0, 256, (n, 3072), dtype=np.uint8),
+        b"labels": rng.integers(0, n_classes, n).tolist(),
+    }
 
 
 def made_archive(path, batches):
@@ -51,10 +56,33 @@ def archive(tmp_path):
 
 @pytest.mark.long
 def test_a_few_steps_from_the_archive_to_the_logits_and_their_card(archive, tmp_path):
-    command = [sys.executable, "-m", "benchmarks.train.train", "densenet40", str(archive), "-o", str(tmp_path / "out")]
-    options = ["--unchecked", "--most-steps", "2", "--batch", "8", "--held-out", "20", "--device", "cpu", "--float32"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.train.train",
+        "densenet40",
+        str(archive),
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    options = [
+        "--unchecked",
+        "--most-steps",
+        "2",
+        "--batch",
+        "8",
+        "--held-out",
+        "20",
+        "--device",
+        "cpu",
+        "--float32",
+    ]
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=ROOT
+        [*command, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     card = json.loads((tmp_path / "out" / "cifar10-densenet40.json").read_text())
@@ -96,7 +124,9 @@ def test_hostile_archives(tmp_path, scripts):
         "list": [1, 2],
         "none": b"",
     }.items():
-        path = made_archive(tmp_path / f"{name}.tar.gz", {"data_batch_1": content, "test_batch": content})
+        path = made_archive(
+            tmp_path / f"{name}.tar.gz", {"data_batch_1": content, "test_batch": content}
+        )
         with pytest.raises(ValueError, match=r"pickle|images"):
             cifar_images.read_images(path, unchecked=True)
     assert not (tmp_path / "touched").exists()
@@ -130,15 +160,24 @@ def test_colours(scripts):
 
 @pytest.mark.parametrize(
     ("name", "millions", "layers"),
-    [("densenet40", 1.0, 40), ("resnet110", 1.7, 110), ("resnet110sd", 1.7, 110), ("wrn32", 46.2, 32)],
+    [
+        ("densenet40", 1.0, 40),
+        ("resnet110", 1.7, 110),
+        ("resnet110sd", 1.7, 110),
+        ("wrn32", 46.2, 32),
+    ],
 )
 def test_networks_have_the_published_size(name, millions, layers, scripts):
-    """Parameters as in the papers (1.0 M for DenseNet-40, 1.7 M for ResNet-110); depth counted in weight layers."""
+    """Parameters as in the papers (1.0 M for DenseNet-40, 1.7 M for ResNet-110); depth counted in
+    weight layers.
+    """
     _, networks, _ = scripts
     network = networks.made(name, 10)
     assert sum(p.numel() for p in network.parameters()) / 1e6 == pytest.approx(millions, rel=0.04)
     weighted = [m for m in network.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
-    shortcuts = sum(isinstance(m, networks.WideBlock) and m.shortcut is not None for m in network.modules())
+    shortcuts = sum(
+        isinstance(m, networks.WideBlock) and m.shortcut is not None for m in network.modules()
+    )
     assert len(weighted) - shortcuts == layers
 
 
@@ -174,7 +213,11 @@ def test_the_recipe(scripts):
     _, _, train = scripts
     recipe = train.Recipe()
     assert recipe.steps(45_000) == 70_313
-    changes = [step for step in range(1, 70_313) if recipe.rate(step, 45_000) != recipe.rate(step - 1, 45_000)]
+    changes = [
+        step
+        for step in range(1, 70_313)
+        if recipe.rate(step, 45_000) != recipe.rate(step - 1, 45_000)
+    ]
     assert changes == [28_125, 52_735]
     assert [recipe.rate(step, 45_000) for step in (0, 28_125, 70_312)] == [0.1, 0.01, 0.001]
 
@@ -209,7 +252,9 @@ def test_training_learns_and_is_reproducible(scripts):
     cifar_images, networks, train = scripts
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 2, 96)
-    images = (rng.integers(0, 100, (96, 3, 32, 32)) + 120 * labels[:, None, None, None]).astype(np.uint8)
+    images = (rng.integers(0, 100, (96, 3, 32, 32)) + 120 * labels[:, None, None, None]).astype(
+        np.uint8
+    )
     networks.NETWORKS["tiny"] = lambda n_classes: networks.ResNet(n_classes, n=1)
     made = cifar_images.Images("made", 2, images, labels, images[:32], labels[:32], "not checked")
     recipe = train.Recipe(epochs=8, batch=16, held_out=32, bfloat16=False)

@@ -10,7 +10,9 @@ from benchmarks.two_class import OURS, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SIDES = json.loads((ROOT / "benchmarks" / "results" / "two-sided.json").read_text(encoding="utf-8"))
-RESULT = json.loads((ROOT / "benchmarks" / "results" / "two-class.json").read_text(encoding="utf-8"))
+RESULT = json.loads(
+    (ROOT / "benchmarks" / "results" / "two-class.json").read_text(encoding="utf-8")
+)
 
 
 def test_the_page_shows_what_was_measured():
@@ -26,7 +28,11 @@ def test_no_promise_is_broken_more_often_than_said():
 
 
 def test_a_learned_decision_comes_near_the_best_where_scores_are_off():
-    of = {(cell["promise"], cell["rows"]): cell for cell in SIDES["cells"] if cell["population"] == "offset"}
+    of = {
+        (cell["promise"], cell["rows"]): cell
+        for cell in SIDES["cells"]
+        if cell["population"] == "offset"
+    }
     learned, own = of["accuracy, learned decision", 1000], of["accuracy, own decision", 1000]
     assert learned["accepted"] > 0.9 * learned["oracle"] > own["accepted"] + 0.1
 

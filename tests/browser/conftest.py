@@ -1,7 +1,8 @@
 """A real Chromium, and the pages it looks at, each written by `metacal report` itself.
 
-`METACAL_AXE` names axe-core's script (axe.min.js of the npm package axe-core), which is not part of this repository;
-`METACAL_SCREENSHOTS` a folder that keeps the screenshots. Without Chromium or axe the tests that need them skip.
+`METACAL_AXE` names axe-core's script (axe.min.js of the npm package axe-core), which is not part of
+this repository; `METACAL_SCREENSHOTS` a folder that keeps the screenshots. Without Chromium or axe
+the tests that need them skip.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ FLAGS = (
 
 @dataclass(frozen=True)
 class Page:
-    """A written report: where it is, the numbers in it, and the folder with the files it was made from."""
+    """A written report: where it is, the numbers in it, and the folder with the files it was made
+    from.
+    """
 
     path: Path
     folder: Path
@@ -54,7 +57,9 @@ class Page:
 def written(folder: Path, *args: object) -> Page:
     """Call `metacal report`; the bootstrap is short, as no test here looks at its digits."""
     output = folder / "report.html"
-    done = CliRunner().invoke(main, [*map(str, ("report", *args)), "--resamples", "20", "-o", str(output)])
+    done = CliRunner().invoke(
+        main, [*map(str, ("report", *args)), "--resamples", "20", "-o", str(output)]
+    )
     assert done.exit_code == 0, (done.output, done.exception)
     return Page(output, folder)
 
@@ -67,10 +72,16 @@ def write_page():
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
-    """Real logits of ten classes with names and ids: val.npz, test.npz, and a gate fitted on the first."""
+    """Real logits of ten classes with names and ids: val.npz, test.npz, and a gate fitted on the
+    first.
+    """
     folder = tmp_path_factory.mktemp("files")
-    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    names = np.array(["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"])
+    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(
+        5000, random_state=0
+    )
+    names = np.array(
+        ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    )
     np.savez(folder / "val.npz", logits=fit_x, labels=names[fit_y], classes=names)
     ids = np.array([f"img-{k:05d}" for k in range(len(test_y))])
     np.savez(folder / "test.npz", logits=test_x, labels=names[test_y], classes=names, id=ids)
@@ -89,7 +100,9 @@ def write():
 def gated(files, tmp_path_factory):
     """The usual page: a gate, its promise kept, calibrators compared."""
     folder = tmp_path_factory.mktemp("gated")
-    return written(folder, files / "cal.json", files / "test.npz", "--calibrators", "temperature,histogram")
+    return written(
+        folder, files / "cal.json", files / "test.npz", "--calibrators", "temperature,histogram"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +120,16 @@ def scored(tmp_path_factory):
     right = rng.random(6000) > (1.0 - mark) ** 2
     for name, rows in (("judge", slice(0, 3000)), ("new", slice(3000, None))):
         np.savez(folder / f"{name}.npz", mark=mark[rows], ok=right[rows], id=np.arange(3000))
-    fit = ["fit", folder / "judge.npz", "--score-key", "mark", "--min-accuracy", "0.85", "-o", folder / "cal.json"]
+    fit = [
+        "fit",
+        folder / "judge.npz",
+        "--score-key",
+        "mark",
+        "--min-accuracy",
+        "0.85",
+        "-o",
+        folder / "cal.json",
+    ]
     assert CliRunner().invoke(main, [*map(str, fit)]).exit_code == 0
     return written(folder, folder / "cal.json", folder / "new.npz")
 
@@ -142,7 +164,9 @@ def broken(files, tmp_path_factory):
     with np.load(files / "test.npz") as test:
         labels = test["labels"].copy()
         labels[::2] = np.roll(test["classes"], 1)[test["logits"][::2].argmax(axis=1)]
-        np.savez(folder / "shifted.npz", logits=test["logits"], labels=labels, classes=test["classes"])
+        np.savez(
+            folder / "shifted.npz", logits=test["logits"], labels=labels, classes=test["classes"]
+        )
     return written(folder, files / "cal.json", folder / "shifted.npz")
 
 
@@ -152,13 +176,17 @@ def chromium(tmp_path_factory):
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         pytest.skip("Chromium not found: apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium not found: pip install selenium")
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium not found: pip install selenium"
+    )
     options = webdriver.ChromeOptions()
     options.binary_location = program
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=driver)
+    )
     yield driver
     driver.quit()
 
@@ -187,7 +215,9 @@ def axe():
     """The text of axe-core."""
     path = os.environ.get("METACAL_AXE")
     if not path:
-        pytest.skip("axe-core not found: npm install axe-core, then set METACAL_AXE to its axe.min.js")
+        pytest.skip(
+            "axe-core not found: npm install axe-core, then set METACAL_AXE to its axe.min.js"
+        )
     return Path(path).read_text(encoding="utf-8")
 
 

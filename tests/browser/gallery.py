@@ -1,7 +1,7 @@
 """Take the screenshots of the documentation anew: python tests/browser/gallery.py [PICTURE ...].
 
-Needs Chromium, selenium and pillow. The pictures are of the page that `metacal demo` writes, and of the live page over
-a stream that breaks its promise half-way.
+Needs Chromium, selenium and pillow. The pictures are of the page that `metacal demo` writes, and of
+the live page over a stream that breaks its promise half-way.
 """
 
 from __future__ import annotations
@@ -43,15 +43,33 @@ ROWS = 3000
 
 @contextlib.contextmanager
 def live(folder: Path) -> Iterator[str]:
-    """The address of `metacal monitor --serve`; in the second half of its rows every tenth label is wrong."""
-    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    """The address of `metacal monitor --serve`; in the second half of its rows every tenth label is
+    wrong.
+    """
+    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(
+        5000, random_state=0
+    )
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y), folder / "cal.json")
     labels = new_y[:ROWS].copy()
     labels[ROWS // 2 :: 10] = (labels[ROWS // 2 :: 10] + 1) % 10
     rows = ({"logits": row, "label": label} for row, label in zip(new_x.tolist(), labels.tolist()))
-    (folder / "stream.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    call = [sys.executable, "-m", "metacal", "monitor", "cal.json", "stream.jsonl", "--serve", "--port", "0"]
-    served = subprocess.Popen(call, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    (folder / "stream.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
+    call = [
+        sys.executable,
+        "-m",
+        "metacal",
+        "monitor",
+        "cal.json",
+        "stream.jsonl",
+        "--serve",
+        "--port",
+        "0",
+    ]
+    served = subprocess.Popen(
+        call, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     try:
         yield served.stderr.readline().split()[0]
     finally:
@@ -72,7 +90,9 @@ def shoot(folder: Path, names: list[str]) -> None:
     options.binary_location = shutil.which("chromium")
     for flag in (*FLAGS, f"--user-data-dir={folder / 'profile'}"):
         options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    driver = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+    )
     demo = (folder / "demo.html").as_uri()
     with contextlib.ExitStack() as stack:
         stack.callback(driver.quit)
@@ -90,7 +110,9 @@ def shoot(folder: Path, names: list[str]) -> None:
             if part == "#honesty":
                 driver.find_element("css selector", "input[name=before-rows][value=all]").click()
                 driver.execute_script("scrollTo(0, 0)")
-            box = driver.execute_script(f"return document.querySelector('{part}').getBoundingClientRect().toJSON()")
+            box = driver.execute_script(
+                f"return document.querySelector('{part}').getBoundingClientRect().toJSON()"
+            )
             edge = 0 if part == "body" else 12
             clip = {
                 "x": max(0, box["x"] - edge),
@@ -99,9 +121,13 @@ def shoot(folder: Path, names: list[str]) -> None:
                 "height": min(highest, box["height"] + 2 * edge),
                 "scale": 1,
             }
-            shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+            shot = driver.execute_cdp_cmd(
+                "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+            )
             picture = Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
-            picture.quantize(256, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
+            picture.quantize(256, dither=Image.Dither.NONE).save(
+                IMAGES / f"{name}.png", optimize=True
+            )
 
 
 if __name__ == "__main__":

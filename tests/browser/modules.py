@@ -1,19 +1,22 @@
-r"""The page's ES modules joined into one script, strictly: what is not understood is refused, never guessed.
+r"""The page's ES modules joined into one script, strictly: what is not understood is refused, never
+guessed.
 
-A page that must be one file cannot import. Each module is a true ES module all the same, so that editors, browsers and
-`tsc --checkJs` read it as it is; here they are put into one scope, each after those it imports from, without the
-`import` lines, the word `export` and the comments. `metacal.report.html` does so without asking; the tests ask here
-whether its modules are such that it may. One scope means that a name may be declared once only.
+A page that must be one file cannot import. Each module is a true ES module all the same, so that
+editors, browsers and `tsc --checkJs` read it as it is; here they are put into one scope, each after
+those it imports from, without the `import` lines, the word `export` and the comments.
+`metacal.report.html` does so without asking; the tests ask here whether its modules are such that
+it may. One scope means that a name may be declared once only.
 
 What a module may hold, seen from the first column of its lines:
 
 - `import { a, b } from "./other.js";` on one line or several, before anything else but comments;
-- `function`, `async function`, `const`, `let` and `class`, each with or without `export` (but no exported `let`), one
-  name each;
+- `function`, `async function`, `const`, `let` and `class`, each with or without `export` (but no
+  exported `let`), one name each;
 - comments, and lines that end what began above (`}`, `];`, `);`);
 - calls such as `start();`, in the entry module alone: the others declare and do nothing.
 
-Text between backticks ends on the line where it began, so that no line of it can be taken for code or comment.
+Text between backticks ends on the line where it began, so that no line of it can be taken for code
+or comment.
 """
 
 from __future__ import annotations
@@ -90,8 +93,8 @@ def join(sources: Mapping[str, str], entry: str = "page.js") -> str:
         for name in module.declares:
             if name in owners:
                 raise ModuleError(
-                    f"{name!r} is declared in {owners[name]} and in {module.name}; the joined script has one scope: "
-                    "rename one, or import it."
+                    f"{name!r} is declared in {owners[name]} and in {module.name}; the joined"
+                    " script has one scope: rename one, or import it."
                 )
             owners[name] = module.name
     joined = "".join(f"// {module.name}\n{module.body}" for module in modules)
@@ -111,19 +114,28 @@ def ordered(sources: Mapping[str, str], entry: str = "page.js") -> tuple[Module,
 
     def visit(name: str, above: tuple[str, ...]) -> Module:
         if name in above:
-            raise ModuleError(f"modules import each other in a circle: {' -> '.join((*above, name))}.")
+            raise ModuleError(
+                f"modules import each other in a circle: {' -> '.join((*above, name))}."
+            )
         if name in done:
             return done[name]
         if name not in sources:
             asked = f"{above[-1]} imports from it" if above else "it is the entry"
-            raise ModuleError(f"there is no module {name!r}, but {asked}; there are: {', '.join(sorted(sources))}.")
+            raise ModuleError(
+                f"there is no module {name!r}, but {asked}; there are:"
+                f" {', '.join(sorted(sources))}."
+            )
         module = parse(name, sources[name])
         if module.calls and name != entry:
-            raise ModuleError(f"{name} does something when it is loaded; only the entry {entry} may.")
+            raise ModuleError(
+                f"{name} does something when it is loaded; only the entry {entry} may."
+            )
         for other, wanted in module.imports.items():
             missing = sorted(set(wanted) - set(visit(other, (*above, name)).exports))
             if missing:
-                raise ModuleError(f"{name} imports {', '.join(missing)} from {other}, which does not export it.")
+                raise ModuleError(
+                    f"{name} imports {', '.join(missing)} from {other}, which does not export it."
+                )
         done[name] = module
         return module
 
@@ -153,13 +165,20 @@ def parse(name: str, text: str) -> Module:
     calls = False
     for line in code.splitlines():
         if _ESCAPED.sub("", line).count("`") % 2:
-            raise ModuleError(f"{name}: text between backticks must end on its line: {line.strip()!r}.")
+            raise ModuleError(
+                f"{name}: text between backticks must end on its line: {line.strip()!r}."
+            )
         if re.search(r"\bimport\s*[(.]", line):
-            raise ModuleError(f"{name}: nothing can be imported while the page runs: {line.strip()!r}.")
+            raise ModuleError(
+                f"{name}: nothing can be imported while the page runs: {line.strip()!r}."
+            )
         declared = _DECLARATION.match(line)
         if declared:
             if declared[1] and declared[2] == "let":
-                raise ModuleError(f"{name}: {declared[3]!r} is exported and may change; export a function instead.")
+                raise ModuleError(
+                    f"{name}: {declared[3]!r} is exported and may change; export a function"
+                    " instead."
+                )
             declares.append(declared[3])
             exports += [declared[3]] if declared[1] else []
             line = line.removeprefix("export ")
@@ -167,8 +186,9 @@ def parse(name: str, text: str) -> Module:
             calls = True
         elif line and line[0] not in " \t})]":
             raise ModuleError(
-                f"{name}: this cannot be joined: {line.strip()!r}. A line at the margin is an import of names before "
-                "all else, a function, const, let or class (exported or not), or a call in the entry module."
+                f"{name}: this cannot be joined: {line.strip()!r}. A line at the margin is an"
+                " import of names before all else, a function, const, let or class (exported or"
+                " not), or a call in the entry module."
             )
         if line.strip():
             body.append(f"{line}\n")

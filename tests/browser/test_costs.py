@@ -1,4 +1,6 @@
-"""The boxes for costs on the report, in a real browser: what a point costs, where it costs least, how to certify it."""
+"""The boxes for costs on the report, in a real browser: what a point costs, where it costs least,
+how to certify it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,17 @@ def text(driver, id):
 def _priced(files, write_page, tmp_path_factory):
     """A gate that promises a cost, on other rows."""
     folder = tmp_path_factory.mktemp("priced")
-    words = ["fit", files / "val.npz", "--cheapest", "--cost-wrong", 50, "--cost-review", 1, "-o", folder / "cal.json"]
+    words = [
+        "fit",
+        files / "val.npz",
+        "--cheapest",
+        "--cost-wrong",
+        50,
+        "--cost-review",
+        1,
+        "-o",
+        folder / "cal.json",
+    ]
     assert CliRunner().invoke(main, [*map(str, words)]).exit_code == 0
     return write_page(folder, folder / "cal.json", files / "test.npz")
 
@@ -77,7 +89,9 @@ def test_what_is_no_cost_is_said(gated, see):
     assert not driver.find_element(By.ID, "go-cheapest").is_displayed()
     fill(driver, wrong="20")
     assert "1,000 rows cost" in text(driver, "cost-here")
-    assert driver.find_element(By.ID, "said").get_property("textContent").startswith("Of 1,000 rows")
+    assert (
+        driver.find_element(By.ID, "said").get_property("textContent").startswith("Of 1,000 rows")
+    )
 
 
 def test_reviewing_everything_may_be_cheapest(broken, see):

@@ -1,4 +1,6 @@
-"""No label stands on a line or on another label, at any operating point, on a phone as on a desk."""
+"""No label stands on a line or on another label, at any operating point, on a phone as on a
+desk.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from metacal.report.summary import summarise
 
 pytest.importorskip("selenium")
 
-#: Boxes of all visible text of the charts against every line as it is drawn, walked along pixel by pixel; and against
-#: each other. The letters are what must be free: the box is that of their height, without the space above and below.
+#: Boxes of all visible text of the charts against every line as it is drawn, walked along pixel by
+#: pixel; and against each other. The letters are what must be free: the box is that of their
+#: height, without the space above and below.
 CROSSINGS = """
 const boxOf = (text) => {
   const box = text.getBoundingClientRect();
@@ -48,7 +51,8 @@ for (const svg of document.querySelectorAll(".chart svg")) {
 return found;
 """
 
-#: The same for the number beside the operating point alone, at each point of the slider, or each of so many.
+#: The same for the number beside the operating point alone, at each point of the slider, or each of
+#: so many.
 ALONG = """
 const slider = document.getElementById("operating");
 const found = [];
@@ -84,7 +88,9 @@ return found;
 
 def promised(tmp_path, *constraints):
     """A page for each promise, on real logits."""
-    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(
+        5000, random_state=0
+    )
     for k, promise in enumerate(constraints):
         gate = mc.MetaCal(promise).fit(fit_x, fit_y)
         path = tmp_path / f"{k}.html"
@@ -139,7 +145,10 @@ def test_each_promise_is_named_beside_its_chart(see, tmp_path):
     (page,) = promised(tmp_path, mc.Both(alpha=0.3, beta=0.96))
     driver = see(page)
     key = "return [...document.querySelectorAll(arguments[0] + ' .key')].map((e) => e.textContent)"
-    assert driver.execute_script(key, "#curves") == ["promised: at most 4%", "promised: at most 30%"]
+    assert driver.execute_script(key, "#curves") == [
+        "promised: at most 4%",
+        "promised: at most 30%",
+    ]
     assert driver.execute_script(key, "#frontier") == [
         "promised: coverage accuracy at least 96%",
         "promised: miscoverage at most 30%",
@@ -147,18 +156,22 @@ def test_each_promise_is_named_beside_its_chart(see, tmp_path):
     assert len(driver.find_elements("css selector", "#frontier line.target")) == 2
     (page,) = promised(tmp_path, mc.MaxMiscoverage(0.9))
     driver = see(page)
-    assert driver.execute_script(key, "#frontier") == ["promised: miscoverage at most 90% (outside this chart)"]
+    assert driver.execute_script(key, "#frontier") == [
+        "promised: miscoverage at most 90% (outside this chart)"
+    ]
     assert driver.find_elements("css selector", "#frontier line.target") == []
 
 
-# ── names and styles ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── names and styles ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_no_name_of_the_scripts_hides_one_of_the_browser(chromium):
     """In one scope a module's own name would take the browser's away from all the others."""
     chromium.get("about:blank")  # elsewhere each id is a name, too
     names = [name for module in modules.ordered(html.scripts()) for name in module.declares]
-    assert chromium.execute_script("return arguments[0].filter((name) => name in window)", [*names, "find"]) == ["find"]
+    assert chromium.execute_script(
+        "return arguments[0].filter((name) => name in window)", [*names, "find"]
+    ) == ["find"]
 
 
 RULES = """
@@ -184,14 +197,21 @@ def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, see,
     table = rng.normal(size=(900, 30)) * 3
     labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, labels)
-    write_report(summarise(table, labels, gate, n_resamples=0), tmp_path / "many.html")  # judged on its own rows
-    both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.2, delta=None)).fit(table, labels)  # with two assumptions
+    write_report(
+        summarise(table, labels, gate, n_resamples=0), tmp_path / "many.html"
+    )  # judged on its own rows
+    both = mc.MetaCal(mc.Both(alpha=0.9, beta=0.2, delta=None)).fit(
+        table, labels
+    )  # with two assumptions
     write_report(summarise(table, labels, both, n_resamples=0), tmp_path / "both.html")
     fraud = rng.random(900) < 0.3
     score = rng.normal(size=900) + 2.5 * fraud
     sides = mc.MetaCal(mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9))).fit(score, fraud)
     write_report(summarise(score, fraud, sides, n_resamples=0), tmp_path / "sides.html")
-    more = [SimpleNamespace(address=(tmp_path / f"{name}.html").as_uri()) for name in ("many", "both", "sides")]
+    more = [
+        SimpleNamespace(address=(tmp_path / f"{name}.html").as_uri())
+        for name in ("many", "both", "sides")
+    ]
     used = {}
     for page in (gated, bare, broken, *more):
         driver = see(page)

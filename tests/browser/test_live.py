@@ -39,7 +39,10 @@ def stream(files):
     bad = np.arange(HALF, ROWS, 10)
     labels[bad] = np.roll(names, 1)[[names.tolist().index(label) for label in labels[bad]]]
     rows = zip(logits.tolist(), labels.tolist())
-    return [json.dumps({"id": k, "logits": row, "label": label}) + "\n" for k, (row, label) in enumerate(rows)]
+    return [
+        json.dumps({"id": k, "logits": row, "label": label}) + "\n"
+        for k, (row, label) in enumerate(rows)
+    ]
 
 
 @pytest.fixture
@@ -48,9 +51,21 @@ def live(files, stream, tmp_path_factory):
     folder = tmp_path_factory.mktemp("live")
     file = folder / "stream.jsonl"
     file.write_text("".join(stream[:HALF]), encoding="utf-8")
-    call = [sys.executable, "-m", "metacal", "monitor", str(files / "cal.json"), str(file), "--serve", "--port", "0"]
+    call = [
+        sys.executable,
+        "-m",
+        "metacal",
+        "monitor",
+        str(files / "cal.json"),
+        str(file),
+        "--serve",
+        "--port",
+        "0",
+    ]
     state = ["--state", str(folder / "state.json")]
-    done = subprocess.Popen([*call, *state, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    done = subprocess.Popen(
+        [*call, *state, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     address = done.stderr.readline().split()[0]
     live = SimpleNamespace(address=address, file=file, process=done)
     until(lambda: json.loads(read(live, "state.json"))["rows"] == HALF)
@@ -77,14 +92,21 @@ def test_the_page_lives_and_tells(live, stream, see):
     append_the_bad_half(live, stream)
     badge = until(lambda: (text := driver.find_element(By.ID, "badge").text) != "No alarm" and text)
     assert badge.startswith("Alarm: promise")  # without a reload
-    assert "labelled rows refute the promise" in driver.find_element(By.ID, "said").get_attribute("textContent")
+    assert "labelled rows refute the promise" in driver.find_element(By.ID, "said").get_attribute(
+        "textContent"
+    )
     until(lambda: driver.find_element(By.ID, "main").get_attribute("data-rows") == str(ROWS))
     assert len(driver.find_elements(By.CSS_SELECTOR, "#evidence-charts svg")) == 5
     assert len(driver.find_elements(By.CSS_SELECTOR, "#classes-table tbody tr")) == 10
     assert not driver.get_log("browser")
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
-    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
-    assert {url for url in asked if not url.startswith("data:")} == {live.address, live.address + "state.json"}
+    asked = {
+        e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
+    }
+    assert {url for url in asked if not url.startswith("data:")} == {
+        live.address,
+        live.address + "state.json",
+    }
     assert 'metacal_alarm{alarm="promise"} 1' in read(live, "metrics")
 
 
@@ -112,7 +134,9 @@ def picture(driver, path, width):
     wide, high = driver.execute_script(size)
     assert wide <= width
     clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    shot = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
     path.write_bytes(base64.b64decode(shot["data"]))
     assert path.stat().st_size > 20_000
 
@@ -121,14 +145,19 @@ def violations(driver, axe):
     driver.execute_script(axe)
     run = "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done)"
     found = driver.execute_async_script(run)
-    assert not [(v["id"], v["help"], [node["target"] for node in v["nodes"]][:3]) for v in found["violations"]]
+    assert not [
+        (v["id"], v["help"], [node["target"] for node in v["nodes"]][:3])
+        for v in found["violations"]
+    ]
     assert len(found["passes"]) > 15
 
 
 def test_nobody_elses_name_is_answered_and_the_end_is_clean(live, stream):
     append_the_bad_half(live, stream)
     until(lambda: json.loads(read(live, "state.json"))["rows"] == ROWS)
-    request = urllib.request.Request(live.address + "state.json", headers={"Host": "elsewhere.example"})
+    request = urllib.request.Request(
+        live.address + "state.json", headers={"Host": "elsewhere.example"}
+    )
     with pytest.raises(urllib.error.HTTPError, match="403"):
         urllib.request.urlopen(request)
     os.kill(live.process.pid, signal.SIGTERM)

@@ -26,7 +26,8 @@ def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
     header = [f"id{SHOUT}", *NAMES, f"truth{END}"]
     quoted = [",".join(f'"{cell}"' for cell in header)]
     quoted += [
-        f'"{SHOUT}{k}",' + ",".join(map(str, row)) + f',"{NAMES[y]}"' for k, (row, y) in enumerate(zip(table, truth))
+        f'"{SHOUT}{k}",' + ",".join(map(str, row)) + f',"{NAMES[y]}"'
+        for k, (row, y) in enumerate(zip(table, truth))
     ]
     path.write_text("\n".join(quoted) + "\n", encoding="utf-8")
     keys = ["--label-key", f"truth{END}", "--id-key", f"id{SHOUT}", "--classes", ",".join(NAMES)]
@@ -34,7 +35,18 @@ def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
     title = f"{END}{SHOUT}"
     for args in (
         ["fit", str(path), "--min-accuracy", "0.8", *keys, "-o", str(artifact)],
-        ["report", str(artifact), str(path), *keys, "--resamples", "5", "--title", title, "-o", str(output)],
+        [
+            "report",
+            str(artifact),
+            str(path),
+            *keys,
+            "--resamples",
+            "5",
+            "--title",
+            title,
+            "-o",
+            str(output),
+        ],
     ):
         done = CliRunner().invoke(main, args)
         assert done.exit_code == 0, done.output
@@ -44,7 +56,10 @@ def test_markup_in_names_ids_columns_and_files_is_inert(see, tmp_path):
     assert not driver.get_log("browser")
     assert driver.title == title
     assert driver.find_element("id", "title").text == title
-    made = "return document.querySelectorAll('img, iframe, object, b, main script, header script').length"
+    made = (
+        "return document.querySelectorAll('img, iframe, object, b, main script, header"
+        " script').length"
+    )
     assert driver.execute_script(made) == 0
     assert driver.execute_script("return document.scripts.length") == 2
     body = driver.execute_script("return document.body.innerText")

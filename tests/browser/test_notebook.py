@@ -1,4 +1,6 @@
-"""Tables as a notebook shows them: readable by people and by screen readers, light and dark, on a phone too."""
+"""Tables as a notebook shows them: readable by people and by screen readers, light and dark, on a
+phone too.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ import metacal as mc
 
 pytest.importorskip("selenium")
 
-#: What surrounds an output: the notebook's own colours, and a box that scrolls where a table is wider.
+#: What surrounds an output: the notebook's own colours, and a box that scrolls where a table is
+#: wider.
 PAGE = """<!doctype html><html lang="en" data-ready="true"><head><meta charset="utf-8"><title>Notebook</title>
 <meta name="viewport" content="width=device-width"><style>:root {{ color-scheme: light dark; font-family: sans-serif }}
 section {{ overflow-x: auto }}</style></head><body><main><h1>Notebook</h1>{}</main></body></html>"""
@@ -18,13 +21,17 @@ section {{ overflow-x: auto }}</style></head><body><main><h1>Notebook</h1>{}</ma
 
 @pytest.fixture(scope="module")
 def notebook(tmp_path_factory):
-    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(2000, random_state=0)
+    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(
+        2000, random_state=0
+    )
     new_x, new_y = new_x[:2000], new_y[:2000]
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(fit_x, fit_y)
     decided = gate.decide(new_x)
     (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
     right = new_x.argmax(axis=1) == new_y
-    evaluation = mc.metrics.evaluate(decided.probabilities, new_y, accept=decided.accept, correct=right, n_resamples=9)
+    evaluation = mc.metrics.evaluate(
+        decided.probabilities, new_y, accept=decided.accept, correct=right, n_resamples=9
+    )
     outputs = [
         gate,
         gate.gate_,
@@ -37,7 +44,8 @@ def notebook(tmp_path_factory):
     ]
     path = tmp_path_factory.mktemp("notebook") / "notebook.html"
     boxes = "".join(
-        f'<section tabindex="0" aria-label="Out {k}">{v._repr_html_()}</section>' for k, v in enumerate(outputs)
+        f'<section tabindex="0" aria-label="Out {k}">{v._repr_html_()}</section>'
+        for k, v in enumerate(outputs)
     )
     path.write_text(PAGE.format(boxes), encoding="utf-8")
     return SimpleNamespace(address=path.as_uri())
@@ -51,9 +59,12 @@ def test_axe_finds_nothing(notebook, see, axe, scheme):
     found = driver.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     assert not [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]]
     colours = (
-        "return [...new Set([...document.querySelectorAll('td, th, strong')].map(e => getComputedStyle(e).color))]"
+        "return [...new Set([...document.querySelectorAll('td, th, strong')].map(e =>"
+        " getComputedStyle(e).color))]"
     )
-    assert driver.execute_script(colours) == ["rgb(0, 0, 0)" if scheme == "light" else "rgb(255, 255, 255)"]
+    assert driver.execute_script(colours) == [
+        "rgb(0, 0, 0)" if scheme == "light" else "rgb(255, 255, 255)"
+    ]
 
 
 def test_on_a_phone_only_the_box_of_a_wide_table_scrolls(notebook, see):

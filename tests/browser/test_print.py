@@ -1,4 +1,6 @@
-"""On paper: every class, every row and every number of the charts, whatever is folded on the screen."""
+"""On paper: every class, every row and every number of the charts, whatever is folded on the
+screen.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def percent(value):
 
 
 def outward(value, rounding):
-    """In percent, away from what it bounds; what a float's last bits add is no part of the number."""
+    """In percent, away from what it bounds; what a float's last bits add is no part of the
+    number.
+    """
     return f"{Decimal(repr(100 * value)).quantize(Decimal('1e-9')).quantize(Decimal('0.01'), rounding):.2f}%"
 
 
@@ -51,7 +55,9 @@ def many(tmp_path_factory):
     names = [f"class-{k:02d}-name" for k in range(60)]
     gate = mc.MetaCal(mc.MaxMiscoverage(0.2)).fit(table[:1500], labels[:1500])
     path = tmp_path_factory.mktemp("many") / "many.html"
-    write_report(summarise(table[1500:], labels[1500:], gate, n_resamples=0, class_names=names), path)
+    write_report(
+        summarise(table[1500:], labels[1500:], gate, n_resamples=0, class_names=names), path
+    )
     return SimpleNamespace(address=path.as_uri(), names=names)
 
 
@@ -94,7 +100,9 @@ def test_all_tables_are_printed_and_fold_again(gated, see):
     for _, line in data["promise"]["certificate"]:
         assert line.replace("<=", "≤") in words
     assert "The certificate" in words
-    assert all(word not in words for word in ("Show the numbers", "Download", "Copy", "Back to the gate"))
+    assert all(
+        word not in words for word in ("Show the numbers", "Download", "Copy", "Back to the gate")
+    )
     assert 4 <= n_pages <= 9
     assert set(driver.execute_script(states)) == {False}
     assert not driver.get_log("browser")
@@ -104,7 +112,10 @@ def test_paper_is_white_in_the_dark_too(gated, see):
     driver = see(gated, scheme="dark")
     media = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    colour = "return [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    colour = (
+        "return [getComputedStyle(document.body).backgroundColor,"
+        " getComputedStyle(document.body).color]"
+    )
     try:
         assert driver.execute_script(colour) == ["rgb(255, 255, 255)", "rgb(26, 30, 38)"]
     finally:

@@ -1,4 +1,6 @@
-"""Every curve can be read: under the mouse, at a touch, and by the arrow keys, with the numbers of Python."""
+"""Every curve can be read: under the mouse, at a touch, and by the arrow keys, with the numbers of
+Python.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def percent(value):
 
 
 def ends(value, digits=2):
-    """A number as a bound from below and as one from above: Python's own rounding, to the safe side."""
+    """A number as a bound from below and as one from above: Python's own rounding, to the safe
+    side.
+    """
     return outward(value, value, digits).strip("[]").split(", ")
 
 
@@ -33,16 +37,26 @@ def at_most(value):
 
 def risk_lines(data):
     curves = data["curves"]
-    shown = zip(*(curves["accuracy"][part] for part in ("estimate", "high", "low")), curves["coverage"]["estimate"])
+    shown = zip(
+        *(curves["accuracy"][part] for part in ("estimate", "high", "low")),
+        curves["coverage"]["estimate"],
+    )
     return [
-        [percent(1 - value), f"band {at_least(1 - high)} to {at_most(1 - low)}", f"coverage {percent(at)}"]
+        [
+            percent(1 - value),
+            f"band {at_least(1 - high)} to {at_most(1 - low)}",
+            f"coverage {percent(at)}",
+        ]
         for value, high, low, at in shown
     ]
 
 
 def miscoverage_lines(data):
     curves = data["curves"]
-    shown = zip(*(curves["miscoverage"][part] for part in ("estimate", "low", "high")), curves["coverage"]["estimate"])
+    shown = zip(
+        *(curves["miscoverage"][part] for part in ("estimate", "low", "high")),
+        curves["coverage"]["estimate"],
+    )
     return [
         [percent(value), f"band {at_least(low)} to {at_most(high)}", f"coverage {percent(at)}"]
         for value, low, high, at in shown
@@ -67,7 +81,11 @@ def reliability_lines(data, stage):
 def frontier_lines(data):
     found = data["frontier"]
     return [
-        [f"miscoverage at most {at_most(y)}", f"accuracy at least {at_least(x)}", f"coverage here {percent(share)}"]
+        [
+            f"miscoverage at most {at_most(y)}",
+            f"accuracy at least {at_least(x)}",
+            f"coverage here {percent(share)}",
+        ]
         for x, y, share in zip(found["beta"], found["alpha"], found["coverage"])
     ]
 
@@ -94,7 +112,9 @@ def reading(driver):
 
 
 def point_at(driver, svg, across, down, kind="mouse", press=False):
-    """Move a mouse, or put a finger, to a share of the chart's width and a place in pixels from its top."""
+    """Move a mouse, or put a finger, to a share of the chart's width and a place in pixels from its
+    top.
+    """
     box = svg.rect
     place = (int((across - 0.5) * box["width"]), int(down - box["height"] / 2))
     actions = ActionBuilder(driver, mouse=PointerInput(kind, kind), duration=10)
@@ -141,7 +161,9 @@ def test_the_mouse_reads_the_numbers_of_python(gated, see, chart):
     order = [expected.index(lines) for lines in seen]
     assert order == sorted(order)
     assert len(set(order)) > 1 or len(expected) == 1
-    box = driver.execute_script("return document.querySelector('.reading-box').getBoundingClientRect().toJSON()")
+    box = driver.execute_script(
+        "return document.querySelector('.reading-box').getBoundingClientRect().toJSON()"
+    )
     assert box["left"] >= 0
     assert box["right"] <= 1280
     point_at(driver, svg, 0.5, svg.rect["height"] + 20)
@@ -170,13 +192,17 @@ def test_a_finger_reads_too_and_the_box_stays_on_the_phone(gated, see, chart):
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
     point_at(driver, svg, 0.93, 60, kind="touch", press=True)
     assert reading(driver) in CURVES[chart](gated.data)
-    box = driver.execute_script("return document.querySelector('.reading-box').getBoundingClientRect().toJSON()")
+    box = driver.execute_script(
+        "return document.querySelector('.reading-box').getBoundingClientRect().toJSON()"
+    )
     assert 0 <= box["left"] < box["right"] <= 390
 
 
 @pytest.mark.parametrize("chart", list(CURVES)[2:])
 def test_arrow_keys_walk_along_the_curve_and_a_screen_reader_is_told(gated, see, chart):
-    """A slider's new value is announced politely by every screen reader; it needs no live region beside it."""
+    """A slider's new value is announced politely by every screen reader; it needs no live region
+    beside it.
+    """
     driver = see(gated)
     expected = CURVES[chart](gated.data)
     slider = driver.find_element(By.CSS_SELECTOR, f"{chart} .reader")
@@ -185,7 +211,12 @@ def test_arrow_keys_walk_along_the_curve_and_a_screen_reader_is_told(gated, see,
     driver.execute_script("arguments[0].focus({focusVisible: true})", slider)
     slider.send_keys(Keys.HOME)
     at = 0
-    for key, step in ((Keys.ARROW_RIGHT, 1), (Keys.ARROW_RIGHT, 1), (Keys.ARROW_LEFT, -1), (Keys.END, len(expected))):
+    for key, step in (
+        (Keys.ARROW_RIGHT, 1),
+        (Keys.ARROW_RIGHT, 1),
+        (Keys.ARROW_LEFT, -1),
+        (Keys.END, len(expected)),
+    ):
         slider.send_keys(key)
         at = max(0, min(len(expected) - 1, at + step))
         assert reading(driver) == expected[at]
@@ -204,7 +235,10 @@ def test_the_tab_key_reaches_every_curve(gated, see):
     """
     assert driver.execute_script(focus) == ["point", "honesty", "honesty", "frontier"]
     driver.find_element(By.CSS_SELECTOR, "input[name=binning]:checked").send_keys(Keys.TAB)
-    assert driver.switch_to.active_element.get_attribute("aria-label") == "Read the bins before calibration"
+    assert (
+        driver.switch_to.active_element.get_attribute("aria-label")
+        == "Read the bins before calibration"
+    )
     assert reading(driver) in reliability_lines(gated.data, "before")
 
 
@@ -213,7 +247,9 @@ def test_readings_follow_the_switches_and_the_width(gated, see):
     slider = driver.find_element(By.CSS_SELECTOR, "#reliability figure:nth-child(2) .reader")
     driver.find_element(By.CSS_SELECTOR, "input[name=binning]:checked").send_keys(Keys.ARROW_RIGHT)
     slider.send_keys(Keys.END)
-    found = next(d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted"))["equal_mass"]
+    found = next(
+        d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted")
+    )["equal_mass"]
     assert reading(driver)[0] == f"right {percent(found['accuracy'][-1])}"
     metrics = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

@@ -1,4 +1,6 @@
-"""The report in a real browser: it opens in peace, the point moves, the numbers are Python's, everyone can use it."""
+"""The report in a real browser: it opens in peace, the point moves, the numbers are Python's,
+everyone can use it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def until(condition, seconds=5.0):
     raise AssertionError("waited in vain")
 
 
-# ── it opens in peace ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── it opens in peace ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_opens_from_a_file_without_errors_and_without_network(page, see):
@@ -57,7 +59,9 @@ def test_opens_from_a_file_without_errors_and_without_network(page, see):
     assert not driver.get_log("browser")
     requests = [
         event["params"]["request"]["url"]
-        for event in (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
+        for event in (
+            json.loads(entry["message"])["message"] for entry in driver.get_log("performance")
+        )
         if event["method"] == "Network.requestWillBeSent"
     ]
     assert [url for url in requests if not url.startswith("data:")] == [page.address]
@@ -70,7 +74,9 @@ def test_screenshots_and_nothing_sticks_out(page, see, screenshots, width, schem
     wide, high = driver.execute_script(size)
     assert wide <= width
     clip = {"x": 0, "y": 0, "width": width, "height": high, "scale": 1}
-    shot = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    shot = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
     path = screenshots / f"report-{page.folder.name.rstrip('0123456789')}-{width}-{scheme}.png"
     path.write_bytes(base64.b64decode(shot["data"]))
     assert path.stat().st_size > 20_000
@@ -78,7 +84,9 @@ def test_screenshots_and_nothing_sticks_out(page, see, screenshots, width, schem
 
 def brightness(driver, of):
     colour = driver.execute_script(f"return getComputedStyle(document.body).{of}")
-    return sum(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]) / (3 * 255)
+    return sum(float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]) / (
+        3 * 255
+    )
 
 
 def test_dark_mode_follows_the_system(gated, see):
@@ -90,16 +98,21 @@ def test_dark_mode_follows_the_system(gated, see):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    ("name", "width"), [("gated", 1280), ("bare", 1280), ("broken", 1280), ("cascaded", 1280), ("gated", 390)]
+    ("name", "width"),
+    [("gated", 1280), ("bare", 1280), ("broken", 1280), ("cascaded", 1280), ("gated", 390)],
 )
 def test_axe_finds_no_violation(name, see, axe, width, scheme, request):
     driver = see(request.getfixturevalue(name), width=width, scheme=scheme)
     driver.execute_script(axe)
     run = (
-        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done, (e) => done(String(e)))"
+        "const done = arguments[0]; axe.run(document, {resultTypes: ['violations']}).then(done, (e)"
+        " => done(String(e)))"
     )
     found = driver.execute_async_script(run)
-    told = [(v["id"], v["help"], [node["target"] for node in v["nodes"]][:3]) for v in found["violations"]]
+    told = [
+        (v["id"], v["help"], [node["target"] for node in v["nodes"]][:3])
+        for v in found["violations"]
+    ]
     assert not told
     assert len(found["passes"]) > 20
 
@@ -121,7 +134,11 @@ def odd_data():
         "nothing accepted": (np.zeros((50, 3)), np.zeros(50, dtype=int), gate),
         "everything accepted": (table, mixed, few),
         "two promises": (table, mixed, both),
-        "two classes": (table[:, :2], (mixed > 0).astype(int), mc.TemperatureScaling().fit(table[:, :2], mixed > 0)),
+        "two classes": (
+            table[:, :2],
+            (mixed > 0).astype(int),
+            mc.TemperatureScaling().fit(table[:, :2], mixed > 0),
+        ),
         "ties": (np.round(table), mixed, gate),
         **{f"two classes, {promise!r}": two_classes(promise) for promise in TWO_CLASSES},
     }
@@ -152,18 +169,23 @@ def test_odd_data_open_in_peace(see, tmp_path, screenshots):
         driver = see(SimpleNamespace(address=path.as_uri()))
         assert not driver.get_log("browser"), name
         shown = driver.execute_script("return document.body.innerText")
-        assert not {"undefined", "NaN", "null", "[object"} & set(re.findall(r"undefined|NaN|null|\[object", shown)), (
-            name
+        assert not {"undefined", "NaN", "null", "[object"} & set(
+            re.findall(r"undefined|NaN|null|\[object", shown)
+        ), name
+        marks = (
+            "return [...document.querySelectorAll('svg *')].flatMap((e) =>"
+            " [...e.attributes].map((a) => a.value))"
         )
-        marks = "return [...document.querySelectorAll('svg *')].flatMap((e) => [...e.attributes].map((a) => a.value))"
-        assert not [value for value in driver.execute_script(marks) if "NaN" in value or "Infinity" in value], name
+        assert not [
+            value for value in driver.execute_script(marks) if "NaN" in value or "Infinity" in value
+        ], name
         slider = driver.find_element(By.ID, "operating")
         slider.send_keys(Keys.HOME)
         slider.send_keys(Keys.END)
         assert not driver.get_log("browser"), name
 
 
-# ── the operating point ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the operating point ───────────────────────────────────────────────────────────────────────────
 
 
 def percent(value):
@@ -172,7 +194,9 @@ def percent(value):
 
 
 def ends(value, digits=2):
-    """A number as a bound from below and as one from above: Python's own rounding, to the safe side."""
+    """A number as a bound from below and as one from above: Python's own rounding, to the safe
+    side.
+    """
     return outward(value, value, digits).strip("[]").split(", ")
 
 
@@ -186,11 +210,19 @@ def at_most(value):
 
 def shown_at(curves, k):
     """What Python says of a point, as the page should print it."""
-    coverage, accuracy, miscoverage, review = (curves[n] for n in ("coverage", "accuracy", "miscoverage", "review"))
-    promises = [("min-accuracy", curves["min_accuracy"][k]), ("max-miscoverage", curves["max_miscoverage"][k])]
+    coverage, accuracy, miscoverage, review = (
+        curves[n] for n in ("coverage", "accuracy", "miscoverage", "review")
+    )
+    promises = [
+        ("min-accuracy", curves["min_accuracy"][k]),
+        ("max-miscoverage", curves["max_miscoverage"][k]),
+    ]
     asked = "".join(f" --{name} {value:g}" for name, value in promises if value is not None)
     cut = curves["threshold"][k]
-    command = f"{curves['command']}{asked} --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
+    command = (
+        f"{curves['command']}{asked}"
+        f" --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
+    )
     named = {"command": command if asked else "nothing can be promised here"}
     return (named if curves["command"] is not None else {}) | {
         "point-threshold": "∞" if cut == "inf" else f"{cut:.6g}",
@@ -206,7 +238,9 @@ def shown_at(curves, k):
 
 
 def seen(driver, ids):
-    return driver.execute_script("return arguments[0].map((id) => document.getElementById(id).textContent)", list(ids))
+    return driver.execute_script(
+        "return arguments[0].map((id) => document.getElementById(id).textContent)", list(ids)
+    )
 
 
 def at(driver):
@@ -216,7 +250,9 @@ def at(driver):
 def test_every_point_shows_the_numbers_of_python(page, see):
     driver = see(page)
     curves = page.data["curves"]
-    if page.data["source"]["score"].startswith("-"):  # a mark of which more is surer is shown as a mark
+    if page.data["source"]["score"].startswith(
+        "-"
+    ):  # a mark of which more is surer is shown as a mark
         curves = {**curves, "threshold": [-value for value in curves["threshold"]]}
     points = range(len(curves["threshold"]))
     ids = list(shown_at(curves, 0))
@@ -236,11 +272,23 @@ def test_numbers_are_printed_as_python_prints_them(gated, see):
     driver = see(gated)
     rng = np.random.default_rng(0)
     ties = [k / 2**j for j in range(1, 14) for k in range(1, 40)]
-    values = [*rng.random(2000), *ties, *(k / 2000 for k in range(2000)), *10.0 ** rng.uniform(-9, 9, 500), 0.0, 1.0]
+    values = [
+        *rng.random(2000),
+        *ties,
+        *(k / 2000 for k in range(2000)),
+        *10.0 ** rng.uniform(-9, 9, 500),
+        0.0,
+        1.0,
+    ]
     functions = modules.parse("format.js", html.scripts()["format.js"]).body
-    script = "return arguments[0].map((x) => [0, 1, 2, 4].map((n) => fixed(x, n)).concat(percent(x), general(x)))"
+    script = (
+        "return arguments[0].map((x) => [0, 1, 2, 4].map((n) => fixed(x, n)).concat(percent(x),"
+        " general(x)))"
+    )
     told = driver.execute_script(functions + script, [float(value) for value in values])
-    expected = [[*(f"{x:.{n}f}" for n in (0, 1, 2, 4)), f"{100 * x:.2f}%", f"{x:.6g}"] for x in values]
+    expected = [
+        [*(f"{x:.{n}f}" for n in (0, 1, 2, 4)), f"{100 * x:.2f}%", f"{x:.6g}"] for x in values
+    ]
     assert told == expected
 
 
@@ -251,7 +299,12 @@ def test_arrow_keys_move_the_point(gated, see):
     start = at(driver)
     assert start == curves["current"]
     last = len(curves["threshold"]) - 1
-    steps = ((Keys.ARROW_RIGHT, start + 1), (Keys.ARROW_LEFT, start), (Keys.ARROW_DOWN, start - 1), (Keys.HOME, 0))
+    steps = (
+        (Keys.ARROW_RIGHT, start + 1),
+        (Keys.ARROW_LEFT, start),
+        (Keys.ARROW_DOWN, start - 1),
+        (Keys.HOME, 0),
+    )
     for key, expected in (*steps, (Keys.END, last)):
         slider.send_keys(key)
         assert at(driver) == expected
@@ -289,7 +342,9 @@ def test_dragging_moves_the_point(gated, see, chart, width, kind):
     assert moved == pytest.approx(10 * step / frame, abs=0.01)
     told = shown_at(curves, after)
     assert seen(driver, told) == list(told.values())
-    labels = [element.text for element in driver.find_elements(By.CSS_SELECTOR, "#curves svg .strong")]
+    labels = [
+        element.text for element in driver.find_elements(By.CSS_SELECTOR, "#curves svg .strong")
+    ]
     assert labels == [percent(1 - curves["accuracy"]["estimate"][after]), told["point-miscoverage"]]
     assert driver.switch_to.active_element.get_attribute("id") == "operating"
     driver.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
@@ -301,7 +356,9 @@ def test_the_command_can_be_copied_and_run(gated, see, tmp_path, monkeypatch):
     command = text(driver, "command")
     driver.find_element(By.ID, "copy").click()
     assert text(driver, "copy") == "Copied"
-    driver.execute_script("const t = document.createElement('textarea'); t.id = 'paste'; document.body.append(t)")
+    driver.execute_script(
+        "const t = document.createElement('textarea'); t.id = 'paste'; document.body.append(t)"
+    )
     driver.find_element(By.ID, "paste").send_keys(Keys.CONTROL, "v")
     assert driver.find_element(By.ID, "paste").get_property("value") == command
 
@@ -318,7 +375,7 @@ def test_the_command_can_be_copied_and_run(gated, see, tmp_path, monkeypatch):
     assert certificate["n_accepted"] >= curves["accepted"][k]
 
 
-# ── what else can be done with it ────────────────────────────────────────────────────────────────────────────────────
+# ── what else can be done with it ─────────────────────────────────────────────────────────────────
 
 
 def test_classes_sort_by_every_column(gated, see):
@@ -327,7 +384,10 @@ def test_classes_sort_by_every_column(gated, see):
 
     def column(place):
         return [
-            row.text for row in driver.find_elements(By.CSS_SELECTOR, f"#classes-table tbody tr > :nth-child({place})")
+            row.text
+            for row in driver.find_elements(
+                By.CSS_SELECTOR, f"#classes-table tbody tr > :nth-child({place})"
+            )
         ]
 
     heads = driver.find_elements(By.CSS_SELECTOR, "#classes-table thead th")
@@ -348,7 +408,9 @@ def test_classes_sort_by_every_column(gated, see):
 def test_every_answer_has_an_interval_and_the_promise_beside_it(gated, see):
     driver = see(gated)
     (part,) = gated.data["parts"]
-    assert len(driver.find_elements(By.CSS_SELECTOR, "#parts circle.spot")) == len(part["name"]) == 10
+    assert (
+        len(driver.find_elements(By.CSS_SELECTOR, "#parts circle.spot")) == len(part["name"]) == 10
+    )
     assert len(driver.find_elements(By.CSS_SELECTOR, "#parts line.target")) == 1
     assert "promised of all rows together: at least 97%" in text(driver, "parts")
     rows = driver.find_elements(By.CSS_SELECTOR, "#parts tbody tr")
@@ -364,7 +426,9 @@ def test_a_promise_for_each_class_is_shown_as_one(files, see, write, tmp_path):
     with np.load(files / "val.npz") as val:
         names = val["classes"]
         promise = mc.PerClass(mc.MinAccuracy(0.95))
-        gate = mc.MetaCal(promise, classes=names.tolist(), reject_label="unsure").fit(val["logits"], val["labels"])
+        gate = mc.MetaCal(promise, classes=names.tolist(), reject_label="unsure").fit(
+            val["logits"], val["labels"]
+        )
     mc.save(gate, tmp_path / "each.json")
     page = write(tmp_path, tmp_path / "each.json", files / "test.npz")
     driver = see(page)
@@ -381,12 +445,17 @@ def test_the_note_names_the_rows_and_says_that_they_are_used_up(gated, see):
     data = gated.data
     assert f"the {data['source']['n_rows']:,} rows of {data['source']['file']}" in note
     assert "used up" in note
-    assert f"certifies the threshold {driver.find_element(By.ID, 'point-threshold').text}, this one" in note
+    assert (
+        f"certifies the threshold {driver.find_element(By.ID, 'point-threshold').text}, this one"
+        in note
+    )
 
 
 def test_the_bins_switch(gated, see):
     driver = see(gated)
-    diagram = next(d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted"))
+    diagram = next(
+        d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted")
+    )
 
     def dots():
         return len(driver.find_elements(By.CSS_SELECTOR, "#reliability svg circle.dot"))
@@ -400,7 +469,9 @@ def test_the_bins_switch(gated, see):
 
 def test_the_numbers_can_be_downloaded(gated, see, tmp_path):
     driver = see(gated)
-    driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
     driver.find_element(By.ID, "download").click()
     path = tmp_path / "metacal-report.json"
     until(lambda: path.exists() and path.stat().st_size)
@@ -439,20 +510,32 @@ def test_rows_have_numbers_and_ids(gated, see):
     assert [cells[0].text, cells[1].text] == [f"{first['row']:,}", first["id"]]
 
 
-# ── scores in place of logits ────────────────────────────────────────────────────────────────────────────────────────
+# ── scores in place of logits ─────────────────────────────────────────────────────────────────────
 
 
 def test_a_page_on_scores_speaks_of_the_score_and_of_no_classes(scored, see):
     driver = see(scored)
-    hidden = [name for name in ("honesty", "classes", "rows") if not driver.find_element(By.ID, name).is_displayed()]
+    hidden = [
+        name
+        for name in ("honesty", "classes", "rows")
+        if not driver.find_element(By.ID, name).is_displayed()
+    ]
     assert hidden == ["classes"]
     assert "classes" not in text(driver, "facts")
     assert "accept if mark ≥ this" in text(driver, "dial")
     assert "accept if mark >" in text(driver, "certificate")
-    heads = [head.text for head in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table:first-of-type thead th")]
+    heads = [
+        head.text
+        for head in driver.find_elements(
+            By.CSS_SELECTOR, "#rows-tables table:first-of-type thead th"
+        )
+    ]
     assert heads[:5] == ["Row", "Id", "mark", "P(right)", "Gate"]
     marks = [
-        float(cell.text) for cell in driver.find_elements(By.CSS_SELECTOR, "#rows-tables table tbody td:nth-child(3)")
+        float(cell.text)
+        for cell in driver.find_elements(
+            By.CSS_SELECTOR, "#rows-tables table tbody td:nth-child(3)"
+        )
     ]
     assert all(0.0 <= mark <= 1.0 for mark in marks)
 

@@ -1,6 +1,8 @@
-"""The documentation in a real browser: every name found, nothing cut, nothing from elsewhere, for everyone to use.
+"""The documentation in a real browser: every name found, nothing cut, nothing from elsewhere, for
+everyone to use.
 
-`METACAL_SITE` names the folder that `.ci/site` builds it into; where the build is under way, the tests wait for it.
+`METACAL_SITE` names the folder that `.ci/site` builds it into; where the build is under way, the
+tests wait for it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,15 @@ KINDS = {
     "example": "examples/06_monitoring.html",
     "search": "search.html?q=MaxMiscoverage",
 }
-EXAMPLES = ("first_gate", "calibrator", "sklearn", "transformers", "report", "monitoring", "cluster")
+EXAMPLES = (
+    "first_gate",
+    "calibrator",
+    "sklearn",
+    "transformers",
+    "report",
+    "monitoring",
+    "cluster",
+)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +51,9 @@ def site():
     folder, end = Path(os.environ["METACAL_SITE"]), time.monotonic() + 540
     while not (folder / "built").exists() and time.monotonic() < end:
         time.sleep(0.5)
-    assert (folder / "built").read_text(encoding="ascii").strip() == "0", "the site was not built: .ci/site says why"
+    assert (folder / "built").read_text(encoding="ascii").strip() == "0", (
+        "the site was not built: .ci/site says why"
+    )
     return folder
 
 
@@ -79,26 +91,38 @@ def visit(chromium, address):
 def asked_for(driver):
     """The addresses that the page has asked for."""
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
-    return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return [
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    ]
 
 
 def public_names():
-    """Every public name, as it is written after `mc.`: all of `metacal`, and what a room lists, modules aside."""
+    """Every public name, as it is written after `mc.`: all of `metacal`, and what a room lists,
+    modules aside.
+    """
     rooms = [name for name in mc.__all__ if inspect.ismodule(getattr(mc, name))]
     for name in mc.__all__:
         yield name, getattr(mc, name)
     for room in rooms:
         module = importlib.import_module(getattr(mc, room).__name__)
         listed = {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-        yield from ((f"{room}.{name}", thing) for name, thing in listed.items() if not inspect.ismodule(thing))
+        yield from (
+            (f"{room}.{name}", thing)
+            for name, thing in listed.items()
+            if not inspect.ismodule(thing)
+        )
 
 
-# ── every name ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── every name ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_public_name_has_a_page_with_its_signature(site):
     shared = {id(getattr(mc, name)) for name in mc.__all__}
-    pages = {page.stem.lower(): page for page in (site / "api").glob("*.html")}  # Interval and interval share one
+    pages = {
+        page.stem.lower(): page for page in (site / "api").glob("*.html")
+    }  # Interval and interval share one
     for name, thing in public_names():
         if "." in name and id(thing) in shared:
             continue  # it stands under its short name
@@ -112,10 +136,14 @@ def test_every_public_name_is_the_first_hit(visit):
     expected = {}
     pages = {id(thing): name for name, thing in reversed(list(public_names()))}
     for name, thing in public_names():
-        page = pages.get(id(thing), name) if "." in name else name  # a second short name has a page of its own
+        page = (
+            pages.get(id(thing), name) if "." in name else name
+        )  # a second short name has a page of its own
         expected |= {name: page, f"mc.{name}": page}
         last = name.rpartition(".")[2]
-        if "." in name and last.lower() not in map(str.lower, mc.__all__):  # else the short name has it
+        if "." in name and last.lower() not in map(
+            str.lower, mc.__all__
+        ):  # else the short name has it
             expected.setdefault(last, page)
     found = driver.execute_async_script(
         """
@@ -145,7 +173,7 @@ def test_a_search_shows_the_name_first(visit):
     assert driver.execute_script(first).startswith("api/PromiseMonitor.html")
 
 
-# ── nothing is cut ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── nothing is cut ────────────────────────────────────────────────────────────────────────────────
 
 #: What sticks out of its box, or of the page.
 CUT = """
@@ -166,9 +194,13 @@ const cut = (article) => {
 
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_table_and_no_code_is_cut(visit, site, width):
-    """All pages, one after the other, in the frame of one guide page: that spares three hundred starts of the theme."""
+    """All pages, one after the other, in the frame of one guide page: that spares three hundred
+    starts of the theme.
+    """
     driver = visit(KINDS["guide"], width=width)
-    pages = sorted(str(page.relative_to(site)) for page in site.rglob("*.html") if "_static" not in page.parts)
+    pages = sorted(
+        str(page.relative_to(site)) for page in site.rglob("*.html") if "_static" not in page.parts
+    )
     pages = [page for page in pages if page not in ("report.html", "search.html")]
     found = driver.execute_async_script(
         CUT
@@ -203,7 +235,9 @@ LOOKS += [("guide", 1280, "dark"), ("API", 1280, "dark")]
 
 
 @pytest.mark.parametrize(("kind", "width", "scheme"), LOOKS)
-def test_a_page_opens_in_peace_fits_and_can_be_used_by_everyone(visit, address, axe, screenshots, kind, width, scheme):
+def test_a_page_opens_in_peace_fits_and_can_be_used_by_everyone(
+    visit, address, axe, screenshots, kind, width, scheme
+):
     driver = visit(KINDS[kind], width=width, scheme=scheme)
     article = "document.querySelector('.bd-article') ?? document.querySelector('main')"
     assert driver.execute_script(f"{CUT} return cut({article})") == []
@@ -212,20 +246,28 @@ def test_a_page_opens_in_peace_fits_and_can_be_used_by_everyone(visit, address, 
     assert not driver.get_log("browser")
     assert [url for url in asked_for(driver) if not url.startswith((address, "data:"))] == []
     driver.execute_script(axe)
-    run = "const done = arguments[0]; axe.run({resultTypes: ['violations']}).then(done, (e) => done(String(e)))"
+    run = (
+        "const done = arguments[0]; axe.run({resultTypes: ['violations']}).then(done, (e) =>"
+        " done(String(e)))"
+    )
     found = driver.execute_async_script(run)
-    told = [(v["id"], v["help"], [node["target"] for node in v["nodes"]][:4]) for v in found["violations"]]
+    told = [
+        (v["id"], v["help"], [node["target"] for node in v["nodes"]][:4])
+        for v in found["violations"]
+    ]
     assert not told
     assert len(found["passes"]) > 15
 
 
 def test_no_page_names_a_script_style_or_picture_elsewhere(site):
-    loaded = re.compile(r"<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|srcset|href)=\"((?:https?:)?//[^\"]*)\"")
+    loaded = re.compile(
+        r"<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|srcset|href)=\"((?:https?:)?//[^\"]*)\""
+    )
     for page in site.rglob("*.html"):
         assert loaded.findall(page.read_text(encoding="utf-8")) == [], page.name
 
 
-# ── the gallery ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the gallery ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_gallery_ran_and_every_example_is_a_notebook(site):

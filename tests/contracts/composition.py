@@ -1,7 +1,9 @@
-"""Everything composes: each promise × each kind of evidence × each thing one can do with it works, or says why not.
+"""Everything composes: each promise × each kind of evidence × each thing one can do with it works,
+or says why not.
 
-`python tests/contracts/composition.py` writes `composition.txt`, one line for each cell: "works", or the sentence that
-the user reads. An error that nobody wrote on purpose is a bug; `test_composition.py` allows none, and keeps the file.
+`python tests/contracts/composition.py` writes `composition.txt`, one line for each cell: "works",
+or the sentence that the user reads. An error that nobody wrote on purpose is a bug;
+`test_composition.py` allows none, and keeps the file.
 """
 
 from __future__ import annotations
@@ -98,8 +100,12 @@ def halves(n_classes: int = K) -> tuple[Half, Half]:
 
     def half() -> Half:
         y = rng.integers(n_classes, size=N)
-        small, large = (rng.normal(size=(N, n_classes)) + gap * np.eye(n_classes)[y] for gap in (2.5, 4.0))
-        return Half(2 * small, 2 * large, y, rng.choice(["north", "south"], size=N), np.arange(N) // 2)
+        small, large = (
+            rng.normal(size=(N, n_classes)) + gap * np.eye(n_classes)[y] for gap in (2.5, 4.0)
+        )
+        return Half(
+            2 * small, 2 * large, y, rng.choice(["north", "south"], size=N), np.arange(N) // 2
+        )
 
     return half(), half()
 
@@ -143,7 +149,9 @@ class Cells:
 
     @property
     def _flags(self) -> str:
-        """What the flags of a cascade over scores are called: the truth stands for the last model's answer."""
+        """What the flags of a cascade over scores are called: the truth stands for the last model's
+        answer.
+        """
         return "agrees" if self.name == "MaxLoss" else "correct"
 
     def fit(self) -> None:
@@ -163,12 +171,17 @@ class Cells:
 
     def label(self) -> None:
         if "cascade" in self.kind:
-            raise mc.InputError("a Certifier labels a pool for one model; of a cascade fit says which labels it needs.")
+            raise mc.InputError(
+                "a Certifier labels a pool for one model; of a cascade fit says which labels it"
+                " needs."
+            )
         X, y, _ = given(self.kind, self.rows)
         how = {} if self.kind == "scores" else {"input": self.kind}
         certifier = mc.Certifier(self.promise(), X, labels=500, **how)
         while len(asked := certifier.propose(100)):
-            certifier.update(asked, **({"right": y[asked]} if self.kind == "scores" else {"labels": y[asked]}))
+            certifier.update(
+                asked, **({"right": y[asked]} if self.kind == "scores" else {"labels": y[asked]})
+            )
         certifier.gate()
 
     def monitor(self) -> None:
@@ -199,7 +212,9 @@ class Cells:
     def onnx(self) -> None:
         from metacal.export import onnx
 
-        onnx.to_onnx(self.fitted)  # written files are checked in a process of their own, which takes most of a second
+        onnx.to_onnx(
+            self.fitted
+        )  # written files are checked in a process of their own, which takes most of a second
 
     def torch(self) -> None:
         from metacal.export.torch import to_module
@@ -215,11 +230,21 @@ class Cells:
             "scores": ["--score-key", "score", "--correct-key", "ok"],
             "score cascade": [
                 *("--score-key", "small.p,large.p"),
-                *("--agree-key" if self.name == "MaxLoss" else "--correct-key", "small.ok,large.ok"),
+                *(
+                    "--agree-key" if self.name == "MaxLoss" else "--correct-key",
+                    "small.ok,large.ok",
+                ),
             ],
             "probabilities": ["--input", "probabilities"],
         }
-        arguments = [command, *files, *more.get(self.kind, []), *FLAGS[self.name], "-o", str(self.folder / "cli.json")]
+        arguments = [
+            command,
+            *files,
+            *more.get(self.kind, []),
+            *FLAGS[self.name],
+            "-o",
+            str(self.folder / "cli.json"),
+        ]
         result = CliRunner().invoke(main, arguments)
         if result.exit_code:
             if result.exception is not None and not isinstance(result.exception, SystemExit):
@@ -232,7 +257,9 @@ class Cells:
         if self.kind == "score cascade":
             (small, large), right, _ = given(self.kind, rows)
             columns = zip(small.tolist(), large.tolist(), *(one.tolist() for one in right))
-            lines = ({"small": {"p": a, "ok": c}, "large": {"p": b, "ok": d}} for a, b, c, d in columns)
+            lines = (
+                {"small": {"p": a, "ok": c}, "large": {"p": b, "ok": d}} for a, b, c, d in columns
+            )
             path = self.folder / "answers.jsonl"
             path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
             return [str(path)]
@@ -273,14 +300,18 @@ def outcome(deed: Callable[[], None]) -> str:
         try:
             deed()
         except MetacalError as error:
-            return re.sub(r" \(?Did you mean.*", "", " ".join(str(error).split()))  # that is click's guess
+            return re.sub(
+                r" \(?Did you mean.*", "", " ".join(str(error).split())
+            )  # that is click's guess
         except Exception as error:
             return f"BUG {type(error).__name__}: {' '.join(str(error).split())[:100]}"
     return "works"
 
 
 def cells(kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, str, str, str]]:
-    """(promise, evidence, deed, outcome) for every cell; what needs a fit that failed has that one's reason."""
+    """(promise, evidence, deed, outcome) for every cell; what needs a fit that failed has that
+    one's reason.
+    """
     rows, of_two = halves(), halves(2)
     for kind in kinds:
         for name in PROMISES:
@@ -288,7 +319,15 @@ def cells(kinds: tuple[str, ...] = KINDS) -> Iterator[tuple[str, str, str, str]]
             with tempfile.TemporaryDirectory() as folder:
                 own = Cells(name, kind, fit, new, Path(folder))
                 for deed in DEEDS:
-                    needs = deed in ("monitor", "verify", "evaluate", "report", "save_and_load", "onnx", "torch")
+                    needs = deed in (
+                        "monitor",
+                        "verify",
+                        "evaluate",
+                        "report",
+                        "save_and_load",
+                        "onnx",
+                        "torch",
+                    )
                     blocked = needs and own.fitted is None
                     yield name, kind, deed, "no fit" if blocked else outcome(getattr(own, deed))
 

@@ -1,8 +1,10 @@
-"""The hundred sentences that people see most, for somebody who reads them as a native speaker would.
+"""The hundred sentences that people see most, for somebody who reads them as a native speaker
+would.
 
-Collected by running metacal: what each command says of itself, the common options, the certificate, verdicts and what
-to do, and the warnings and errors of `tests/hostile/wrong_inputs.py`. `python tests/contracts/most_seen.py` writes
-`most_seen.txt`; with `--before TREE` each sentence that another tree says otherwise stands there too.
+Collected by running metacal: what each command says of itself, the common options, the certificate,
+verdicts and what to do, and the warnings and errors of `tests/hostile/wrong_inputs.py`. `python
+tests/contracts/most_seen.py` writes `most_seen.txt`; with `--before TREE` each sentence that
+another tree says otherwise stands there too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = Path(__file__).with_suffix(".txt")
 #: Options that people meet first.
 COMMON = {
-    "fit": ("min_accuracy", "max_miscoverage", "confidence", "output", "calibrator", "score", "unit_key"),
+    "fit": (
+        "min_accuracy",
+        "max_miscoverage",
+        "confidence",
+        "output",
+        "calibrator",
+        "score",
+        "unit_key",
+    ),
     "apply": ("output", "rejected", "keep", "prune"),
     "verify": ("confidence", "unit_key"),
     "monitor": ("state", "follow", "serve", "otlp"),
@@ -43,7 +53,11 @@ def sentences() -> dict[str, str]:
                 main.make_context("metacal", [command, "-h"], resilient_parsing=True), command
             ).params
         }
-        found |= {f"metacal {command} --help, {name}": params[name].help for name in names if name in params}
+        found |= {
+            f"metacal {command} --help, {name}": params[name].help
+            for name in names
+            if name in params
+        }
     data = mc.datasets.load("cifar10-resnet110")
     with tempfile.TemporaryDirectory() as folder:
         for name, rows in (("val", slice(0, 5000)), ("test", slice(5000, 8000))):
@@ -58,7 +72,10 @@ def sentences() -> dict[str, str]:
             ):
                 lines = CliRunner().invoke(main, words.split()).output.splitlines()
                 kept = [line for line in lines if line[:1] != " " or line[2:3] != " "]
-                found |= {f"metacal {words}, line {k}": " ".join(line.split()) for k, line in enumerate(kept[:9])}
+                found |= {
+                    f"metacal {words}, line {k}": " ".join(line.split())
+                    for k, line in enumerate(kept[:9])
+                }
         finally:
             os.chdir(here)
     sys.path.insert(0, str(ROOT / "tests" / "hostile"))
@@ -84,7 +101,9 @@ def of_tree(tree: str) -> dict[str, str]:
         ]
     )
     env = {**os.environ, "PYTHONPATH": f"{there / 'src'}{os.pathsep}{there}"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=env, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -93,12 +112,19 @@ if __name__ == "__main__":
     parser.add_argument("--before", metavar="TREE", help="A checkout of an earlier version.")
     asked = parser.parse_args()
     now, before = sentences(), {} if asked.before is None else of_tree(asked.before)
-    chosen = sorted(now, key=lambda key: (before.get(key, now[key]) == now[key], list(now).index(key)))[:MOST]
+    chosen = sorted(
+        now, key=lambda key: (before.get(key, now[key]) == now[key], list(now).index(key))
+    )[:MOST]
     lines = []
     for key in now:
         if key in chosen:
             was = before.get(key, now[key])
-            lines += [key, *([f"  was: {was}"] if was != now[key] else []), f"  is:  {now[key]}", ""]
+            lines += [
+                key,
+                *([f"  was: {was}"] if was != now[key] else []),
+                f"  is:  {now[key]}",
+                "",
+            ]
     LIST.write_text("\n".join(lines), encoding="utf-8")
     changed = sum(before.get(key, now[key]) != now[key] for key in chosen)
     print(f"{len(chosen)} sentences, {changed} of them other than before")

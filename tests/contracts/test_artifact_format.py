@@ -1,7 +1,7 @@
 """Files of format version 3 predict the numbers they predicted when they were written.
 
-The fixtures were written by format 1, and converted when certificates became facts, when every gate became
-stages and when gates got a sketch of their rows; that of the fixtures is of made-up rows.
+The fixtures were written by format 1, and converted when certificates became facts, when every gate
+became stages and when gates got a sketch of their rows; that of the fixtures is of made-up rows.
 """
 
 from __future__ import annotations
@@ -43,16 +43,26 @@ EXPECTED_OF_ALL = json.loads((ALL / "expected.json").read_text(encoding="utf-8")
 @pytest.mark.parametrize("name", EXPECTED_OF_ALL)
 def test_every_kind_of_version_3_predicts_what_it_predicted(name):
     estimator, expected = mc.load(ALL / f"{name}.json"), EXPECTED_OF_ALL[name]
-    rows, by_group = np.array(expected["rows"]), {name: expected[name] for name in expected if name == "groups"}
-    np.testing.assert_allclose(estimator.predict_proba(rows, **by_group), expected["probs"], rtol=1e-9, atol=1e-12)
+    rows, by_group = (
+        np.array(expected["rows"]),
+        {name: expected[name] for name in expected if name == "groups"},
+    )
+    np.testing.assert_allclose(
+        estimator.predict_proba(rows, **by_group), expected["probs"], rtol=1e-9, atol=1e-12
+    )
     assert estimator.predict(rows, **by_group).tolist() == expected["prediction"]
     if expected["accept"] is not None:
         assert estimator.accepts(rows, **by_group).tolist() == expected["accept"]
-        # Written before scores were rounded: half a step of the grid, which is even below 1 for some scores.
+        # Written before scores were rounded: half a step of the grid, which is even below 1 for
+        # some scores.
         score = estimator.decide(rows, **by_group).score
         np.testing.assert_allclose(score, expected["score"], rtol=2.0**-31, atol=2.0**-31)
     written = json.loads(artifact.dumps(estimator))
-    assert {name: written[name] for name in written if name not in ("metacal_version", "checksum", "certificate")} == {
+    assert {
+        name: written[name]
+        for name in written
+        if name not in ("metacal_version", "checksum", "certificate")
+    } == {
         name: value
         for name, value in json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")).items()
         if name not in ("metacal_version", "checksum", "certificate")
@@ -65,10 +75,17 @@ def name_of_score(data):
 
 
 def test_version_3_has_a_file_of_every_kind():
-    saved = [json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL]
+    saved = [
+        json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL
+    ]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
-    assert {data["kind"] for data in saved} == {"MetaCal", *(row.public_name for row in every_method().values())}
-    assert {data["promise"]["type"] for data in gates} | {"MaxLoss"} == set(promise_classes())  # that of cascades
+    assert {data["kind"] for data in saved} == {
+        "MetaCal",
+        *(row.public_name for row in every_method().values()),
+    }
+    assert {data["promise"]["type"] for data in gates} | {"MaxLoss"} == set(
+        promise_classes()
+    )  # that of cascades
     assert {name_of_score(data) for data in gates} == {*scores.NAMED, *RANKERS}
 
 
@@ -117,8 +134,14 @@ def test_a_gate_on_scores_of_version_3_decides_what_it_decided():
     expected = json.loads((FIXTURES / "scores-v3-expected.json").read_text(encoding="utf-8"))
     found = gate.decide(expected["scores"])
     assert found.accept.tolist() == expected["accept"]
-    np.testing.assert_allclose(found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12)
-    assert (gate.promise, gate.higher_is, gate.score_name) == (mc.MinAccuracy(0.85), "surer", "größe")
+    np.testing.assert_allclose(
+        found.confidence, np.array(expected["confidence"], dtype=np.float64), rtol=1e-12
+    )
+    assert (gate.promise, gate.higher_is, gate.score_name) == (
+        mc.MinAccuracy(0.85),
+        "surer",
+        "größe",
+    )
     written = json.loads(artifact.dumps(gate))
     saved = json.loads((FIXTURES / "scores-v3.json").read_text(encoding="utf-8"))
     assert {k: v for k, v in written.items() if k not in ("metacal_version", "checksum")} == {
@@ -130,13 +153,19 @@ def test_a_gate_on_scores_of_version_3_decides_what_it_decided():
 def test_a_file_from_before_the_first_release_is_refused_in_a_sentence(tmp_path, version):
     data = json.loads((FIXTURES / "artifact-v3-gate.json").read_text(encoding="utf-8"))
     data["version"] = version
-    (tmp_path / "old.json").write_text(json.dumps({**data, "checksum": artifact.checksum(data)}), encoding="utf-8")
-    with pytest.raises(mc.ArtifactError, match="written by a metacal before the first release; fit it again"):
+    (tmp_path / "old.json").write_text(
+        json.dumps({**data, "checksum": artifact.checksum(data)}), encoding="utf-8"
+    )
+    with pytest.raises(
+        mc.ArtifactError, match="written by a metacal before the first release; fit it again"
+    ):
         mc.load(tmp_path / "old.json")
 
 
 def test_words_may_change_and_files_still_load(monkeypatch):
-    """A capital letter in a rule's words is no reason to refuse a file: it holds the rule's name."""
+    """A capital letter in a rule's words is no reason to refuse a file: it holds the rule's
+    name.
+    """
     before = mc.load(ALL / "gate-max-miscoverage.json").certificate_
     new = replace(words.RULES[before.rule], text="Umbrella", assumptions=("something else",))
     monkeypatch.setitem(words.RULES, before.rule, new)

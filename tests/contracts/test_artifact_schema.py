@@ -42,7 +42,9 @@ SCORES = ["entropy", "max_probability", "margin", "energy", LogisticRanker, Pair
 
 @pytest.mark.slow
 def test_it_is_a_schema_and_a_command_prints_it():
-    printed = subprocess.run([sys.executable, schema.__file__], capture_output=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, schema.__file__], capture_output=True, check=True
+    ).stdout
     assert json.loads(printed) == schema.schema()
     jsonschema.Draft202012Validator.check_schema(schema.schema())
 
@@ -83,7 +85,9 @@ def test_every_promise_with_every_score_is_valid(gates):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALIBRATORS)
 def test_every_calibrator_is_valid_in_gates_of_promises_in_turn(name, gates):
-    """The calibrator is fitted once and put into a third of the gates: promise and score do not depend on it."""
+    """The calibrator is fitted once and put into a third of the gates: promise and score do not
+    depend on it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alone = json.loads(artifact.dumps(CALIBRATORS[name]().fit(LOGITS, LABELS)))
@@ -159,10 +163,14 @@ INVALID = [
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), INVALID, ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None
+    ("path", "value"),
+    INVALID,
+    ids=lambda part: ".".join(map(str, part)) if isinstance(part, tuple) else None,
 )
 def test_what_the_schema_refuses_load_refuses(path, value):
-    text = next(path for path in FILES if path.stem == "gate-min-accuracy").read_text(encoding="utf-8")
+    text = next(path for path in FILES if path.stem == "gate-min-accuracy").read_text(
+        encoding="utf-8"
+    )
     data = copy.deepcopy(json.loads(text))
     parent = data
     for key in path[:-1]:
@@ -178,9 +186,11 @@ def test_what_the_schema_refuses_load_refuses(path, value):
         artifact.loads(json.dumps(data).encode())
 
 
-# ── gates on scores ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gates on scores ───────────────────────────────────────────────────────────────────────────────
 
-ON_SCORES = json.loads((Path(__file__).parent / "fixtures" / "scores-v3.json").read_text(encoding="utf-8"))
+ON_SCORES = json.loads(
+    (Path(__file__).parent / "fixtures" / "scores-v3.json").read_text(encoding="utf-8")
+)
 INVALID_ON_SCORES = [
     (("stages", 0, "source", "higher_is"), "better"),
     (("stages", 0, "source", "score"), 7),

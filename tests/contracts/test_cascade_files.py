@@ -1,4 +1,6 @@
-"""A cascade as a file and on the command line: saved, audited, shown, applied, verified, exported."""
+"""A cascade as a file and on the command line: saved, audited, shown, applied, verified,
+exported.
+"""
 
 import csv
 import json
@@ -21,7 +23,9 @@ jsonschema = pytest.importorskip("jsonschema")
 def drawn(n, seed):
     rng = np.random.default_rng(seed)
     y = rng.integers(4, size=n)
-    return [(rng.normal(size=(n, 4)) + gap * np.eye(4)[y]).astype(np.float32) for gap in (2.5, 3.0)], y
+    return [
+        (rng.normal(size=(n, 4)) + gap * np.eye(4)[y]).astype(np.float32) for gap in (2.5, 3.0)
+    ], y
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +36,13 @@ def folder(tmp_path_factory):
         (small, large), y = drawn(n, seed)
         np.savez(home / f"{name}small.npz", logits=small, labels=y)
         np.savez(home / f"{name}large.npz", logits=large, labels=y)
-    for name, promise in (("loss", ("--max-loss", "0.03")), ("accuracy", ("--min-accuracy", "0.985"))):
-        run("cascade", home / "small.npz", home / "large.npz", *promise, "-o", home / f"{name}.json")
+    for name, promise in (
+        ("loss", ("--max-loss", "0.03")),
+        ("accuracy", ("--min-accuracy", "0.985")),
+    ):
+        run(
+            "cascade", home / "small.npz", home / "large.npz", *promise, "-o", home / f"{name}.json"
+        )
     return home
 
 
@@ -56,7 +65,10 @@ def test_files_in_another_order_are_refused_where_ids_or_labels_tell(folder, com
     if command != "cascade":
         files = [folder / "loss.json", files[0], "--large", files[1]]
     result = run(command, *files, *words, code=2)
-    assert "do not hold the same rows in the same order: the " + told.removesuffix("s") in result.output
+    assert (
+        "do not hold the same rows in the same order: the " + told.removesuffix("s")
+        in result.output
+    )
 
 
 @pytest.mark.parametrize("name", ["loss", "accuracy"])
@@ -138,7 +150,15 @@ def test_a_promise_that_the_counts_do_not_carry_is_refused(folder):
 
 def test_apply_writes_who_answers(folder):
     out = folder / "out.csv"
-    run("apply", folder / "accuracy.json", folder / "new-small.npz", "--large", folder / "new-large.npz", "-o", out)
+    run(
+        "apply",
+        folder / "accuracy.json",
+        folder / "new-small.npz",
+        "--large",
+        folder / "new-large.npz",
+        "-o",
+        out,
+    )
     with open(out, newline="") as file:
         rows = list(csv.DictReader(file))
     (small, large), _ = drawn(800, 1)
@@ -157,11 +177,25 @@ def test_apply_in_two_steps(folder):
     np.savez(folder / "rest.npz", logits=large[rest])
     whole, partly = folder / "whole.csv", folder / "partly.csv"
     for file, out in (("new-large.npz", whole), ("rest.npz", partly)):
-        run("apply", folder / "loss.json", folder / "new-small.npz", "--large", folder / file, "-o", out)
+        run(
+            "apply",
+            folder / "loss.json",
+            folder / "new-small.npz",
+            "--large",
+            folder / file,
+            "-o",
+            out,
+        )
     assert whole.read_text() == partly.read_text()
     np.savez(folder / "odd.npz", logits=large[:7])
     words = run(
-        "apply", folder / "loss.json", folder / "new-small.npz", "--large", folder / "odd.npz", "--json", code=2
+        "apply",
+        folder / "loss.json",
+        folder / "new-small.npz",
+        "--large",
+        folder / "odd.npz",
+        "--json",
+        code=2,
     )
     assert "give all 800, or the" in words.output
 
@@ -174,16 +208,33 @@ def test_show_verify_and_json(folder):
     assert json.loads(run("show", folder / "loss.json", "--json").stdout)["kind"] == "Cascade"
     new = (folder / "new-small.npz", "--large", folder / "new-large.npz")
     assert run("verify", folder / "loss.json", *new).stdout.startswith(("kept", "undecided"))
-    assert json.loads(run("verify", folder / "accuracy.json", *new, "--json").stdout)["refuted"] is False
+    assert (
+        json.loads(run("verify", folder / "accuracy.json", *new, "--json").stdout)["refuted"]
+        is False
+    )
     (small, large), y = drawn(800, 1)
     wrong = np.where(np.arange(800) % 3 == 0, (y + 1) % 4, y)
     np.savez(folder / "bad.npz", logits=large, labels=wrong)
     np.savez(folder / "plain.npz", logits=small)
     assert (
         "refuted"
-        in run("verify", folder / "accuracy.json", folder / "plain.npz", "--large", folder / "bad.npz", code=3).stdout
+        in run(
+            "verify",
+            folder / "accuracy.json",
+            folder / "plain.npz",
+            "--large",
+            folder / "bad.npz",
+            code=3,
+        ).stdout
     )
-    told = run("verify", folder / "loss.json", folder / "small.npz", "--large", folder / "large.npz", code=1)
+    told = run(
+        "verify",
+        folder / "loss.json",
+        folder / "small.npz",
+        "--large",
+        folder / "large.npz",
+        code=1,
+    )
     assert told.stdout.startswith("not judged")
 
 
@@ -201,16 +252,23 @@ def test_the_page_says_what_verify_says(folder, name):
     held = json.loads(page.split('id="summary">')[1].split("</script>")[0])
     assert held["promise"] == told["promise"]
     answers = held["promise"]["answered_by"]
-    assert [one["name"] for one in answers] == ["small", "large", "person"][: 3 if name == "accuracy" else 2]
+    assert [one["name"] for one in answers] == ["small", "large", "person"][
+        : 3 if name == "accuracy" else 2
+    ]
     assert sum(one["n_rows"] for one in answers) == 800
     for one in answers:
         assert one["share"]["low"] <= one["n_rows"] / 800 <= one["share"]["high"]
     right = sum(one["n_rows"] * one["accuracy"]["estimate"] for one in answers[:2])
-    accepted = held["evaluation"]["accepted_rows"]["accuracy"]["estimate"] * held["evaluation"]["n_accepted"]
+    accepted = (
+        held["evaluation"]["accepted_rows"]["accuracy"]["estimate"]
+        * held["evaluation"]["n_accepted"]
+    )
     assert right == pytest.approx(accepted)
     assert held["source"]["score"] == "-confidence"
     assert held["curves"]["current"] is held["curves"]["command"] is None
-    evaluated = json.loads(run("evaluate", folder / f"{name}.json", *new, "--resamples", 0, "--json").stdout)
+    evaluated = json.loads(
+        run("evaluate", folder / f"{name}.json", *new, "--resamples", 0, "--json").stdout
+    )
     assert evaluated["answered_by"] == answers
 
 
@@ -223,23 +281,43 @@ def test_the_page_takes_names_as_text(folder):
     assert "&lt;img" in page
     (small, large), y = drawn(800, 1)
     path = folder / "python.html"
-    assert mc.write_report(mc.load(folder / "loss.json"), small, y, path, large=large) == path.stat().st_size
+    assert (
+        mc.write_report(mc.load(folder / "loss.json"), small, y, path, large=large)
+        == path.stat().st_size
+    )
     assert "belongs to a cascade" in run("report", *new[1:], code=2).output
 
 
 def test_other_commands_say_that_it_is_a_cascade(folder):
     for command in ("evaluate", "report"):
-        assert "holds a cascade" in run(command, folder / "loss.json", folder / "new-small.npz", code=2).output
+        assert (
+            "holds a cascade"
+            in run(command, folder / "loss.json", folder / "new-small.npz", code=2).output
+        )
 
 
 def test_wrong_usage_is_said(folder):
     pair = (folder / "small.npz", folder / "large.npz")
     assert "give one promise" in run("cascade", *pair, code=2).output
-    assert "give one promise" in run("cascade", *pair, "--max-loss", "0.1", "--min-accuracy", "0.9", code=2).output
-    assert "--no-people goes with" in run("cascade", *pair, "--max-loss", "0.1", "--no-people", code=2).output
-    assert "same rows" in run("cascade", pair[0], folder / "new-large.npz", "--max-loss", "0.1", code=2).output
-    np.savez(folder / "shifted.npz", logits=drawn(1500, 0)[0][1], labels=np.roll(drawn(1500, 0)[1], 1))
-    assert "labels of row" in run("cascade", pair[0], folder / "shifted.npz", "--max-loss", "0.1", code=2).output
+    assert (
+        "give one promise"
+        in run("cascade", *pair, "--max-loss", "0.1", "--min-accuracy", "0.9", code=2).output
+    )
+    assert (
+        "--no-people goes with"
+        in run("cascade", *pair, "--max-loss", "0.1", "--no-people", code=2).output
+    )
+    assert (
+        "same rows"
+        in run("cascade", pair[0], folder / "new-large.npz", "--max-loss", "0.1", code=2).output
+    )
+    np.savez(
+        folder / "shifted.npz", logits=drawn(1500, 0)[0][1], labels=np.roll(drawn(1500, 0)[1], 1)
+    )
+    assert (
+        "labels of row"
+        in run("cascade", pair[0], folder / "shifted.npz", "--max-loss", "0.1", code=2).output
+    )
     assert "needs all" in " ".join(run("cascade", "--help").output.split())
 
 
@@ -248,30 +326,52 @@ def test_labels_that_nobody_knows(folder):
     same = small.argmax(axis=1) == large.argmax(axis=1)
     np.savez(folder / "few.npz", logits=small, labels=np.where(same, -1, y))
     np.savez(folder / "bare.npz", logits=large)
-    told = json.loads(run("cascade", folder / "few.npz", folder / "bare.npz", "--max-loss", "0.03", "--json").stdout)
+    told = json.loads(
+        run(
+            "cascade", folder / "few.npz", folder / "bare.npz", "--max-loss", "0.03", "--json"
+        ).stdout
+    )
     saved = json.loads((folder / "loss.json").read_text())["certificate"]
     assert told["certificate"]["threshold"] == saved["threshold"]
     assert told["certificate"]["stages"]["n_labels"] == saved["stages"]["n_labels"] < 400
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "dtype"), [("loss", "float32"), ("loss", "float64"), ("accuracy", "float16")])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("loss", "float32"), ("loss", "float64"), ("accuracy", "float16")]
+)
 def test_exports_decide_as_python_does(folder, name, dtype):
     ort = pytest.importorskip("onnxruntime")
     run("export", folder / f"{name}.json", "-o", folder / "both.onnx", "--dtype", dtype)
-    run("export", folder / f"{name}.json", "-o", folder / "small.onnx", "--dtype", dtype, "--part", "small")
+    run(
+        "export",
+        folder / f"{name}.json",
+        "-o",
+        folder / "small.onnx",
+        "--dtype",
+        dtype,
+        "--part",
+        "small",
+    )
     cascade = mc.load(folder / f"{name}.json")
     (small, large), _ = drawn(800, 1)
-    small, large = (np.r_[table, np.zeros((2, 4)), 90.0 * np.eye(4)].astype(dtype) for table in (small, large))
+    small, large = (
+        np.r_[table, np.zeros((2, 4)), 90.0 * np.eye(4)].astype(dtype) for table in (small, large)
+    )
     found = cascade.decide(small, large)
     session = ort.InferenceSession(folder / "both.onnx")
     told = dict(
-        zip([o.name for o in session.get_outputs()], session.run(None, {"logits_small": small, "logits_large": large}))
+        zip(
+            [o.name for o in session.get_outputs()],
+            session.run(None, {"logits_small": small, "logits_large": large}),
+        )
     )
     names = np.array(["small", "large", "person"])
     np.testing.assert_array_equal(names[told["answered_by"]], found.answered_by)
     np.testing.assert_array_equal(told["accept"], found.accept)
-    np.testing.assert_allclose(told["probs"][found.accept], found.probabilities[found.accept], atol=1e-6)
+    np.testing.assert_allclose(
+        told["probs"][found.accept], found.probabilities[found.accept], atol=1e-6
+    )
     assert np.all(told["probs"][~found.accept] == np.float32(0.25))
     metadata = session.get_modelmeta().custom_metadata_map
     assert metadata["metacal.promise"] == cascade.certificate_.statement
@@ -285,7 +385,10 @@ def test_rows_that_are_no_logits_are_left_to_people_by_the_graph(folder):
     ort = pytest.importorskip("onnxruntime")
     run("export", folder / "loss.json", "-o", folder / "both.onnx")
     sure, hopeless = np.float32([[30, 0, 0, 0]]), np.float32([[np.nan, 0, 0, 0]])
-    feed = {"logits_small": np.r_[sure, hopeless, hopeless], "logits_large": np.r_[hopeless, sure, hopeless]}
+    feed = {
+        "logits_small": np.r_[sure, hopeless, hopeless],
+        "logits_large": np.r_[hopeless, sure, hopeless],
+    }
     session = ort.InferenceSession(folder / "both.onnx")
     assert session.run(["answered_by"], feed)[0].tolist() == [0, 1, 2]
     assert np.isfinite(session.run(["probs"], feed)[0]).all()
@@ -294,7 +397,10 @@ def test_rows_that_are_no_logits_are_left_to_people_by_the_graph(folder):
 @pytest.mark.parametrize("name", ["scores-loss", "scores-accuracy"])
 def test_cascades_of_scores_of_earlier_builds_answer_alike_here_and_in_onnxruntime(name, tmp_path):
     expected = json.loads((FIXTURES / "expected-scores.json").read_text(encoding="utf-8"))[name]
-    scores, cascade = [np.array(one) for one in expected["scores"]], mc.load(FIXTURES / f"{name}.json")
+    scores, cascade = (
+        [np.array(one) for one in expected["scores"]],
+        mc.load(FIXTURES / f"{name}.json"),
+    )
     found, stages = cascade.decide(scores), cascade.gate_.stages
     assert found.answered_by.tolist() == expected["answered_by"]
     assert len(set(expected["answered_by"])) == 4 + (name == "scores-accuracy")
@@ -305,8 +411,12 @@ def test_cascades_of_scores_of_earlier_builds_answer_alike_here_and_in_onnxrunti
 
     saved = onnx.save(cascade, tmp_path / "cascade.onnx", dtype="float64")
     names = json.loads(saved.metadata["metacal.answered_by"])
-    session = runtime.InferenceSession(tmp_path / "cascade.onnx", providers=["CPUExecutionProvider"])
-    given = [*scores, np.zeros(len(scores[0]))][: len(stages)]  # the last one answers whatever its score is
+    session = runtime.InferenceSession(
+        tmp_path / "cascade.onnx", providers=["CPUExecutionProvider"]
+    )
+    given = [*scores, np.zeros(len(scores[0]))][
+        : len(stages)
+    ]  # the last one answers whatever its score is
     inputs = dict(zip([one.name for one in session.get_inputs()], given, strict=True))
     answers = dict(zip([one.name for one in session.get_outputs()], session.run(None, inputs)))
     assert [names[k] for k in answers["answered_by"]] == expected["answered_by"]

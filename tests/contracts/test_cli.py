@@ -1,4 +1,6 @@
-"""The command line on real files: answers, exit codes, what goes to which stream, and messages worth reading."""
+"""The command line on real files: answers, exit codes, what goes to which stream, and messages
+worth reading.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ NAMES = ("cat", "dog", "bird")
 
 
 def run(*args, code=0, stdin=None):
-    """Run a command, check its exit code, and that no error is a traceback or longer than it need be."""
+    """Run a command, check its exit code, and that no error is a traceback or longer than it need
+    be.
+    """
     if args[0] == "evaluate" and code == 0:
         args = (*args, "--resamples", 30)  # enough for what is asserted here, and 30 times faster
     done = CliRunner().invoke(main, [str(arg) for arg in args], input=stdin)
@@ -38,7 +42,12 @@ def python(code, **options):
 
 
 def command(*args, **options):
-    argv = [sys.executable, "-c", "from metacal.cli import main; main(prog_name='metacal')", *map(str, args)]
+    argv = [
+        sys.executable,
+        "-c",
+        "from metacal.cli import main; main(prog_name='metacal')",
+        *map(str, args),
+    ]
     return subprocess.run(argv, capture_output=True, text=True, **options)
 
 
@@ -66,7 +75,7 @@ def folder(tmp_path_factory, rows):
     return path
 
 
-# ── the group ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the group ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_help_lists_the_commands():
@@ -88,7 +97,9 @@ def test_version():
     assert run("--version").stdout == f"metacal {mc.__version__}\n"
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("fti", "fit"), ("aply", "apply"), ("evalute", "evaluate")])
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("fti", "fit"), ("aply", "apply"), ("evalute", "evaluate")]
+)
 def test_did_you_mean(typed, meant):
     assert f"did you mean '{meant}'?" in run(typed, code=2).stderr
 
@@ -101,7 +112,9 @@ def test_an_unknown_option():
     assert "--min-accuracy" in run("fit", "val.npz", "--min-acuracy", 0.9, code=2).stderr
 
 
-@pytest.mark.parametrize("args", ["['--help']", "['fit', '--help']", "['evaluate', '--help']", "['fti']", "['fit']"])
+@pytest.mark.parametrize(
+    "args", ["['--help']", "['fit', '--help']", "['evaluate', '--help']", "['fti']", "['fit']"]
+)
 def test_help_and_usage_errors_import_nothing_heavy(args):
     code = (
         "import sys\nfrom metacal.cli import main\n"
@@ -120,7 +133,7 @@ def test_static_choices_are_the_real_ones():
     assert set(DATASETS) == set(mc.datasets.names())
 
 
-# ── fit ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── fit ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_fit_prints_and_saves(folder, tmp_path):
@@ -134,7 +147,9 @@ def test_fit_prints_and_saves(folder, tmp_path):
 
 
 def test_fit_json_is_all_of_stdout(folder, tmp_path):
-    done = run("fit", folder / "val.npz", "--max-miscoverage", 0.05, "--json", "-o", tmp_path / "cal.json")
+    done = run(
+        "fit", folder / "val.npz", "--max-miscoverage", 0.05, "--json", "-o", tmp_path / "cal.json"
+    )
     answer = json.loads(done.stdout)
     assert answer["certificate"]["target"] == 0.05
     assert answer["calibrator"]["kind"] == "ComposedCalibration"
@@ -150,7 +165,17 @@ def test_fit_without_output_only_prints(folder):
 
 def test_fit_options_reach_the_estimator(folder, tmp_path):
     out = tmp_path / "cal.json"
-    run("fit", folder / "val.npz", "--max-miscoverage", 0.1, "--in-expectation", "--score", "margin", "-o", out)
+    run(
+        "fit",
+        folder / "val.npz",
+        "--max-miscoverage",
+        0.1,
+        "--in-expectation",
+        "--score",
+        "margin",
+        "-o",
+        out,
+    )
     assert mc.load(out).promise == mc.MaxMiscoverage(0.1, delta=None)
     assert mc.load(out).score == "margin"
     options = ("--confidence", 0.95, "--reject-label", 77, "-n", 2)
@@ -195,7 +220,16 @@ def test_fit_reads_stdin_labels_classes_and_probabilities(folder, rows, tmp_path
         assert mc.load(tmp_path / "cal.json").classes_.tolist() == list(NAMES)
     np.savez(tmp_path / "p.npz", p=np.full((1000, 3), 1 / 3) + table[:1000] * 1e-3, t=labels[:1000])
     keys = ("--logits-key", "p", "--label-key", "t")
-    message = run("fit", tmp_path / "p.npz", *keys, "--input", "probabilities", "--max-miscoverage", 0.1, code=2).stderr
+    message = run(
+        "fit",
+        tmp_path / "p.npz",
+        *keys,
+        "--input",
+        "probabilities",
+        "--max-miscoverage",
+        0.1,
+        code=2,
+    ).stderr
     assert "must sum to 1" in message
 
 
@@ -213,16 +247,33 @@ def test_fit_promises_both_at_once_or_says_what_is_possible(folder, tmp_path, lo
     assert certificate["target"] == 0.82
     assert certificate["max_miscoverage"] == 0.2
     assert mc.load(tmp_path / "cal.json").certificate_.statement == certificate["statement"]
-    promise = json.loads(run("evaluate", tmp_path / "cal.json", folder / "test.npz", "--json").stdout)["promise"]
+    promise = json.loads(
+        run("evaluate", tmp_path / "cal.json", folder / "test.npz", "--json").stdout
+    )["promise"]
     assert promise["also"]["quantity"] == "miscoverage"
-    message = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--max-miscoverage", 0.05, *looking, code=1).stderr
+    message = run(
+        "fit",
+        folder / "val.npz",
+        "--min-accuracy",
+        0.9,
+        "--max-miscoverage",
+        0.05,
+        *looking,
+        code=1,
+    ).stderr
     assert "smallest max miscoverage" in message
     assert "best min accuracy" in message
 
 
 def test_fit_in_expectation_excludes_after_looking(folder):
     message = run(
-        "fit", folder / "val.npz", "--min-accuracy", 0.8, "--after-looking", "--in-expectation", code=2
+        "fit",
+        folder / "val.npz",
+        "--min-accuracy",
+        0.8,
+        "--after-looking",
+        "--in-expectation",
+        code=2,
     ).stderr
     assert "exclude each other" in message
 
@@ -236,12 +287,30 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--max-miscoverage", "few"), "'few' is not a number"),
         (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
         (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
-        (("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9), "--confidence does not go with --rule paper"),
-        (("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"), "--in-expectation does not go with"),
-        (("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"), "--after-looking does not go with"),
-        (("--min-accuracy", 0.9, "--rule", "paper", "--at-threshold", 0.2), "--at-threshold does not go with"),
-        (("--min-accuracy", 0.9, "--in-expectation", "--at-threshold", 0), "--at-threshold exclude each other"),
-        (("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"), "not both; give one"),
+        (
+            ("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9),
+            "--confidence does not go with --rule paper",
+        ),
+        (
+            ("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"),
+            "--in-expectation does not go with",
+        ),
+        (
+            ("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"),
+            "--after-looking does not go with",
+        ),
+        (
+            ("--min-accuracy", 0.9, "--rule", "paper", "--at-threshold", 0.2),
+            "--at-threshold does not go with",
+        ),
+        (
+            ("--min-accuracy", 0.9, "--in-expectation", "--at-threshold", 0),
+            "--at-threshold exclude each other",
+        ),
+        (
+            ("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"),
+            "not both; give one",
+        ),
         (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
         (("--min-accuracy", 0.9, "--calibrator", "plat"), "temperature"),
@@ -261,7 +330,10 @@ def test_fit_wrong_usage(folder, args, says):
         (("--min-accuracy", 0.9, "--label-key", "truth"), "it has 'logits', 'labels'"),
         (("--min-accuracy", 0.9, "--logits-key", "z"), "--logits-key"),
         (("--min-accuracy", 0.9, "--input", "probabilities"), "--input logits"),
-        (("--min-accuracy", 0.9, "--classes", "@nowhere.txt"), "nowhere.txt: there is no such file"),
+        (
+            ("--min-accuracy", 0.9, "--classes", "@nowhere.txt"),
+            "nowhere.txt: there is no such file",
+        ),
         (("--min-accuracy", 0.9, "--classes", "a,b"), "3 columns but there are 2 class names"),
         (("--min-accuracy", 0.9, "--labels", "nowhere.txt"), "nowhere.txt: there is no such file"),
     ],
@@ -271,7 +343,9 @@ def test_fit_says_what_is_wrong_with_the_file_or_the_words(folder, args, says):
 
 
 def test_fit_data_that_cannot_give_it(folder):
-    assert "lower the target" in run("fit", folder / "val.npz", "--min-accuracy", 0.999, code=1).stderr
+    assert (
+        "lower the target" in run("fit", folder / "val.npz", "--min-accuracy", 0.999, code=1).stderr
+    )
 
 
 def test_fit_refuses_bad_files(folder, tmp_path, rows):
@@ -295,7 +369,15 @@ def test_fit_leaves_the_old_file_when_it_fails(folder, tmp_path):
     assert (tmp_path / "cal.json").read_text() == "old"
     assert (
         "there is no folder"
-        in run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", tmp_path / "no" / "cal.json", code=2).stderr
+        in run(
+            "fit",
+            folder / "val.npz",
+            "--min-accuracy",
+            0.9,
+            "-o",
+            tmp_path / "no" / "cal.json",
+            code=2,
+        ).stderr
     )
 
 
@@ -312,12 +394,15 @@ def test_warnings_are_lines_on_stderr(tmp_path):
     np.savez(tmp_path / "easy.npz", logits=table, labels=np.arange(300) % 3)
     done = run("fit", tmp_path / "easy.npz", "--max-miscoverage", 0.1, "--json")
     lines = done.stderr.splitlines()
-    assert any(line.startswith("Warning: 0 errors in 300 rows: is this the training data?") for line in lines)
+    assert any(
+        line.startswith("Warning: 0 errors in 300 rows: is this the training data?")
+        for line in lines
+    )
     assert all(line.startswith("Warning: ") for line in lines)
     json.loads(done.stdout)
 
 
-# ── apply ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── apply ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "tsv"])
@@ -329,11 +414,21 @@ def test_apply(folder, tmp_path, rows, suffix):
     cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
     if suffix == "npz":
         with np.load(out) as found:
-            assert set(found) == {"id", "prediction", "answer", "confidence", "accept", "score", "probs"}
+            assert set(found) == {
+                "id",
+                "prediction",
+                "answer",
+                "confidence",
+                "accept",
+                "score",
+                "probs",
+            }
             # Of every row, rejected ones too: what a reviewer wants to see.
             assert np.array_equal(found["probs"], cal.gate_.source.map(new))
             assert np.array_equal(found["answer"], new.argmax(axis=1))
-            assert np.array_equal(found["confidence"], found["probs"][np.arange(len(new)), found["answer"]])
+            assert np.array_equal(
+                found["confidence"], found["probs"][np.arange(len(new)), found["answer"]]
+            )
             assert np.array_equal(found["prediction"], cal.predict(new))
             assert np.array_equal(found["accept"], cal.accepts(new))
             assert np.array_equal(found["id"], np.arange(1000, 2000))
@@ -348,7 +443,15 @@ def test_apply(folder, tmp_path, rows, suffix):
 
 
 def test_apply_gives_the_paper_s_map_where_asked(folder, tmp_path, rows):
-    run("apply", folder / "cal.json", folder / "test.npz", "--rejected", "uniform", "-o", tmp_path / "out.npz")
+    run(
+        "apply",
+        folder / "cal.json",
+        folder / "test.npz",
+        "--rejected",
+        "uniform",
+        "-o",
+        tmp_path / "out.npz",
+    )
     cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
     with np.load(tmp_path / "out.npz") as found:
         assert not found["accept"].all()
@@ -364,13 +467,20 @@ def test_apply_to_stdout_is_csv_and_nothing_else(folder):
 
 
 def test_apply_json(folder, tmp_path):
-    done = run("apply", folder / "cal.json", folder / "test.npz", "--json", "-o", tmp_path / "out.npz")
+    done = run(
+        "apply", folder / "cal.json", folder / "test.npz", "--json", "-o", tmp_path / "out.npz"
+    )
     answer = json.loads(done.stdout)
     with np.load(tmp_path / "out.npz") as found:
         assert answer["n_accepted"] == found["accept"].sum()
     assert answer["n_rows"] == 1000
     assert answer["coverage"] == answer["n_accepted"] / 1000
-    assert json.loads(run("apply", folder / "cal.json", folder / "test.npz", "--json").stdout)["output"] is None
+    assert (
+        json.loads(run("apply", folder / "cal.json", folder / "test.npz", "--json").stdout)[
+            "output"
+        ]
+        is None
+    )
 
 
 def test_apply_a_plain_calibrator(folder, tmp_path):
@@ -379,7 +489,9 @@ def test_apply_a_plain_calibrator(folder, tmp_path):
         assert set(found) == {"id", "prediction", "confidence", "probs"}
         assert np.array_equal(found["confidence"], found["probs"].max(axis=1))
         assert np.array_equal(found["prediction"], found["probs"].argmax(axis=1))
-    answer = json.loads(run("apply", folder / "temperature.json", folder / "test.npz", "--json").stdout)
+    answer = json.loads(
+        run("apply", folder / "temperature.json", folder / "test.npz", "--json").stdout
+    )
     assert "accepted" not in answer
 
 
@@ -388,7 +500,9 @@ def test_apply_puts_columns_in_the_order_of_the_classes(folder, tmp_path, rows):
     order = [2, 0, 1]
     names = [NAMES[k] for k in order]
     mc.io.write_table(
-        tmp_path / "mixed.csv", {"when": np.full(1000, "noon"), "logits": new[:, order]}, class_names=names
+        tmp_path / "mixed.csv",
+        {"when": np.full(1000, "noon"), "logits": new[:, order]},
+        class_names=names,
     )
     mc.io.write_table(tmp_path / "mixed.npz", {"logits": new[:, order]}, class_names=names)
     for name in ("mixed.csv", "mixed.npz"):
@@ -415,7 +529,10 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     ("args", "says"),
     [
         ((), "-o out.csv"),
-        (("-o", "out.xlsx"), "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npz, .parquet, .tsv"),
+        (
+            ("-o", "out.xlsx"),
+            "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npz, .parquet, .tsv",
+        ),
         (("-o", "-", "--json"), "both want stdout"),
         (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
     ],
@@ -441,7 +558,7 @@ def test_apply_refuses_bad_artifacts(folder, tmp_path):
     assert not (tmp_path / "out.csv").exists()
 
 
-# ── evaluate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── evaluate ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_evaluate_the_classifier_itself(folder):
@@ -453,13 +570,22 @@ def test_evaluate_the_classifier_itself(folder):
 
 def test_evaluate_with_a_gate(folder):
     done = run("evaluate", folder / "cal.json", folder / "test.npz")
-    for words in ("accepted rows", "uncalibrated", "all rows", "promised  What is accepted", "kept", "coverage"):
+    for words in (
+        "accepted rows",
+        "uncalibrated",
+        "all rows",
+        "promised  What is accepted",
+        "kept",
+        "coverage",
+    ):
         assert words in done.stdout
     assert max(map(len, done.stdout.splitlines()[3:])) <= 100
 
 
 def test_evaluate_json(folder):
-    answer = json.loads(run("evaluate", folder / "cal.json", folder / "test.npz", "--json", "--level", 0.9).stdout)
+    answer = json.loads(
+        run("evaluate", folder / "cal.json", folder / "test.npz", "--json", "--level", 0.9).stdout
+    )
     promise = answer["promise"]
     assert promise["quantity"] == "coverage accuracy"
     assert promise["level"] == answer["level"] == 0.9
@@ -471,7 +597,10 @@ def test_evaluate_json(folder):
 
 
 def test_evaluate_is_reproducible_and_seeded(folder):
-    texts = [run("evaluate", folder / "test.npz", "--seed", seed, "--bins", 10).stdout for seed in (1, 1, 2)]
+    texts = [
+        run("evaluate", folder / "test.npz", "--seed", seed, "--bins", 10).stdout
+        for seed in (1, 1, 2)
+    ]
     assert texts[0] == texts[1] != texts[2]
 
 
@@ -484,7 +613,9 @@ def test_evaluate_a_broken_promise_is_a_report(folder, tmp_path, rows):
     assert "measured  refuted: coverage accuracy" in done.stdout
     assert "promised at least 0.9" in done.stdout
     assert "fit again on recent labelled rows" in " ".join(done.stdout.split())
-    answer = json.loads(run("evaluate", folder / "cal.json", tmp_path / "shifted.npz", "--json").stdout)
+    answer = json.loads(
+        run("evaluate", folder / "cal.json", tmp_path / "shifted.npz", "--json").stdout
+    )
     assert answer["promise"]["kept"] is False
     assert answer["promise"]["refuted"] is True
 
@@ -501,7 +632,9 @@ def test_evaluate_named_classes_and_numbered_labels(folder, tmp_path, rows):
         class_names=[NAMES[k] for k in order],
     )
     found = [
-        json.loads(run("evaluate", folder / "named.json", tmp_path / name, "--json").stdout)["promise"]
+        json.loads(run("evaluate", folder / "named.json", tmp_path / name, "--json").stdout)[
+            "promise"
+        ]
         for name in ("named.csv", "numbers.npz", "mixed.npz")
     ]
     assert found[0] == found[1] == found[2]
@@ -534,14 +667,21 @@ def test_evaluate_wrong_usage(folder, args):
     assert args[0] in run("evaluate", folder / "test.npz", *args, code=2).stderr
 
 
-# ── demo ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── demo ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
 def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
     done = run("demo", "-o", tmp_path / "demo.html")
     assert max(map(len, done.stdout.splitlines())) <= 100
-    for words in ("uncalibrated", "temperature scaling", "certified", "paper", "ECE:", "metacal fit val.npz"):
+    for words in (
+        "uncalibrated",
+        "temperature scaling",
+        "certified",
+        "paper",
+        "ECE:",
+        "metacal fit val.npz",
+    ):
         assert words in done.stdout
     assert "right at least 97% of the time, with 90% confidence" in done.stdout
     assert done.stderr.startswith(f"The report is in {tmp_path / 'demo.html'}")
@@ -552,7 +692,10 @@ def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
 @pytest.mark.slow
 def test_demo_json(tmp_path):
     answer = json.loads(run("demo", "--json", "-o", tmp_path / "demo.html").stdout)
-    assert [row["promise"] for row in answer["rows"][2:4]] == ["miscoverage <= 0.05", "accuracy >= 0.97"]
+    assert [row["promise"] for row in answer["rows"][2:4]] == [
+        "miscoverage <= 0.05",
+        "accuracy >= 0.97",
+    ]
     assert answer["certificate"]["target"] == 0.97
     plain, scaled = answer["rows"][0]["ece_accepted"], answer["rows"][1]["ece_accepted"]
     assert scaled < plain / 3
@@ -566,7 +709,7 @@ def test_demo_other_data(tmp_path):
     assert "cifar10-resnet110" in run("demo", "--dataset", "cifar10", code=2).stderr
 
 
-# ── real processes ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── real processes ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -587,8 +730,13 @@ def test_streams_and_exit_codes(folder, tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
 def test_a_reader_that_goes_away(folder):
-    argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
-    done = subprocess.run(["bash", "-c", f"{argv} | head -n 1"], capture_output=True, text=True, check=True)
+    argv = (
+        f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json"
+        f" {folder}/test.npz -o -"
+    )
+    done = subprocess.run(
+        ["bash", "-c", f"{argv} | head -n 1"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("id,prediction")
     assert done.stderr == ""
 
@@ -628,13 +776,16 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk(folder):
-    argv = f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json {folder}/test.npz -o -"
+    argv = (
+        f"{sys.executable} -c 'from metacal.cli import main; main()' apply {folder}/cal.json"
+        f" {folder}/test.npz -o -"
+    )
     done = subprocess.run(["bash", "-c", f"{argv} > /dev/full"], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr == "Error: No space left on device.\n"
 
 
-# ── compare ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── compare ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_compare_prints_a_table_and_json(folder):
@@ -643,12 +794,18 @@ def test_compare_prints_a_table_and_json(folder):
     assert "temperature" in table.stdout
     assert "* the best" in table.stdout
     answer = json.loads(run("compare", folder / "test.npz", *names, "--json").stdout)
-    assert {entry["name"] for entry in answer["calibrators"]} == {"uncalibrated", "temperature", "spline"}
+    assert {entry["name"] for entry in answer["calibrators"]} == {
+        "uncalibrated",
+        "temperature",
+        "spline",
+    }
     again = json.loads(run("compare", folder / "test.npz", *names, "--json", "-n", 2).stdout)
     assert again["best"] == answer["best"]
 
 
-@pytest.mark.parametrize("args", [("--calibrators", "temprature"), ("--folds", 1), ("--repeats", 0)])
+@pytest.mark.parametrize(
+    "args", [("--calibrators", "temprature"), ("--folds", 1), ("--repeats", 0)]
+)
 def test_compare_wrong_usage(folder, args):
     assert args[0] in run("compare", folder / "test.npz", *args, code=2).stderr
 

@@ -36,15 +36,22 @@ def folder(tmp_path_factory):
     drifted = np.where(rng.random(2500) < 0.1, (labels[1500:] + 1) % 3, labels[1500:])
     np.savez(path / "drift.npz", logits=table[1500:], labels=drifted)
     np.savez(path / "wrong.npz", logits=table[1500:], labels=(table[1500:].argmax(1) + 1) % 3)
-    promises = {"accuracy": mc.MinAccuracy(0.9), "miscoverage": mc.MaxMiscoverage(0.1), "both": Both(0.3, 0.9)}
-    promises |= {"average": mc.MaxMiscoverage(0.1, delta=None), "paper": mc.paper.MinCoverageAccuracy(0.9)}
+    promises = {
+        "accuracy": mc.MinAccuracy(0.9),
+        "miscoverage": mc.MaxMiscoverage(0.1),
+        "both": Both(0.3, 0.9),
+    }
+    promises |= {
+        "average": mc.MaxMiscoverage(0.1, delta=None),
+        "paper": mc.paper.MinCoverageAccuracy(0.9),
+    }
     for name, promise in promises.items():
         mc.save(mc.MetaCal(promise).fit(table[:1500], labels[:1500]), path / f"{name}.json")
     mc.save(mc.TemperatureScaling().fit(table, labels), path / "plain.json")
     return path
 
 
-# ── show ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── show ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
@@ -53,7 +60,11 @@ def test_show_explains_every_kind(path):
     answer = json.loads(run("show", path, "--json").stdout)
     saved = json.loads(path.read_text(encoding="utf-8"))
     assert "format 3, written by metacal 0.1.0" in text
-    assert (answer["kind"], answer["format_version"], answer["checksum"]) == (saved["kind"], 3, saved["checksum"])
+    assert (answer["kind"], answer["format_version"], answer["checksum"]) == (
+        saved["kind"],
+        3,
+        saved["checksum"],
+    )
     assert answer["calibrator"]["kind"] in text
     assert answer["calibrator"]["numbers"]
     if saved["kind"] == "MetaCal":
@@ -64,7 +75,11 @@ def test_show_explains_every_kind(path):
         assert answer["certificate"] == saved["certificate"]
         assert answer["promise"] == saved["promise"]
         assert f"score {saved['certificate']['score']}" in text
-        rejected = "nothing ever is" if answer["threshold"] == "inf" else f"prediction {answer['reject_label']!r}"
+        rejected = (
+            "nothing ever is"
+            if answer["threshold"] == "inf"
+            else f"prediction {answer['reject_label']!r}"
+        )
         assert rejected in text
     else:
         assert "it promises nothing" in text
@@ -87,7 +102,11 @@ def test_show_names_classes_and_numbers(folder):
         ("none.json", None, "there is no such file"),
         ("text.json", "hello", "not JSON"),
         ("other.json", '{"a": 1}', "this is JSON, but not a metacal file"),
-        ("new.json", '{"format": "metacal", "version": 9}', "newer metacal (format 9); update metacal"),
+        (
+            "new.json",
+            '{"format": "metacal", "version": 9}',
+            "newer metacal (format 9); update metacal",
+        ),
     ],
 )
 def test_show_and_verify_say_what_else_a_file_is(folder, name, content, message):
@@ -100,12 +119,16 @@ def test_show_and_verify_say_what_else_a_file_is(folder, name, content, message)
 
 
 def test_show_finds_an_edited_file(folder):
-    text = (folder / "accuracy.json").read_text(encoding="utf-8").replace('"n_rows": 1500', '"n_rows": 1501')
+    text = (
+        (folder / "accuracy.json")
+        .read_text(encoding="utf-8")
+        .replace('"n_rows": 1500', '"n_rows": 1501')
+    )
     (folder / "edited.json").write_text(text, encoding="utf-8")
     assert "the checksum does not match" in run("show", folder / "edited.json", code=2).stderr
 
 
-# ── verify ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── verify ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["accuracy", "miscoverage", "both"])
@@ -115,7 +138,9 @@ def test_a_promise_that_is_kept_stands(folder, name):
     assert "p-value" in done.stdout
     assert f"{97.5 if name == 'both' else 95}% interval [" in done.stdout
     assert "what to do   nothing." in done.stdout
-    answer = json.loads(run("verify", folder / f"{name}.json", folder / "test.npz", "--json").stdout)
+    answer = json.loads(
+        run("verify", folder / f"{name}.json", folder / "test.npz", "--json").stdout
+    )
     assert answer["verdict"] == "kept"
     assert len(answer["tests"]) == (2 if name == "both" else 1)
 
@@ -124,13 +149,17 @@ def test_a_promise_that_is_broken_is_refuted_with_exit_code_3(folder):
     done = run("verify", folder / "accuracy.json", folder / "drift.npz", code=3)
     assert done.stdout.startswith("refuted: ")
     assert "fit again on recent labelled rows" in " ".join(done.stdout.split())
-    answer = json.loads(run("verify", folder / "accuracy.json", folder / "drift.npz", "--json", code=3).stdout)
+    answer = json.loads(
+        run("verify", folder / "accuracy.json", folder / "drift.npz", "--json", code=3).stdout
+    )
     (test,) = answer["tests"]
     assert answer["refuted"]
     assert test["p_value"] == answer["p_value"] < 1e-6
     assert test["high"] < test["target"]
     assert test["n_bad"] == round((1 - test["value"]) * test["n_rows"])
-    assert json.loads(run("verify", folder / "both.json", folder / "drift.npz", "--json", code=3).stdout)["refuted"]
+    assert json.loads(
+        run("verify", folder / "both.json", folder / "drift.npz", "--json", code=3).stdout
+    )["refuted"]
 
 
 def test_what_is_tested_depends_on_the_promise(folder):
@@ -143,7 +172,9 @@ def test_what_is_tested_depends_on_the_promise(folder):
 
 
 def test_rows_that_say_nothing(folder):
-    assert run("verify", folder / "accuracy.json", folder / "val.npz", code=1).stdout.startswith("not judged")
+    assert run("verify", folder / "accuracy.json", folder / "val.npz", code=1).stdout.startswith(
+        "not judged"
+    )
     done = run("verify", folder / "miscoverage.json", folder / "wrong.npz")
     assert "no row here says anything about the miscoverage" in done.stdout
     assert "label rows that the promise is about" in done.stdout
@@ -163,7 +194,7 @@ def test_wrong_usage(folder, arguments, message):
     assert message in run("verify", *names, code=2).stderr
 
 
-# ── the test itself ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the test itself ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_exact_p_value_agrees_with_a_sum():
@@ -180,7 +211,9 @@ def test_the_exact_p_value_agrees_with_a_sum():
 
 
 def refutations(certificate, shares, confidence, draws, n=500):
-    """How often n rows refute; shares: right accepted, right rejected, wrong accepted, wrong rejected."""
+    """How often n rows refute; shares: right accepted, right rejected, wrong accepted, wrong
+    rejected.
+    """
     rng = np.random.default_rng(0)
     accept, correct = np.array([True, False, True, False]), np.array([True, True, False, False])
     count = 0
@@ -195,7 +228,9 @@ def refutations(certificate, shares, confidence, draws, n=500):
 def test_a_promise_at_its_very_limit_is_rarely_refuted_and_a_broken_one_mostly(promise, confidence):
     certificate = promise.certify(np.arange(3000.0), np.arange(3000) < 2950)
     draws = 1000
-    kept = refutations(certificate, [0.81, 0.09, 0.09, 0.01], confidence, draws)  # F0 = 0.1 and F1 = 0.9, exactly
+    kept = refutations(
+        certificate, [0.81, 0.09, 0.09, 0.01], confidence, draws
+    )  # F0 = 0.1 and F1 = 0.9, exactly
     assert kept <= 1 - confidence + 3 * np.sqrt(confidence * (1 - confidence) / draws)
     assert kept > (1 - confidence) / 10
     assert refutations(certificate, [0.68, 0.16, 0.14, 0.02], confidence, 100) > 0.9

@@ -1,4 +1,6 @@
-"""The command line on the files that people have, good and bad; completion; Ctrl-C in the middle of a large file."""
+"""The command line on the files that people have, good and bad; completion; Ctrl-C in the middle of
+a large file.
+"""
 
 from __future__ import annotations
 
@@ -49,25 +51,33 @@ def folder(tmp_path_factory):
     columns = {"id": IDS, "logits": TABLE, "label": LABELS}
     for suffix in ("npz", "csv", "tsv", "parquet", "arrow", "feather"):
         write_table(path / f"val.{suffix}", columns)
-    records = np.empty(len(TABLE), [(name, column.dtype, column.shape[1:]) for name, column in columns.items()])
+    records = np.empty(
+        len(TABLE), [(name, column.dtype, column.shape[1:]) for name, column in columns.items()]
+    )
     for name, column in columns.items():
         records[name] = column
     np.save(path / "val.npy", records)
-    write_table(path / "named.parquet", {**columns, "label": np.array(NAMES)[LABELS]}, class_names=NAMES)
+    write_table(
+        path / "named.parquet", {**columns, "label": np.array(NAMES)[LABELS]}, class_names=NAMES
+    )
     run("fit", path / "val.npz", "--min-accuracy", 0.9, "-o", path / "cal.json")
     run("fit", path / "named.parquet", "--min-accuracy", 0.9, "-o", path / "named.json")
     return path
 
 
-# ── every kind of file in, every kind out ────────────────────────────────────────────────────────────────────────────
+# ── every kind of file in, every kind out ─────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "tsv", "parquet", "arrow", "feather"])
 def test_fit_gives_the_same_answer_from_every_file(folder, suffix):
     expected = json.loads(run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--json").stdout)
-    answer = json.loads(run("fit", folder / f"val.{suffix}", "--min-accuracy", 0.9, "--json").stdout)
+    answer = json.loads(
+        run("fit", folder / f"val.{suffix}", "--min-accuracy", 0.9, "--json").stdout
+    )
     if suffix in ("csv", "tsv"):  # float64 there
-        assert answer["certificate"]["threshold"] == pytest.approx(expected["certificate"]["threshold"])
+        assert answer["certificate"]["threshold"] == pytest.approx(
+            expected["certificate"]["threshold"]
+        )
     else:
         assert answer["certificate"] == expected["certificate"]
         assert answer["calibrator"] == expected["calibrator"]
@@ -78,10 +88,15 @@ def test_fit_from_tensors(folder, tmp_path):
     tensors = {"logits": torch.tensor(TABLE), "labels": torch.tensor(LABELS)}
     torch.save(tensors, tmp_path / "val.pt")
     pytest.importorskip("safetensors.torch").save_file(tensors, tmp_path / "val.safetensors")
-    expected = json.loads(run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--json").stdout)["certificate"]
+    expected = json.loads(run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--json").stdout)[
+        "certificate"
+    ]
     for name in ("val.pt", "val.safetensors"):
         assert (
-            json.loads(run("fit", tmp_path / name, "--min-accuracy", 0.9, "--json").stdout)["certificate"] == expected
+            json.loads(run("fit", tmp_path / name, "--min-accuracy", 0.9, "--json").stdout)[
+                "certificate"
+            ]
+            == expected
         )
 
 
@@ -104,7 +119,15 @@ def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, 
         assert found.class_names == NAMES
     if suffix == "parquet":
         held = pq.read_table(out)
-        assert held.column_names == ["id", "prediction", "answer", "confidence", "accept", "score", "probs"]
+        assert held.column_names == [
+            "id",
+            "prediction",
+            "answer",
+            "confidence",
+            "accept",
+            "score",
+            "probs",
+        ]
         np.testing.assert_array_equal(held["accept"].to_numpy(), gate.accepts(TABLE))
         np.testing.assert_array_equal(held["score"].to_numpy(), gate.ranking_scores(TABLE))
 
@@ -118,25 +141,37 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
 
         size, request.STREAM_BYTES = request.STREAM_BYTES, 0 if stream else 1 << 40
         try:
-            run("apply", folder / "named.json", tmp_path / "mixed.parquet", "-o", tmp_path / "out.parquet")
+            run(
+                "apply",
+                folder / "named.json",
+                tmp_path / "mixed.parquet",
+                "-o",
+                tmp_path / "out.parquet",
+            )
         finally:
             request.STREAM_BYTES = size
         probs = read_predictions(tmp_path / "out.parquet", input="probabilities").table
         np.testing.assert_array_equal(probs, mc.load(folder / "named.json").gate_.source.map(TABLE))
 
 
-# ── columns of the file that are passed on ───────────────────────────────────────────────────────────────────────────
+# ── columns of the file that are passed on ────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("out", ["npz", "csv", "tsv", "jsonl", "parquet", "arrow", "feather"])
 def test_kept_columns_come_out_as_they_went_in(folder, tmp_path, out):
-    rows = [f"{i},{i % 3},{'' if i == 1 else i / 4},note {i},{','.join(map(str, TABLE[i]))}" for i in range(4)]
+    rows = [
+        f"{i},{i % 3},{'' if i == 1 else i / 4},note {i},{','.join(map(str, TABLE[i]))}"
+        for i in range(4)
+    ]
     source = tmp_path / "new.csv"
     source.write_text("\n".join(["id,shop,price,note,0,1,2,3,4", *rows]) + "\n")
     kept = ("--keep", "price", "--keep", "note", "--keep", "shop")
     run("apply", folder / "cal.json", source, *kept, "-o", tmp_path / f"out.{out}")
     done = read_predictions(
-        tmp_path / f"out.{out}", logits_key="probs", input="probabilities", keep=["id", "price", "note", "shop"]
+        tmp_path / f"out.{out}",
+        logits_key="probs",
+        input="probabilities",
+        keep=["id", "price", "note", "shop"],
     )
     assert [done.kept[name].tolist() for name in ("id", "note", "shop")] == [
         [0, 1, 2, 3],
@@ -148,36 +183,86 @@ def test_kept_columns_come_out_as_they_went_in(folder, tmp_path, out):
 
 @pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "tsv", "parquet", "arrow"])
 def test_kept_columns_of_every_format(folder, tmp_path, suffix):
-    run("apply", folder / "cal.json", folder / f"val.{suffix}", "--keep", "label", "-o", tmp_path / "out.csv")
+    run(
+        "apply",
+        folder / "cal.json",
+        folder / f"val.{suffix}",
+        "--keep",
+        "label",
+        "-o",
+        tmp_path / "out.csv",
+    )
     head, first = (tmp_path / "out.csv").read_text().splitlines()[:2]
     assert head.startswith("id,label,prediction,")
     assert first.startswith(f"row 0,{LABELS[0]},")
 
 
 def test_what_cannot_be_kept(folder, tmp_path):
-    missing = run("apply", folder / "cal.json", folder / "val.csv", "--keep", "url", "-o", "-", code=2)
+    missing = run(
+        "apply", folder / "cal.json", folder / "val.csv", "--keep", "url", "-o", "-", code=2
+    )
     assert "there is no column 'url' to keep; it has 'id', 'logits_0'" in missing.stderr
-    pq.write_table(pa.table({"logits": TABLE[:2].tolist(), "score": [1, 2], "at": [None, "x"]}), tmp_path / "a.parquet")
-    twice = run("apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "score", "-o", "-", code=2)
+    pq.write_table(
+        pa.table({"logits": TABLE[:2].tolist(), "score": [1, 2], "at": [None, "x"]}),
+        tmp_path / "a.parquet",
+    )
+    twice = run(
+        "apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "score", "-o", "-", code=2
+    )
     assert "the results have a column 'score' of their own" in twice.stderr
-    run("apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "at", "-o", tmp_path / "b.jsonl")
+    run(
+        "apply",
+        folder / "cal.json",
+        tmp_path / "a.parquet",
+        "--keep",
+        "at",
+        "-o",
+        tmp_path / "b.jsonl",
+    )
     assert [json.loads(line)["at"] for line in (tmp_path / "b.jsonl").open()] == ["", "x"]
     np.savez(tmp_path / "wide.npz", logits=TABLE[:3], wide=TABLE[:3])
-    wide = run("apply", folder / "cal.json", tmp_path / "wide.npz", "--keep", "wide", "-o", "-", code=2)
+    wide = run(
+        "apply", folder / "cal.json", tmp_path / "wide.npz", "--keep", "wide", "-o", "-", code=2
+    )
     assert "what is kept must be one value for each of the 3 rows" in wide.stderr
 
 
 def test_kept_columns_of_scores_and_folders(folder, tmp_path):
-    lines = [{"confidence": i % 10 / 10, "ok": i % 10 > 1, "meta": {"user": f"u{i}"}} for i in range(400)]
+    lines = [
+        {"confidence": i % 10 / 10, "ok": i % 10 > 1, "meta": {"user": f"u{i}"}} for i in range(400)
+    ]
     (tmp_path / "judge.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     key = ("--score-key", "confidence")
     run("fit", tmp_path / "judge.jsonl", *key, "--min-accuracy", 0.9, "-o", tmp_path / "judge.json")
     keep = ("--keep", "meta.user")
-    run("apply", tmp_path / "judge.json", tmp_path / "judge.jsonl", *keep, "-o", tmp_path / "out.jsonl")
+    run(
+        "apply",
+        tmp_path / "judge.json",
+        tmp_path / "judge.jsonl",
+        *keep,
+        "-o",
+        tmp_path / "out.jsonl",
+    )
     assert json.loads((tmp_path / "out.jsonl").open().readline())["meta.user"] == "u0"
-    run("apply", folder / "cal.json", folder / "val.np*", "--keep", "label", "-o", tmp_path / "many.csv")
+    run(
+        "apply",
+        folder / "cal.json",
+        folder / "val.np*",
+        "--keep",
+        "label",
+        "-o",
+        tmp_path / "many.csv",
+    )
     assert len((tmp_path / "many.csv").read_text().splitlines()) == 2 * N + 1
-    run("apply", folder / "cal.json", folder / "val.npz", "--keep", "label", "-o", f"{tmp_path}/results/")
+    run(
+        "apply",
+        folder / "cal.json",
+        folder / "val.npz",
+        "--keep",
+        "label",
+        "-o",
+        f"{tmp_path}/results/",
+    )
     run("apply", folder / "cal.json", folder / "val.npz", "-o", f"{tmp_path}/results/")
     with np.load(tmp_path / "results" / "val.npz") as found:
         assert "label" not in found
@@ -187,11 +272,15 @@ def test_kept_columns_of_scores_and_folders(folder, tmp_path):
 def test_pipes(folder, tmp_path):
     with open(folder / "val.parquet", "rb") as file:
         argv = [*PROGRAM, "apply", str(folder / "cal.json"), "-", "--format", "parquet", "-o", "-"]
-        done = subprocess.run([*argv, "--output-format", "npz"], stdin=file, capture_output=True, check=True)
+        done = subprocess.run(
+            [*argv, "--output-format", "npz"], stdin=file, capture_output=True, check=True
+        )
     (tmp_path / "out.npz").write_bytes(done.stdout)
     assert done.stderr == b""
     with np.load(tmp_path / "out.npz") as found:
-        np.testing.assert_array_equal(found["probs"], mc.load(folder / "cal.json").gate_.source.map(TABLE))
+        np.testing.assert_array_equal(
+            found["probs"], mc.load(folder / "cal.json").gate_.source.map(TABLE)
+        )
 
 
 def test_other_column_names(folder, tmp_path):
@@ -203,7 +292,9 @@ def test_other_column_names(folder, tmp_path):
 
 
 def test_quiet_says_nothing_but_results_and_errors(folder, tmp_path):
-    done = run("apply", folder / "cal.json", folder / "val.npz", "-o", tmp_path / "out.csv", "--quiet")
+    done = run(
+        "apply", folder / "cal.json", folder / "val.npz", "-o", tmp_path / "out.csv", "--quiet"
+    )
     assert done.output == ""
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-q")
     assert "right at least 90%" in done.stdout
@@ -216,12 +307,21 @@ def test_seeds_of_fit_reach_the_calibrator(folder, tmp_path):
     for seed in (0, 7):
         out = tmp_path / f"{seed}.json"
         run(
-            "fit", folder / "val.npz", "--max-miscoverage", 0.2, "--calibrator", "structured", "--seed", seed, "-o", out
+            "fit",
+            folder / "val.npz",
+            "--max-miscoverage",
+            0.2,
+            "--calibrator",
+            "structured",
+            "--seed",
+            seed,
+            "-o",
+            out,
         )
         assert f'"random_state": {seed}' in out.read_text()
 
 
-# ── bad files: one line, exit code 1, and what to do ─────────────────────────────────────────────────────────────────
+# ── bad files: one line, exit code 1, and what to do ──────────────────────────────────────────────
 
 
 def parquet(path, **columns):
@@ -232,9 +332,15 @@ def parquet(path, **columns):
 def one_percent_nulls(path):
     rows = [None if k % 100 == 37 else row for k, row in enumerate(TABLE.tolist())]
     try:
-        return parquet(path / "nulls.parquet", logits=pa.array(rows, pa.list_(pa.float32(), K)), label=LABELS)
-    except pa.ArrowNotImplementedError:  # the oldest pyarrow writes no nulls among lists of a fixed size
-        return parquet(path / "nulls.parquet", logits=pa.array(rows, pa.list_(pa.float32())), label=LABELS)
+        return parquet(
+            path / "nulls.parquet", logits=pa.array(rows, pa.list_(pa.float32(), K)), label=LABELS
+        )
+    except (
+        pa.ArrowNotImplementedError
+    ):  # the oldest pyarrow writes no nulls among lists of a fixed size
+        return parquet(
+            path / "nulls.parquet", logits=pa.array(rows, pa.list_(pa.float32())), label=LABELS
+        )
 
 
 def truncated(path):
@@ -257,15 +363,33 @@ BAD = {
     "folder": (lambda p: p, "no file of predictions in this folder"),
     "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "damaged or cut short"),
     "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal reads .*parquet"),
-    "latin-1": (lambda p: text(p, "gro\xdf,b,label\n1,2,0\n".encode("latin-1")), "not UTF-8.*save it as UTF-8"),
+    "latin-1": (
+        lambda p: text(p, "gro\xdf,b,label\n1,2,0\n".encode("latin-1")),
+        "not UTF-8.*save it as UTF-8",
+    ),
     "duplicate columns": (lambda p: text(p, "a,a,label\n1,2,0\n"), "repeats the column 'a'"),
-    "label out of range": (lambda p: parquet(p / "y.parquet", a=[1.0], b=[2.0], label=[2]), "row 0 has label 2"),
-    "unknown class": (lambda p: text(p, "cat,dog,label\n1,2,cow\n"), "label 'cow' of row 0 is not among"),
-    "a word": (lambda p: text(p, "cat,dog,label\n1,x,cat\n"), "bad.csv:2:2: column 'dog' holds 'x'"),
+    "label out of range": (
+        lambda p: parquet(p / "y.parquet", a=[1.0], b=[2.0], label=[2]),
+        "row 0 has label 2",
+    ),
+    "unknown class": (
+        lambda p: text(p, "cat,dog,label\n1,2,cow\n"),
+        "label 'cow' of row 0 is not among",
+    ),
+    "a word": (
+        lambda p: text(p, "cat,dog,label\n1,x,cat\n"),
+        "bad.csv:2:2: column 'dog' holds 'x'",
+    ),
     "pickle": (lambda p: text(p, pickle.dumps(TABLE), "a.parquet"), "this is a pickle"),
     "joblib": (lambda p: text(p, pickle.dumps(TABLE), "a.joblib"), "a pickle can run any code"),
-    "ragged": (lambda p: parquet(p / "r.parquet", logits=[[1.0, 2.0], [1.0]], label=[0, 1]), "row 1 .* has 1 numbers"),
-    "NaN": (lambda p: parquet(p / "n.parquet", a=[1.0, np.nan], b=[2.0, 1.0], label=[0, 1]), "row 1, column 0 is NaN"),
+    "ragged": (
+        lambda p: parquet(p / "r.parquet", logits=[[1.0, 2.0], [1.0]], label=[0, 1]),
+        "row 1 .* has 1 numbers",
+    ),
+    "NaN": (
+        lambda p: parquet(p / "n.parquet", a=[1.0, np.nan], b=[2.0, 1.0], label=[0, 1]),
+        "row 1, column 0 is NaN",
+    ),
 }
 
 
@@ -282,7 +406,9 @@ def test_bad_files(tmp_path, name):
 def test_bad_files_in_a_real_process(tmp_path):
     for make in (one_percent_nulls, truncated):
         done = subprocess.run(
-            [*PROGRAM, "fit", str(make(tmp_path)), "--min-accuracy", "0.9"], capture_output=True, text=True
+            [*PROGRAM, "fit", str(make(tmp_path)), "--min-accuracy", "0.9"],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 2
         assert done.stdout == ""
@@ -294,7 +420,9 @@ def test_bad_files_in_a_real_process(tmp_path):
 def test_a_path_without_permission(folder, tmp_path, monkeypatch):
     secret = text(tmp_path, (folder / "val.parquet").read_bytes(), "secret.parquet")
     secret.chmod(0)
-    if os.access(secret, os.R_OK):  # root reads everything: let the system call say what it says to others
+    if os.access(
+        secret, os.R_OK
+    ):  # root reads everything: let the system call say what it says to others
         original = open
 
         def denied(path, *args, **options):
@@ -311,7 +439,9 @@ def test_a_bad_row_leaves_no_output(folder, tmp_path):
     table[1100, 2] = np.nan
     write_table(tmp_path / "bad.parquet", {"logits": table})
     for out in (tmp_path / "out.parquet", "-"):
-        message = run("apply", folder / "cal.json", tmp_path / "bad.parquet", "-o", out, code=2).stderr
+        message = run(
+            "apply", folder / "cal.json", tmp_path / "bad.parquet", "-o", out, code=2
+        ).stderr
         assert "row 1100, column 2 is NaN" in message
     assert [item.name for item in tmp_path.iterdir()] == ["bad.parquet"]
 
@@ -322,7 +452,7 @@ def test_parquet_without_pyarrow(folder, monkeypatch):
     assert 'pip install "metacal[parquet]"' in message
 
 
-# ── completion ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── completion ────────────────────────────────────────────────────────────────────────────────────
 
 
 def complete(*words):
@@ -341,7 +471,9 @@ def test_completion():
     assert ("plain", "evaluate") in complete("ev")
     assert ("plain", "--min-accuracy") in complete("fit", "--mi")
     assert {name for _, name in complete("fit", "--calibrator", "te")} == {"temperature"}
-    assert ("plain", "temperature,spline") in complete("compare", "val.npz", "--calibrators", "temperature,sp")
+    assert ("plain", "temperature,spline") in complete(
+        "compare", "val.npz", "--calibrators", "temperature,sp"
+    )
     assert complete("fit", "")[0][0] == "file"
     assert complete("apply", "cal.json", "new", "-o", "ou")[0][0] == "file"
 
@@ -358,12 +490,14 @@ def test_every_command_can_be_quiet(name):
     assert "--quiet" in run(name, *(["speed"] if name == "bench" else []), "--help").stdout
 
 
-# ── Ctrl-C, and the bar ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── Ctrl-C, and the bar ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def large(folder, tmp_path_factory):
-    """Rows for some seconds of work; the file has holes where nothing was written, so it takes no time to make."""
+    """Rows for some seconds of work; the file has holes where nothing was written, so it takes no
+    time to make.
+    """
     path = tmp_path_factory.mktemp("large")
     np.lib.format.open_memmap(path / "new.npy", "w+", np.float32, (3_000_000, K)).flush()
     np.save(path / "labels.npy", np.arange(3_000_000) % K)
@@ -381,12 +515,21 @@ def _holds(pid, n_bytes):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="looks into /proc for what the command holds")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="looks into /proc for what the command holds"
+)
 @pytest.mark.usefixtures("signals_as_usual")
 @pytest.mark.parametrize("what", ["apply", "apply with threads", "fit"])
 def test_interrupted_in_the_middle(folder, large, tmp_path, what):
     if what == "fit":
-        arguments = ["fit", large / "new.npy", "--labels", large / "labels.npy", "--max-miscoverage", "0.1"]
+        arguments = [
+            "fit",
+            large / "new.npy",
+            "--labels",
+            large / "labels.npy",
+            "--max-miscoverage",
+            "0.1",
+        ]
         arguments += ["--calibrator", "isotonic", "-o", tmp_path / "out.json"]
     else:
         arguments = ["apply", folder / "cal.json", large / "new.npy", "-o", tmp_path / "out.csv"]
@@ -399,7 +542,10 @@ def test_interrupted_in_the_middle(folder, large, tmp_path, what):
         while process.poll() is None and not _holds(process.pid, 1.5 * table):
             time.sleep(0.01)
     else:
-        while not any(item.stat().st_size > 0 for item in tmp_path.iterdir()) and process.poll() is None:
+        while (
+            not any(item.stat().st_size > 0 for item in tmp_path.iterdir())
+            and process.poll() is None
+        ):
             time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -420,7 +566,14 @@ def test_a_bar_on_a_terminal_and_nowhere_else(folder, large, tmp_path):
 
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    argv = [*PROGRAM, "apply", str(folder / "cal.json"), str(large / "new.npy"), "-o", str(tmp_path / "out.csv")]
+    argv = [
+        *PROGRAM,
+        "apply",
+        str(folder / "cal.json"),
+        str(large / "new.npy"),
+        "-o",
+        str(tmp_path / "out.csv"),
+    ]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=follower)
     os.close(follower)
     shown = b""

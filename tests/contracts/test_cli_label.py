@@ -1,4 +1,6 @@
-"""metacal label: what an annotation team does with the file, the mistakes it makes, and the gate at the end."""
+"""metacal label: what an annotation team does with the file, the mistakes it makes, and the gate at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -65,17 +67,27 @@ def fill(labels, rows=None, *, delimiter=",", bom=False):
 def test_a_team_labels_until_nothing_more_can_be_certified(run, truth):
     logits, labels = truth
     first = run("label pool.csv --min-accuracy 0.95 --labels 400 -o labels.csv")
-    assert "0 of 400 labels certify nothing yet; a coverage of 100% is within reach." in first.stderr
+    assert (
+        "0 of 400 labels certify nothing yet; a coverage of 100% is within reach." in first.stderr
+    )
     assert "10 rows wait in labels.csv" in first.stderr
     assert first.stdout == ""
     assert lines()[0] == ["row", "id", "label"]  # nothing that could lead whoever answers
     fill(labels, 4)
-    assert "10 rows wait" in run("label pool.csv -o labels.csv").stderr  # half filled in: taken as far as it goes
+    assert (
+        "10 rows wait" in run("label pool.csv -o labels.csv").stderr
+    )  # half filled in: taken as far as it goes
     coverage = 0.0
     for step in range(60):
         fill(labels, delimiter=",;\t"[step % 3], bom=step % 2 == 1)
-        answer = json.loads(run("label pool.csv -o labels.csv --gate cal.json --batch 20 --json").stdout)
-        assert (answer["coverage"] is None) == (answer["certificate"] is None) == (answer["gate"] is None)
+        answer = json.loads(
+            run("label pool.csv -o labels.csv --gate cal.json --batch 20 --json").stdout
+        )
+        assert (
+            (answer["coverage"] is None)
+            == (answer["certificate"] is None)
+            == (answer["gate"] is None)
+        )
         assert (answer["coverage"] or 0.0) >= coverage
         coverage = answer["coverage"] or 0.0
         if answer["finished"]:
@@ -90,7 +102,9 @@ def test_a_team_labels_until_nothing_more_can_be_certified(run, truth):
     gate = mc.load_gate("cal.json")
     accepted = gate.accepts(mc.Rows(logits))
     assert (logits.argmax(axis=1) == labels)[accepted].mean() > 0.94
-    told = run("verify cal.json val.npz --classes cat,dog,=bird", code=1).stdout  # the labelled rows are among them
+    told = run(
+        "verify cal.json val.npz --classes cat,dog,=bird", code=1
+    ).stdout  # the labelled rows are among them
     assert told.startswith("not judged")
     run("show cal.json")
 
@@ -100,7 +114,9 @@ def test_what_spreadsheets_and_pandas_do_to_a_sheet(run, truth):
     assert "cal.json is not written: no gate is certified yet." in first.stderr
     assert not Path("cal.json").exists()
     header, *body = lines()
-    cells = [[f"{line[0]}.0", *line[1:-1], CLASSES[truth[1][int(line[0])]].upper()] for line in body]
+    cells = [
+        [f"{line[0]}.0", *line[1:-1], CLASSES[truth[1][int(line[0])]].upper()] for line in body
+    ]
     Path("labels.csv").write_bytes("\r".join(",".join(line) for line in [header, *cells]).encode())
     again = run("label pool.csv -o labels.csv").stderr
     assert "12 of 800 labels" in again
@@ -112,7 +128,9 @@ def test_numbers_of_classes_may_have_decimals_that_say_nothing(run):
     np.savez("numbers.npz", logits=data["logits"])
     run("label numbers.npz --min-accuracy 0.95 -o labels.csv")
     header, *body = lines()
-    Path("labels.csv").write_text("\n".join(",".join(line) for line in [header, *([row, "1.0"] for row, _ in body)]))
+    Path("labels.csv").write_text(
+        "\n".join(",".join(line) for line in [header, *([row, "1.0"] for row, _ in body)])
+    )
     assert f"{len(body)} of 800 labels" in run("label numbers.npz -o labels.csv").stderr
 
 
@@ -122,14 +140,25 @@ def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
     np.savez("judge.npz", mark=surest)
     run("label judge.npz --score-key mark --min-accuracy 0.95 -o labels.csv")
     header, *body = lines()
-    for answers, code, says in ((["maybe", "perhaps"], 2, "the answer is 'maybe'"), (["1.0", "TRUE"], 0, "2 of 800")):
+    for answers, code, says in (
+        (["maybe", "perhaps"], 2, "the answer is 'maybe'"),
+        (["1.0", "TRUE"], 0, "2 of 800"),
+    ):
         rows = [row for row, _ in body if right[int(row)]]
-        Path("labels.csv").write_text("\n".join(",".join(line) for line in [header, *zip(rows, answers)]))
+        Path("labels.csv").write_text(
+            "\n".join(",".join(line) for line in [header, *zip(rows, answers)])
+        )
         said = run("label judge.npz -o labels.csv", code=code).stderr
         assert says in said
         assert ("1 more" in said) == (code == 2)
-    assert "--confidence belongs to the promise" in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
-    assert "belong to the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
+    assert (
+        "--confidence belongs to the promise"
+        in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
+    )
+    assert (
+        "belong to the first call"
+        in run("label judge.npz --show text -o labels.csv", code=2).stderr
+    )
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.savez("chances.npz", probabilities=chances)
     run("label chances.npz --input probabilities --min-accuracy 0.95 -o other.csv")
@@ -143,7 +172,8 @@ def test_a_target_that_is_lost_says_so_after_few_labels_and_claims_nothing_of_th
         csv.writer(file).writerows([header, *([*line[:-1], "none"] for line in body)])
     said = run("label pool.csv -o labels.csv", code=1).stderr
     assert (
-        "3 of 200 labels show that, whatever the others are; begin anew with a lower target or with more rows." in said
+        "3 of 200 labels show that, whatever the others are; begin anew with a lower target or with"
+        " more rows." in said
     )
     gone = run("label pool.csv -o new.csv", code=2).stderr
     assert "new.journal is not there, so this is a first call: give a promise" in gone
@@ -159,9 +189,18 @@ def edited(line, cell, value):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda body: [edited(body[0], -1, "dgo")], "labels.csv:2: 'dgo' is none of the classes; did you mean 'dog'?"),
-        (lambda body: [edited(body[0], -1, "yes")], "labels.csv:2: 'yes' is none of the classes; they are cat, dog"),
-        (lambda body: [edited(body[0], -1, "right")], "labels.csv:2: 'right' is none of the classes"),  # of what?
+        (
+            lambda body: [edited(body[0], -1, "dgo")],
+            "labels.csv:2: 'dgo' is none of the classes; did you mean 'dog'?",
+        ),
+        (
+            lambda body: [edited(body[0], -1, "yes")],
+            "labels.csv:2: 'yes' is none of the classes; they are cat, dog",
+        ),
+        (
+            lambda body: [edited(body[0], -1, "right")],
+            "labels.csv:2: 'right' is none of the classes",
+        ),  # of what?
         (lambda body: [edited(body[0], 0, "2999999")], "the pool has no row 2999999"),
         (lambda body: [edited(body[0], 0, body[1][0])], "lines were mixed up"),
         (lambda body: [edited(body[0], 0, "img")], "leave that column as it was"),
@@ -179,10 +218,14 @@ def test_mistakes_in_the_file_are_told_with_their_line_and_nothing_is_taken(run,
     assert says in run("label pool.csv -o labels.csv", code=2).stderr
     assert Path("labels.csv").read_bytes() == before
     with open("labels.csv", "w", newline="") as file:
-        csv.writer(file).writerows([header, [*body[0][:-1], "none"]])  # a class of no column: the prediction is wrong
+        csv.writer(file).writerows(
+            [header, [*body[0][:-1], "none"]]
+        )  # a class of no column: the prediction is wrong
     assert "1 of 800 labels" in run("label pool.csv -o labels.csv").stderr
     with open("labels.csv", "w", newline="") as file:
-        csv.writer(file).writerows([header, [*body[0][:-1], "none"]])  # the same file once more changes nothing
+        csv.writer(file).writerows(
+            [header, [*body[0][:-1], "none"]]
+        )  # the same file once more changes nothing
     assert "1 of 800 labels" in run("label pool.csv -o labels.csv").stderr
     predicted = run_prediction(body[0])
     with open("labels.csv", "w", newline="") as file:
@@ -203,20 +246,32 @@ def run_prediction(line):
 def test_wrong_usage_says_what_to_do(run):
     assert "give a promise" in run("label pool.csv -o labels.csv", code=2).stderr
     assert ".csv or .tsv" in run("label pool.csv --min-accuracy .9 -o labels.npz", code=2).stderr
-    assert "has none" in run("label pool.csv --min-accuracy .9 --replay -o nolabels.csv", code=2).stderr
+    assert (
+        "has none"
+        in run("label pool.csv --min-accuracy .9 --replay -o nolabels.csv", code=2).stderr
+    )
     open("labels.csv", "w").close()
-    assert "move labels.csv away" in run("label pool.csv --min-accuracy .9 -o labels.csv", code=2).stderr
+    assert (
+        "move labels.csv away"
+        in run("label pool.csv --min-accuracy .9 -o labels.csv", code=2).stderr
+    )
     assert Path("labels.csv").read_bytes() == b""
     run("label pool.csv --min-accuracy .9 --labels 200 -o other.csv")
     for change, says in (
         ("--min-accuracy .8", "leave the promise out"),
-        ("--labels 400", "begun with labels=200, not 400, which cannot change after labels are seen"),
+        (
+            "--labels 400",
+            "begun with labels=200, not 400, which cannot change after labels are seen",
+        ),
         ("--seed 3", "random_state=None, not 3"),
         ("--extend", "no extension was declared"),
         ("--may-extend", "may_extend=False, not True"),
     ):
         assert says in run(f"label pool.csv {change} -o other.csv", code=2).stderr
-    assert "must be different files" in run("label pool.csv -o other.csv --gate other.journal", code=2).stderr
+    assert (
+        "must be different files"
+        in run("label pool.csv -o other.csv --gate other.journal", code=2).stderr
+    )
 
 
 def test_a_second_call_is_told_who_is_at_work(run):
@@ -229,7 +284,9 @@ def test_a_second_call_is_told_who_is_at_work(run):
 
 def answered_rows(path="labels.journal"):
     """The rows whose answers a journal holds."""
-    records = [json.loads(line.partition(" ")[2]) for line in Path(path).read_text().splitlines()[2:]]
+    records = [
+        json.loads(line.partition(" ")[2]) for line in Path(path).read_text().splitlines()[2:]
+    ]
     return [row for record in records for row in record["rows"]]
 
 
@@ -246,7 +303,9 @@ def test_answers_saved_while_the_next_sheet_is_written_are_taken(run, truth, mon
 
     monkeypatch.setattr(Disk, "append", append_while_a_person_saves)
     done = run("label pool.csv -o labels.csv --json")
-    assert "labels.csv was saved during this call. It was not overwritten" in " ".join(done.stderr.split())
+    assert "labels.csv was saved during this call. It was not overwritten" in " ".join(
+        done.stderr.split()
+    )
     assert json.loads(done.stdout)["saved_meanwhile"] is True
     assert set(answered_rows()) == asked
     assert len(answered_rows()) == 20
@@ -263,7 +322,10 @@ def test_a_sheet_left_by_a_call_that_was_killed_is_not_lost(run, truth):
     Path("labels.csv").write_bytes(blank)
     done = run("label pool.csv -o labels.csv")
     assert "labels.saved-1.csv" in done.stderr
-    assert sorted(path.name for path in Path().glob("*labels*csv")) == ["labels.csv", "labels.saved-1.csv"]
+    assert sorted(path.name for path in Path().glob("*labels*csv")) == [
+        "labels.csv",
+        "labels.saved-1.csv",
+    ]
     Path("labels.csv").write_bytes(Path("labels.saved-1.csv").read_bytes())
     run("label pool.csv -o labels.csv")
     assert len(answered_rows()) == 10
@@ -301,7 +363,10 @@ def test_two_copies_of_a_journal_go_on_and_nobody_notices(run, truth):
     assert set(answered_rows("copy.journal")) == set(answered_rows())
     with open("labels.journal", "ab") as file:  # but one cannot be put behind the other
         file.write(Path("copy.journal").read_bytes().splitlines(keepends=True)[-1])
-    assert "labels.journal:4: this record is damaged" in run("label pool.csv -o labels.csv", code=2).stderr
+    assert (
+        "labels.journal:4: this record is damaged"
+        in run("label pool.csv -o labels.csv", code=2).stderr
+    )
 
 
 @pytest.mark.slow
@@ -310,7 +375,9 @@ def test_with_a_key_the_second_call_works_as_the_first(run, truth):
     os.chmod("secret.key", 0o600)
     for call in range(3):
         promise = "" if call else "--min-accuracy .9"
-        answer = json.loads(run(f"label pool.csv {promise} --key secret.key -o labels.csv --json").stdout)
+        answer = json.loads(
+            run(f"label pool.csv {promise} --key secret.key -o labels.csv --json").stdout
+        )
         assert answer["n_labels"] == 10 * call
         fill(truth[1])
     assert (
@@ -324,8 +391,12 @@ def test_with_a_key_the_second_call_works_as_the_first(run, truth):
 @pytest.mark.slow
 def test_a_replay_answers_from_the_file_and_a_pool_may_be_scores(run, truth):
     done = run("label val.npz --max-miscoverage 0.1 --replay -o labels.csv --gate cal.json")
-    assert "At most 10% of the correct predictions are rejected, with 90% confidence." in done.stdout
-    assert "400 rows drawn from a pool, 400 of them labelled" in done.stdout  # a miscoverage takes them all
+    assert (
+        "At most 10% of the correct predictions are rejected, with 90% confidence." in done.stdout
+    )
+    assert (
+        "400 rows drawn from a pool, 400 of them labelled" in done.stdout
+    )  # a miscoverage takes them all
     logits, labels = truth
     margin = np.sort(logits, axis=1)[:, -1] - np.sort(logits, axis=1)[:, -2]
     with open("judge.jsonl", "w") as file:
@@ -355,7 +426,10 @@ def test_columns_are_shown_where_the_first_call_asks_for_them(run, truth):
         with open("shown.csv", "w", newline="") as file:
             csv.writer(file).writerows([header, *([*line[:-1], "right"] for line in body)])
         run("label shown.npz -o shown.csv")
-    assert "leave out --group-key" in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
+    assert (
+        "leave out --group-key"
+        in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
+    )
 
 
 @pytest.mark.slow
@@ -373,7 +447,9 @@ def test_a_coverage_that_is_reached_or_out_of_reach_ends_it_and_it_can_go_on(run
 
 
 def test_an_extension_that_was_declared(run):
-    line = "label val.npz --min-accuracy 0.95 --labels 200 --may-extend --replay -o labels.csv --json"
+    line = (
+        "label val.npz --min-accuracy 0.95 --labels 200 --may-extend --replay -o labels.csv --json"
+    )
     first = json.loads(run(line).stdout)
     more = json.loads(run("label val.npz --extend --replay -o labels.csv --json").stdout)
     assert (first["n_drawn"], more["n_drawn"]) == (200, 800)

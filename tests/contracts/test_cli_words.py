@@ -1,4 +1,6 @@
-"""What all commands have in common: the names in their JSON, --quiet, each warning once, and `metacal config`."""
+"""What all commands have in common: the names in their JSON, --quiet, each warning once, and
+`metacal config`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ import metacal as mc
 from metacal.cli import SUMMARIES, main
 
 #: What earlier versions called things, and what they are called now.
-FORMER = {"n": "n_rows", "accepted": "n_accepted", "saved": "artifact", "with": "artifact", "report": "output"}
+FORMER = {
+    "n": "n_rows",
+    "accepted": "n_accepted",
+    "saved": "artifact",
+    "with": "artifact",
+    "report": "output",
+}
 #: Commands that read FILE, and commands that read or write ARTIFACT.
 READS = {"fit", "apply", "evaluate", "verify", "compare", "report"}
 HOLDS = {"fit", "apply", "evaluate", "verify", "report", "show", "export", "attach"}
@@ -31,7 +39,9 @@ def folder(tmp_path_factory):
     np.savez(path / "test.npz", logits=table[1000:], labels=labels[1000:])
     copies = np.r_[table[:500], table[:100]], np.r_[labels[:500], labels[:100]]
     np.savez(path / "copies.npz", logits=copies[0], labels=copies[1])
-    assert ran("fit", path / "val.npz", "--min-accuracy", 0.9, "-o", path / "cal.json").exit_code == 0
+    assert (
+        ran("fit", path / "val.npz", "--min-accuracy", 0.9, "-o", path / "cal.json").exit_code == 0
+    )
     return path
 
 
@@ -57,7 +67,9 @@ def calls(folder, out):
 
 
 def keys_of(answer):
-    """Every key of every object in an answer, but for tables by column, whose names are the columns'."""
+    """Every key of every object in an answer, but for tables by column, whose names are the
+    columns'.
+    """
     if isinstance(answer, dict):
         for key, value in answer.items():
             yield key, value
@@ -77,7 +89,9 @@ def test_a_thing_has_one_name_in_the_json_of_all_commands(folder, tmp_path):
         assert done.exit_code == 0, (name, done.output)
         answer = json.loads(done.stdout)
         for key, value in keys_of(answer):
-            assert key not in FORMER or isinstance(value, list | bool), f"{name}: {key} is called {FORMER.get(key)}"
+            assert key not in FORMER or isinstance(value, list | bool), (
+                f"{name}: {key} is called {FORMER.get(key)}"
+            )
         assert ("file" in answer) == (name in READS), name
         assert ("artifact" in answer) == (name in HOLDS), name
         if name in READS:
@@ -96,7 +110,9 @@ def test_quiet_leaves_results_and_errors(folder, tmp_path):
     warned = ran("fit", folder / "copies.npz", "--min-accuracy", 0.85)
     assert " ".join(warned.output.split()).count("100 of 600 rows repeat") == 1
     assert ran("fit", folder / "copies.npz", "--min-accuracy", 0.85, "-q").stderr == ""
-    assert ran("fit", folder / "none.npz", "--min-accuracy", 0.85, "-q").stderr.startswith("Error: ")
+    assert ran("fit", folder / "none.npz", "--min-accuracy", 0.85, "-q").stderr.startswith(
+        "Error: "
+    )
 
 
 @pytest.mark.slow
@@ -104,7 +120,9 @@ def test_quiet_leaves_results_and_errors(folder, tmp_path):
 def test_on_a_terminal_a_note_of_the_certificate_is_not_said_twice(folder):
     program = f"{sys.executable} -c 'from metacal.cli import main; main()'"
     typed = f"{program} fit {folder}/copies.npz --min-accuracy 0.85"
-    said = subprocess.run(["script", "-qec", typed, "/dev/null"], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        ["script", "-qec", typed, "/dev/null"], capture_output=True, text=True, check=True
+    ).stdout
     assert "  note " in said
     assert said.count("100 of 600 rows repeat") == 1
 
@@ -113,8 +131,13 @@ def test_on_a_terminal_a_note_of_the_certificate_is_not_said_twice(folder):
 def test_a_warning_of_every_fold_is_said_once():
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=200)
-    table = 40.0 * np.eye(3)[labels] + rng.normal(size=(200, 3))  # every row is right: each fold's T is bounded
-    for fit in (lambda: mc.compare(table, labels, ["temperature"]), lambda: mc.AutoCalibrator().fit(table, labels)):
+    table = 40.0 * np.eye(3)[labels] + rng.normal(
+        size=(200, 3)
+    )  # every row is right: each fold's T is bounded
+    for fit in (
+        lambda: mc.compare(table, labels, ["temperature"]),
+        lambda: mc.AutoCalibrator().fit(table, labels),
+    ):
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             fit()

@@ -1,4 +1,6 @@
-"""A cluster gives the same bits as one machine, gets descriptions and never rows, and survives the loss of a worker."""
+"""A cluster gives the same bits as one machine, gets descriptions and never rows, and survives the
+loss of a worker.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from metacal.rows import cluster as cluster_module
 from metacal.rows.stored import StoredTable
 
 dask = pytest.importorskip("dask", reason="dask not found: pip install distributed")
-distributed = pytest.importorskip("distributed", reason="distributed not found: pip install distributed")
+distributed = pytest.importorskip(
+    "distributed", reason="distributed not found: pip install distributed"
+)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 LOCAL = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
@@ -66,14 +70,19 @@ def workers_start_at_once():
     """New workers are forks of one clean process that has imported what a worker needs."""
     with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
         distributed.utils.get_mp_context()  # sets a list of its own, once
-        needed = [name for name in sys.modules if name.partition(".")[0] == "metacal" and ".cli" not in name]
+        needed = [
+            name
+            for name in sys.modules
+            if name.partition(".")[0] == "metacal" and ".cli" not in name
+        ]
         multiprocessing.set_forkserver_preload(["distributed", *needed])
         yield
 
 
 @pytest.fixture(scope="module")
 def client():
-    # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do without.
+    # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do
+    # without.
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
     with (
         patient,
@@ -89,12 +98,17 @@ def many_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in METHODS]
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in METHODS],
 )
 def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
     base = METHODS[name]
-    here = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(np.asarray(found.table), found.labels)
-    there = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(found.table, found.labels, executor=client)
+    here = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(
+        np.asarray(found.table), found.labels
+    )
+    there = mc.MetaCal(mc.MinAccuracy(0.85), calibrator=base).fit(
+        found.table, found.labels, executor=client
+    )
     assert there.certificate_ == here.certificate_
     assert there.data_hash_ == here.data_hash_
     rows = np.asarray(found.table[:500])
@@ -103,10 +117,14 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
 
 @pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
 def test_how_often_the_table_is_read(name, most, found, monkeypatch):
-    monkeypatch.setattr(curves, "GROUP_ELEMENTS", 30_000)  # where classes are gathered by groups: one at a time
+    monkeypatch.setattr(
+        curves, "GROUP_ELEMENTS", 30_000
+    )  # where classes are gathered by groups: one at a time
     walks, walk = [], rows_module.Rows._map
     monkeypatch.setattr(
-        rows_module.Rows, "_map", lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1]
+        rows_module.Rows,
+        "_map",
+        lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1],
     )
     with ProcessPoolExecutor(1) as pool:
         METHODS[name].fit(found.table, found.labels, executor=pool)
@@ -135,26 +153,40 @@ def test_evaluate_compare_and_apply_give_the_bits_of_one_machine(found, files, c
     table, executor = np.asarray(found.table), client.get_executor(retries=3)
     gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(table[::2], found.labels[::2])
     here = mc.evaluate(gate, table, found.labels, n_resamples=20).to_dict()
-    there = mc.evaluate(gate, found.table, found.labels, n_resamples=20, executor=executor).to_dict()
-    for rows in (here["all_rows"], here["accepted_rows"]):  # the one interval that needs every entry at once
+    there = mc.evaluate(
+        gate, found.table, found.labels, n_resamples=20, executor=executor
+    ).to_dict()
+    for rows in (
+        here["all_rows"],
+        here["accepted_rows"],
+    ):  # the one interval that needs every entry at once
         rows["classwise_ece"] |= {"low": None, "high": None, "method": "none"}
     assert there == here
 
     chosen = {"n_splits": 2, "n_repeats": 1}
     one = mc.compare(table, found.labels, ["temperature", "isotonic"], **chosen)
-    two = mc.compare(found.table, found.labels, ["temperature", "isotonic"], executor=executor, **chosen)
+    two = mc.compare(
+        found.table, found.labels, ["temperature", "isotonic"], executor=executor, **chosen
+    )
     assert without_seconds(one) == without_seconds(two)
 
     mc.save(gate, tmp_path / "cal.json")
     source, options = str(files / "x*.npy"), {"output_format": "parquet"}
     mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/here/", **options)
-    done = mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options)
+    done = mc.apply(
+        tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options
+    )
     assert (done.n_files, done.n_kept, done.n_rows) == (4, 0, 30_000)
     names = sorted(path.name for path in (tmp_path / "here").iterdir())
     assert names == sorted(path.name for path in (tmp_path / "there").iterdir())
     for name in names[1:]:
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
-    assert mc.apply(tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options).n_kept == 4
+    assert (
+        mc.apply(
+            tmp_path / "cal.json", source, f"{tmp_path}/there/", executor=executor, **options
+        ).n_kept
+        == 4
+    )
 
 
 class Unread(StoredTable):
@@ -170,7 +202,9 @@ def test_what_is_no_sum_says_so_before_anything_is_read(name, client):
     with pytest.raises(mc.InputError, match="cannot be fitted on a cluster"):
         mc.MetaCal(mc.MinAccuracy(0.5), calibrator=name).fit(table, labels, executor=client)
     with pytest.raises(mc.InputError, match="give a folder in place of"):
-        mc.apply(mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client)
+        mc.apply(
+            mc.TemperatureScaling().fit(np.eye(3), range(3)), "x.npy", "out.csv", executor=client
+        )
 
 
 def workers(client):
@@ -210,7 +244,11 @@ def test_a_worker_killed_in_the_middle_changes_nothing(found, files, client, tmp
         # And no leftover; a file that the lost worker had finished may just be made again.
         results = {f"x{part}.npz" for part in range(4)}
         deadline = time.monotonic() + 20.0
-        while (names := {path.name for path in (tmp_path / str(number)).iterdir() if path.name[0] != "_"}) != results:
+        while (
+            names := {
+                path.name for path in (tmp_path / str(number)).iterdir() if path.name[0] != "_"
+            }
+        ) != results:
             assert time.monotonic() < deadline, names
             time.sleep(0.1)
         killer = killed_at(moment, client)
@@ -235,7 +273,11 @@ def test_what_is_wrong_with_a_file_is_one_error_that_names_it(tmp_path, client):
     labels = fill_table(table, seed=0)
     flat = pa.FixedSizeListArray.from_arrays(table.ravel(), 10)
     for part in range(3):
-        pq.write_table(pa.table({"logits": flat, "label": labels}), tmp_path / f"{part}.parquet", row_group_size=1000)
+        pq.write_table(
+            pa.table({"logits": flat, "label": labels}),
+            tmp_path / f"{part}.parquet",
+            row_group_size=1000,
+        )
     column = pq.ParquetFile(tmp_path / "1.parquet").metadata.row_group(2).column(0)
     found = read_predictions(tmp_path, stream=True)
     before = os.stat(tmp_path / "1.parquet")
@@ -260,21 +302,33 @@ class Greedy(StoredTable):
     def read(self, start, stop):
         if os.getpid() != self.driver:
             os.kill(os.getpid(), signal.SIGKILL)
-        return np.random.default_rng(start).normal(size=(stop - start, self.shape[1])).astype(self.dtype)
+        return (
+            np.random.default_rng(start)
+            .normal(size=(stop - start, self.shape[1]))
+            .astype(self.dtype)
+        )
 
 
-@pytest.mark.parametrize(("what", "resubmissions"), [("sums", 1), ("compare", 0)])  # each costs a worker
-def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(what, resubmissions, monkeypatch):
+@pytest.mark.parametrize(
+    ("what", "resubmissions"), [("sums", 1), ("compare", 0)]
+)  # each costs a worker
+def test_workers_that_run_out_of_memory_are_one_error_that_names_the_file(
+    what, resubmissions, monkeypatch
+):
     monkeypatch.setattr(cluster_module, "RESUBMISSIONS", resubmissions)
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),  # nobody tries again: it would end as this one
+        dask.config.set(
+            {"distributed.scheduler.allowed-failures": 0}
+        ),  # nobody tries again: it would end as this one
         distributed.LocalCluster(n_workers=1, **LOCAL) as cluster,
         distributed.Client(cluster, set_as_default=False) as client,
     ):
         greedy, labels = Greedy((10_000, 20), np.float32), np.arange(10_000) % 20
         sums = partial(rows_module.Rows(greedy, executor=client).sum, np.sum)
         work = sums if what == "sums" else works(greedy, labels, client)[2]
-        with pytest.raises(mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"):
+        with pytest.raises(
+            mc.InputError, match=r"greedy\.parquet: the workers that had these rows were lost"
+        ):
             work()
 
 
@@ -293,17 +347,29 @@ def test_a_vanished_file_is_named(files, tmp_path, client):
 
 def test_the_command_line_reaches_a_cluster(files, tmp_path, client):
     address = client.scheduler.address.replace("tcp://", "dask://")
-    command = [sys.executable, "-m", "metacal", "fit", str(files / "x*.npy"), "--labels", str(files / "y*.npy")]
+    command = [
+        sys.executable,
+        "-m",
+        "metacal",
+        "fit",
+        str(files / "x*.npy"),
+        "--labels",
+        str(files / "y*.npy"),
+    ]
     answers = []
     for more in ((), ("--executor", address)):
         saved = tmp_path / f"{len(more)}.json"
         done = subprocess.run(
-            [*command, "--min-accuracy", "0.85", "-q", "-o", str(saved), *more], capture_output=True, text=True
+            [*command, "--min-accuracy", "0.85", "-q", "-o", str(saved), *more],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stderr
         answers.append(saved.read_text())
     assert answers[0] == answers[1]
-    wrong = subprocess.run([*command, "--min-accuracy", "0.85", "--executor", "spark"], capture_output=True, text=True)
+    wrong = subprocess.run(
+        [*command, "--min-accuracy", "0.85", "--executor", "spark"], capture_output=True, text=True
+    )
     assert wrong.returncode == 2
     assert "names no cluster" in wrong.stderr
 

@@ -1,4 +1,6 @@
-"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as it is on the page."""
+"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as it is
+on the page.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,20 @@ from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 MODULES = ("leak", "toy", "toy_format", "toy_score")
-REGISTRIES = (FORMATS, methods.METHODS, scores.NAMED, kinds.PROMISES, quantity.QUANTITIES, rules.RULES)
+REGISTRIES = (
+    FORMATS,
+    methods.METHODS,
+    scores.NAMED,
+    kinds.PROMISES,
+    quantity.QUANTITIES,
+    rules.RULES,
+)
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture(scope="module", name="folder")
@@ -70,12 +81,20 @@ def _gate(outside, data):
 
 @pytest.fixture(scope="module", name="shell")
 def _shell(folder, data):
-    """Run lines in a shell, `metacal` being the one that is tested, where the page's files are found."""
+    """Run lines in a shell, `metacal` being the one that is tested, where the page's files are
+    found.
+    """
     (folder / "bin").mkdir()
-    (folder / "bin" / "metacal").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m metacal "$@"\n', encoding="utf-8")
+    (folder / "bin" / "metacal").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -m metacal "$@"\n', encoding="utf-8"
+    )
     (folder / "bin" / "metacal").chmod(0o755)
     np.savez(folder / "val.npz", logits=data.logits[:3000], labels=data.labels[:3000])
-    paths = [str(folder), str(Path(mc.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [
+        str(folder),
+        str(Path(mc.__file__).parents[1]),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     environment = os.environ | {
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(paths),
@@ -83,12 +102,14 @@ def _shell(folder, data):
 
     def run(lines, **more):
         argv = ["sh", "-e", "-c", lines]
-        return subprocess.run(argv, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=300)
+        return subprocess.run(
+            argv, cwd=folder, env=environment | more, capture_output=True, text=True, timeout=300
+        )
 
     return run
 
 
-# ── the promise ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the promise ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module", name="leaky")
@@ -98,7 +119,9 @@ def _leaky(outside, data):
 
 def test_a_promise_on_a_new_quantity_works_everywhere(outside, leaky, data):
     certificate = leaky.certificate_
-    assert certificate.statement.startswith("At most 30% of the wrong answers are let through, on average")
+    assert certificate.statement.startswith(
+        "At most 30% of the wrong answers are let through, on average"
+    )
     assert read_certificate(certificate.to_dict()) == certificate
     assert leaky.promise.contradiction(certificate) is None
     wrong = data.logits[5000:].argmax(axis=1) != data.labels[5000:]
@@ -121,7 +144,7 @@ def test_the_promise_is_saved_loaded_and_exported(leaky, data, tmp_path):
     alike(leaky, data.logits[5000:6000])
 
 
-# ── the calibrator ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the calibrator ────────────────────────────────────────────────────────────────────────────────
 
 
 def alike(cal, table):
@@ -157,7 +180,9 @@ def test_the_calibrator_is_public_and_does_what_it_says(outside, data):
 
 
 def test_the_calibrator_is_compared(outside, data):
-    found = mc.compare(data.logits[:1000], data.labels[:1000], ["temperature", "toy"], n_splits=2, n_repeats=1)
+    found = mc.compare(
+        data.logits[:1000], data.labels[:1000], ["temperature", "toy"], n_splits=2, n_repeats=1
+    )
     assert "toy" in str(found)
     assert "toy" in json.dumps(found.to_dict())
     everything = mc.estimators.CALIBRATORS
@@ -173,12 +198,14 @@ def test_the_calibrator_is_saved_loaded_and_exported(outside, data, tmp_path):
     assert again.map_ == alone.map_
     np.testing.assert_array_equal(again.predict_proba(table), alone.predict_proba(table))
     alike(
-        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.ToyScaling()).fit(data.logits[:3000], data.labels[:3000]),
+        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.ToyScaling()).fit(
+            data.logits[:3000], data.labels[:3000]
+        ),
         table,
     )
 
 
-# ── the score ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the score ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_score_ranks_and_is_saved_and_exported(gate, data, tmp_path):
@@ -194,7 +221,7 @@ def test_the_score_ranks_and_is_saved_and_exported(gate, data, tmp_path):
     alike(gate, table)
 
 
-# ── the file format ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the file format ───────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_format_is_read_and_written_everywhere(outside, data, tmp_path):
@@ -203,15 +230,19 @@ def test_the_format_is_read_and_written_everywhere(outside, data, tmp_path):
         mc.io.write_table(tmp_path / name, columns)
     assert (tmp_path / "a.bars").read_text().startswith("logits_0|logits_1|")
     found = mc.read_predictions(tmp_path)
-    np.testing.assert_array_equal(found.table.astype(np.float32), np.concatenate([data.logits[:50]] * 2))
+    np.testing.assert_array_equal(
+        found.table.astype(np.float32), np.concatenate([data.logits[:50]] * 2)
+    )
     np.testing.assert_array_equal(found.labels, np.concatenate([data.labels[:50]] * 2))
-    assert mc.io.read_scores(tmp_path / "a.bars", score_key="logits_0", correct_key=None).score.shape == (50,)
+    assert mc.io.read_scores(
+        tmp_path / "a.bars", score_key="logits_0", correct_key=None
+    ).score.shape == (50,)
     gate = mc.TemperatureScaling().fit(data.logits[:1000], data.labels[:1000])
     assert mc.apply(gate, tmp_path, f"{tmp_path}/out/").n_files == 2
     assert (tmp_path / "out" / "a.bars").read_text().startswith("prediction|")
 
 
-# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -236,8 +267,14 @@ def test_help_and_completion_know_what_plugins_add(shell):
     for words in ("fit --help", "compare --help"):
         assert "toy" in shell(f"metacal {words}", METACAL_PLUGINS="toy,toy_score").stdout
         assert "toy" not in shell(f"metacal {words}").stdout
-    asked = {"_METACAL_COMPLETE": "bash_complete", "COMP_WORDS": "metacal fit --calibrator toy", "COMP_CWORD": "3"}
-    start = "python -c \"from metacal.cli import main; main(prog_name='metacal')\"".replace("python", sys.executable)
+    asked = {
+        "_METACAL_COMPLETE": "bash_complete",
+        "COMP_WORDS": "metacal fit --calibrator toy",
+        "COMP_CWORD": "3",
+    }
+    start = "python -c \"from metacal.cli import main; main(prog_name='metacal')\"".replace(
+        "python", sys.executable
+    )
     assert shell(start, METACAL_PLUGINS="toy, nowhere", **asked).stdout.strip() == "plain,toy"
 
 
@@ -245,22 +282,36 @@ def test_choices_are_asked_for_when_a_line_is_read(outside):
     """Also where the command was imported before the row was there."""
     from metacal.cli import cascade, fit
 
-    choices = {option.name: option.type for command in (fit, cascade) for option in command.command.params}
+    choices = {
+        option.name: option.type for command in (fit, cascade) for option in command.command.params
+    }
     assert "toy" in choices["calibrator"].choices
     assert "toy" in choices["score"].choices
     assert choices["calibrator"].convert("toy", None, None) == "toy"
 
 
 def test_a_plugin_that_is_only_rows_loads_nothing_heavy(shell):
-    code = "import sys, toy; print([m for m in ('numpy', 'scipy', 'sklearn', 'torch', 'onnx') if m in sys.modules])"
+    code = (
+        "import sys, toy; print([m for m in ('numpy', 'scipy', 'sklearn', 'torch', 'onnx') if m in"
+        " sys.modules])"
+    )
     assert shell(f'"{sys.executable}" -c "{code}"').stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(
     ("plugins", "said"),
     [
-        ("toy,nowhere", "'nowhere', which cannot be imported: ModuleNotFoundError: No module named 'nowhere'."),
-        ("toy,twice", "'twice', which cannot be imported: InputError: there is a method 'temperature' already."),
+        (
+            "toy,nowhere",
+            "'nowhere', which cannot be imported: ModuleNotFoundError: No module named 'nowhere'.",
+        ),
+        (
+            "toy,twice",
+            (
+                "'twice', which cannot be imported: InputError: there is a method 'temperature'"
+                " already."
+            ),
+        ),
         (".toy", "'.toy', which cannot be imported: TypeError"),
     ],
 )

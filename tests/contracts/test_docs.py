@@ -1,8 +1,10 @@
-"""The documentation is true: its code runs and prints what the page shows, its links resolve, its lists are complete.
+"""The documentation is true: its code runs and prints what the page shows, its links resolve, its
+lists are complete.
 
 On each page the blocks run in order, in one namespace and one empty folder:
 - ```python runs; a ```text block right below it is what it prints;
-- ```console runs the lines after "$ metacal"; the lines below each are what it answers ("..." stands for anything).
+- ```console runs the lines after "$ metacal"; the lines below each are what it answers ("..."
+  stands for anything).
 Any other kind of block is only read.
 """
 
@@ -38,18 +40,22 @@ TEXTS = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 #: What a page takes for granted: names that its examples use as the reader's own data.
 GIVEN = {
-    "index.md": """
+    "index.md": (
+        """
 import metacal as mc
 (logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-""",
-    "metrics.md": """
+"""
+    ),
+    "metrics.md": (
+        """
 import numpy as np
 import metacal as mc
 (fit_x, fit_y), (test_x, labels) = mc.datasets.load("cifar10-resnet110").split(14_800, random_state=0)
 gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
 proba, accept, score = gate.predict_proba(test_x), gate.accepts(test_x), gate.ranking_scores(test_x)
 correct = test_x.argmax(axis=1) == labels
-""",
+"""
+    ),
 }
 
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -77,7 +83,9 @@ def blocks(text):
 
 
 def same(expected, got):
-    return doctest.OutputChecker().check_output(expected.strip() + "\n", got.strip() + "\n", LOOSELY)
+    return doctest.OutputChecker().check_output(
+        expected.strip() + "\n", got.strip() + "\n", LOOSELY
+    )
 
 
 def assert_same(expected, got, where):
@@ -104,10 +112,16 @@ def run_console(block, where):
 
 def answer_of(command):
     program, *arguments = shlex.split(command, comments=True)
-    assert program == "metacal", f"only metacal runs here, not {program!r}; use another kind of block"
+    assert program == "metacal", (
+        f"only metacal runs here, not {program!r}; use another kind of block"
+    )
     answer = CliRunner(**IN_ORDER).invoke(main, arguments, prog_name="metacal").output
     # What click 8.1 writes with a colon, later versions write with quotes.
-    return re.sub(r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?", r"option '\1'. Did you mean '\2'?", answer)
+    return re.sub(
+        r"option: (--[a-z-]+) Did you mean (--[a-z-]+)\?",
+        r"option '\1'. Did you mean '\2'?",
+        answer,
+    )
 
 
 @pytest.mark.slow
@@ -130,7 +144,9 @@ def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monk
 @pytest.mark.slow
 def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = next(b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code)
+    shown = next(
+        b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code
+    )
     printed = CliRunner(**IN_ORDER).invoke(main, ["demo"]).output.splitlines()
     missing = [line for line in shown.splitlines() if line.strip() and line not in printed]
     assert not missing
@@ -157,10 +173,14 @@ def test_links_and_anchors_resolve(page):
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         assert file.exists(), f"{page.name} links to {target}"
-        assert page.parent != DOCS or file.parent == DOCS, f"{page.name} links out of docs: {target}"
+        assert page.parent != DOCS or file.parent == DOCS, (
+            f"{page.name} links out of docs: {target}"
+        )
         if anchor:
             linked = file.read_text(encoding="utf-8")
-            assert anchor in slugs(linked, True) & slugs(linked, False), f"{page.name}: no heading for {target}"
+            assert anchor in slugs(linked, True) & slugs(linked, False), (
+                f"{page.name}: no heading for {target}"
+            )
 
 
 PARTS = ("start", "how-to", "understand", "measured")
@@ -168,7 +188,11 @@ PARTS = ("start", "how-to", "understand", "measured")
 
 def contents(name):
     """The pages in the hidden table of contents of a page."""
-    found = re.search(r"^```\{toctree\}\n(.*?)^```$", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.M | re.S)
+    found = re.search(
+        r"^```\{toctree\}\n(.*?)^```$",
+        (DOCS / f"{name}.md").read_text(encoding="utf-8"),
+        re.M | re.S,
+    )
     return re.findall(r"^[\w-]+$", found[1], re.MULTILINE)
 
 
@@ -177,7 +201,10 @@ def test_every_page_is_in_one_part_of_the_site():
     listed = [page for part in PARTS for page in contents(part)]
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index", "python", *PARTS}
     missing, twice = pages - set(listed), {page for page in listed if listed.count(page) > 1}
-    assert not missing, f"say in which part they are, docs/start.md, how-to.md, understand.md or measured.md: {missing}"
+    assert not missing, (
+        "say in which part they are, docs/start.md, how-to.md, understand.md or measured.md:"
+        f" {missing}"
+    )
     assert not twice
     assert not set(listed) - pages
 
@@ -205,7 +232,9 @@ def test_names_in_the_text_exist(page):
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.name)
 def test_commands_in_the_text_exist(page):
     text = page.read_text(encoding="utf-8")
-    code = "\n".join([*(b.code for b in blocks(text)), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
+    code = "\n".join(
+        [*(b.code for b in blocks(text)), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))]
+    )
     used = set(re.findall(r"(?:^|[$|&] ?)metacal ([a-z][a-z-]*)", code, re.MULTILINE))
     assert used <= set(SUMMARIES)
 

@@ -18,9 +18,13 @@ LARGE = RIGHT | (RNG.random(2000) < 0.8)
 PART = RNG.integers(2, size=2000)
 EVIDENCE = {
     "rows": lambda score=SCORE: Sample.of(score, RIGHT, part=PART, names=["north", "south"]),
-    "counts": lambda score=SCORE: Passes.over(lambda block: (score[block::4], RIGHT[block::4]), range(4)),
+    "counts": lambda score=SCORE: Passes.over(
+        lambda block: (score[block::4], RIGHT[block::4]), range(4)
+    ),
     "answers": lambda score=SCORE: Answers(score, RIGHT.astype(np.int8)),
-    "pair": lambda score=SCORE: Pair(Paired(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))),
+    "pair": lambda score=SCORE: Pair(
+        Paired(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))
+    ),
 }
 SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"
 #: A precision that more rows have anyhow says nothing, and is refused.
@@ -30,7 +34,11 @@ ABOVE = {
 }
 #: The cells that are empty, and what is said there.
 REASONS = {
-    **{("counts", name): SORTED for name in PROMISES if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))},
+    **{
+        ("counts", name): SORTED
+        for name in PROMISES
+        if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))
+    },
     **{("pair", name): COMPARED for name in PROMISES if name not in ("MinAccuracy", "MaxLoss")},
     ("pair", "MinAccuracy, in expectation"): "a cascade is certified with a confidence",
     ("rows", "MaxLoss"): "compares two models",
@@ -41,7 +49,9 @@ REASONS = {
 @pytest.mark.parametrize("promise", PROMISES)
 @pytest.mark.parametrize("kind", EVIDENCE)
 def test_each_cell_works_or_says_why_not(kind, promise):
-    score = -SCORE if promise == "MinPrecision" else SCORE  # whose class is called from the upper end
+    score = (
+        -SCORE if promise == "MinPrecision" else SCORE
+    )  # whose class is called from the upper end
     asked, evidence = {**PROMISES, **ABOVE}[promise](), EVIDENCE[kind](score)
     if (kind, promise) in REASONS:
         with pytest.raises(mc.InputError, match=REASONS[kind, promise]):
@@ -49,7 +59,9 @@ def test_each_cell_works_or_says_why_not(kind, promise):
         return
     found = asked.certify(evidence)
     assert found.n_accepted > 0
-    assert asked.contradiction(found) is None or found.guarantee == "none"  # the paper's split is smaller
+    assert (
+        asked.contradiction(found) is None or found.guarantee == "none"
+    )  # the paper's split is smaller
     if kind != "pair":
         assert found.threshold == asked.certify(score, RIGHT).threshold
 
@@ -58,7 +70,10 @@ def test_each_cell_works_or_says_why_not(kind, promise):
 def test_parts_need_rows_whose_part_is_known(kind):
     promise = mc.PerClass(mc.MinAccuracy(0.85))
     if kind == "rows":
-        assert {part.name for part in promise.certify(EVIDENCE[kind]()).parts.items} == {"north", "south"}
+        assert {part.name for part in promise.certify(EVIDENCE[kind]()).parts.items} == {
+            "north",
+            "south",
+        }
         return
     reason = {"counts": SORTED, "answers": "certifies rows of known class", "pair": COMPARED}[kind]
     with pytest.raises(mc.InputError, match=reason):

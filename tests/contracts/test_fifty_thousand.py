@@ -1,7 +1,9 @@
-"""ImageNet's size, 50,000 rows of 1,000 classes, from end to end on the command line, within stated time and memory.
+"""ImageNet's size, 50,000 rows of 1,000 classes, from end to end on the command line, within stated
+time and memory.
 
-The logits are made: noise, and a signal on the true class that gives an accuracy of .70. What it took on one core of a
-shared server stands in docs/speed.md; the limits here leave room for slower ones.
+The logits are made: noise, and a signal on the true class that gives an accuracy of .70. What it
+took on one core of a shared server stands in docs/speed.md; the limits here leave room for slower
+ones.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy as np
 import pytest
 
 ROWS, CLASSES = 50_000, 1_000
-#: CPU seconds of all commands together, and MB of the largest process, the mapped table of 200 MB among them.
+#: CPU seconds of all commands together, and MB of the largest process, the mapped table of 200 MB
+#: among them.
 MOST_SECONDS, MOST_MEGABYTES = 90.0, 800.0
 
 #: Runs a command and tells, on the last line of stderr, what it took.

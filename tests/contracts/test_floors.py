@@ -1,4 +1,6 @@
-"""Every floor: a method's map, fit and estimator are found where its row says, and its map has a formula."""
+"""Every floor: a method's map, fit and estimator are found where its row says, and its map has a
+formula.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Predictions in many files: read as one table, applied file by file, resumed after a run that was cut off."""
+"""Predictions in many files: read as one table, applied file by file, resumed after a run that was
+cut off.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def logs(tmp_path):
     folder.mkdir()
     ends = np.cumsum((0, *SIZES))
     for i, (start, stop) in enumerate(itertools.pairwise(ends)):
-        pq.write_table(columns(LOGITS[start:stop], LABELS[start:stop]), folder / f"part-{i}.parquet")
+        pq.write_table(
+            columns(LOGITS[start:stop], LABELS[start:stop]), folder / f"part-{i}.parquet"
+        )
         np.save(tmp_path / f"x{i}.npy", LOGITS[start:stop])
         np.save(tmp_path / f"y{i}.npy", LABELS[start:stop])
     (folder / "_SUCCESS").touch()
@@ -92,9 +96,13 @@ def test_results_of_files_behind_a_url_resume(logs, tmp_path):
     cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS)
     out = f"{tmp_path}/out/"
     assert mc.apply(cal, "memory://store/logs", out).n_kept == 0
-    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == [f"part-{i}.parquet" for i in range(4)]
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.parquet")) == [
+        f"part-{i}.parquet" for i in range(4)
+    ]
     assert pq.read_table(tmp_path / "out")["accept"].to_pylist() == cal.accepts(LOGITS).tolist()
-    system.pipe("/store/logs/part-1.parquet", system.cat("/store/logs/part-1.parquet"))  # written anew, at another time
+    system.pipe(
+        "/store/logs/part-1.parquet", system.cat("/store/logs/part-1.parquet")
+    )  # written anew, at another time
     assert mc.apply(cal, "memory://store/logs/*.parquet", out).n_kept == 3
     system.pipe("/store/logs/part-2.parquet", b"PAR1 no")
     with pytest.raises(mc.InputError, match=r"memory://.*part-2\.parquet: the file is damaged"):
@@ -124,16 +132,26 @@ def test_part_of_a_joined_table_carries_only_what_it_needs(logs):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda logs: np.save(logs / "z.npy", LOGITS[:5, :9]), r"z\.npy: it has 9 classes, .*part-0\.parquet has 10"),
-        (lambda logs: np.save(logs / "z.npy", LOGITS[:5]), r"z\.npy: it has no labels, .*part-0\.parquet has"),
         (
-            lambda logs: (logs / "z.csv").write_text(",".join("abcdefghij") + ",label\n" + "1," * 10 + "a\n"),
+            lambda logs: np.save(logs / "z.npy", LOGITS[:5, :9]),
+            r"z\.npy: it has 9 classes, .*part-0\.parquet has 10",
+        ),
+        (
+            lambda logs: np.save(logs / "z.npy", LOGITS[:5]),
+            r"z\.npy: it has no labels, .*part-0\.parquet has",
+        ),
+        (
+            lambda logs: (logs / "z.csv").write_text(
+                ",".join("abcdefghij") + ",label\n" + "1," * 10 + "a\n"
+            ),
             r"z\.csv: its classes are not those of .*part-0\.parquet",
         ),
         (lambda logs: (logs / "part-2.parquet").write_bytes(b"PAR1 no"), r"part-2\.parquet"),
         (
             lambda logs: pq.write_table(
-                columns(np.where(np.arange(30).reshape(3, 10) == 12, np.nan, LOGITS[:3]), LABELS[:3]),
+                columns(
+                    np.where(np.arange(30).reshape(3, 10) == 12, np.nan, LOGITS[:3]), LABELS[:3]
+                ),
                 logs / "part-9.parquet",
             ),
             r"row 3001 \(row 1 of .*part-9\.parquet\), column 2 is NaN",
@@ -176,16 +194,27 @@ def test_nothing_to_read(tmp_path):
 
 def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     folder = logs.parent
-    assert metacal("fit", folder / "one.npz", "--min-accuracy", "0.97", "-o", folder / "one.json").returncode == 0
-    assert metacal("fit", logs, "--min-accuracy", "0.97", "-o", folder / "many.json").returncode == 0
+    assert (
+        metacal(
+            "fit", folder / "one.npz", "--min-accuracy", "0.97", "-o", folder / "one.json"
+        ).returncode
+        == 0
+    )
+    assert (
+        metacal("fit", logs, "--min-accuracy", "0.97", "-o", folder / "many.json").returncode == 0
+    )
     assert (folder / "one.json").read_text() == (folder / "many.json").read_text()
     answers = [
-        json.loads(metacal("evaluate", folder / "one.json", path, "--resamples", "0", "--json").stdout)
+        json.loads(
+            metacal("evaluate", folder / "one.json", path, "--resamples", "0", "--json").stdout
+        )
         for path in (folder / "one.npz", logs / "*.parquet")
     ]
     assert {**answers[0], "file": None} == {**answers[1], "file": None}
 
-    whole = metacal("apply", folder / "one.json", folder / "one.npz", "-o", folder / "whole.parquet")
+    whole = metacal(
+        "apply", folder / "one.json", folder / "one.npz", "-o", folder / "whole.parquet"
+    )
     assert whole.returncode == 0, whole.stderr
     out = folder / "out"
     done = metacal("apply", folder / "one.json", logs / "*.parquet", "-o", f"{out}/")
@@ -199,10 +228,14 @@ def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     os.utime(logs / "part-1.parquet")
     again = metacal("apply", folder / "one.json", logs, "-o", out)
     assert "4 files, 3 of them kept" in again.stderr
-    changed = {path.name for path in out.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path.name]}
+    changed = {
+        path.name for path in out.glob("*.parquet") if path.stat().st_mtime_ns != stamps[path.name]
+    }
     assert changed == {"part-1.parquet"}
     uniform = json.loads(
-        metacal("apply", folder / "one.json", logs, "-o", out, "--rejected", "uniform", "--json").stdout
+        metacal(
+            "apply", folder / "one.json", logs, "-o", out, "--rejected", "uniform", "--json"
+        ).stdout
     )
     assert uniform["n_kept"] == 0
     refused = metacal("apply", folder / "one.json", logs, "-o", logs)
@@ -219,7 +252,9 @@ def test_scores_in_many_files(tmp_path):
     assert np.array_equal(found.score, score)
     assert np.array_equal(found.correct, ok)
     mc.io.write_table(tmp_path / "9.jsonl", {"mark": score})
-    with pytest.raises(mc.InputError, match=r"9\.jsonl: it has no column that says right or wrong, .*0\.jsonl has"):
+    with pytest.raises(
+        mc.InputError, match=r"9\.jsonl: it has no column that says right or wrong, .*0\.jsonl has"
+    ):
         mc.io.read_scores(tmp_path, score_key="mark")
 
 
@@ -252,7 +287,17 @@ def test_results_are_not_written_among_what_is_read(logs):
 def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
     folder, out = logs.parent, logs.parent / "out"
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(LOGITS, LABELS), folder / "cal.json")
-    command = [sys.executable, "-m", "metacal", "apply", folder / "cal.json", logs, "-o", f"{out}/", "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "metacal",
+        "apply",
+        folder / "cal.json",
+        logs,
+        "-o",
+        f"{out}/",
+        "-q",
+    ]
     out.mkdir()
     stale = out / ".part-2.parquet.0123456789ab.part.parquet"
     stale.write_bytes(b"half")
@@ -265,6 +310,12 @@ def test_a_killed_run_leaves_no_half_file_and_goes_on(logs):
             assert pq.read_table(path).num_rows == SIZES[int(path.stem[-1])]
     done = metacal(*command[3:])
     assert done.returncode == 0, done.stderr
-    assert pq.read_table([str(path) for path in sorted(out.glob("part-*.parquet"))]).num_rows == 3000
+    assert (
+        pq.read_table([str(path) for path in sorted(out.glob("part-*.parquet"))]).num_rows == 3000
+    )
     listed = {path.name for path in out.iterdir()}
-    assert listed == {"_metacal.journal", "_metacal.journal.lock", *(f"part-{i}.parquet" for i in range(4))}
+    assert listed == {
+        "_metacal.journal",
+        "_metacal.journal.lock",
+        *(f"part-{i}.parquet" for i in range(4)),
+    }

@@ -38,7 +38,9 @@ def overconfidence(proba, labels):
 
 
 def lift_statistic(ranking):
-    return ranking.statistic(lambda found: found.start.max(axis=1, initial=0.0) / found.n_rows[:, 0])
+    return ranking.statistic(
+        lambda found: found.start.max(axis=1, initial=0.0) / found.n_rows[:, 0]
+    )
 
 
 def lift(score, correct):
@@ -98,7 +100,9 @@ def _registered():
 
 @pytest.fixture(scope="module")
 def gate():
-    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(
+        5000, random_state=0
+    )
     cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     return cal, new_x[:1500], new_y[:1500]
 
@@ -106,9 +110,15 @@ def gate():
 @pytest.mark.usefixtures("_registered")
 def test_a_registered_metric_is_evaluated_with_an_interval(gate):
     cal, logits, labels = gate
-    proba, accept, score = cal.predict_proba(logits), cal.accepts(logits), cal.ranking_scores(logits)
+    proba, accept, score = (
+        cal.predict_proba(logits),
+        cal.accepts(logits),
+        cal.ranking_scores(logits),
+    )
     correct = logits.argmax(axis=1) == labels
-    found = metrics.evaluate(proba, labels, accept=accept, correct=correct, score=score, n_resamples=50)
+    found = metrics.evaluate(
+        proba, labels, accept=accept, correct=correct, score=score, n_resamples=50
+    )
     for function in (spherical, overconfidence):
         alone = metrics.interval(function, proba, labels, n_resamples=50)
         assert found.all_rows[function.__name__] == alone
@@ -130,7 +140,9 @@ def test_a_registered_metric_is_compared(gate):
     found = mc.compare(logits, labels, ["temperature", "histogram"], n_splits=2, n_repeats=1)
     table = found.to_dict()
     assert list(table["best"])[:3] == ["nll", "brier", "spherical"]  # proper scores first
-    means = {entry["name"]: entry["metrics"]["overconfidence"]["mean"] for entry in table["calibrators"]}
+    means = {
+        entry["name"]: entry["metrics"]["overconfidence"]["mean"] for entry in table["calibrators"]
+    }
     assert table["best"]["overconfidence"] == max(means, key=means.get)
     assert found.best("overconfidence") in found.near_best("overconfidence")
     assert "spherical" in str(found).splitlines()[2]
@@ -144,7 +156,9 @@ def test_a_registered_metric_is_reported(gate, n_resamples):
     found = summarise(logits, labels, cal, n_resamples=n_resamples).evaluation
     proba = cal.predict_proba(logits)
     for function in (spherical, overconfidence):
-        assert found["all_rows"][function.__name__]["estimate"] == pytest.approx(function(proba, labels), abs=1e-6)
+        assert found["all_rows"][function.__name__]["estimate"] == pytest.approx(
+            function(proba, labels), abs=1e-6
+        )
         assert function.__name__ in found["uncalibrated"]["accepted_rows"]
     assert {"lift", "rejected_wrong"} <= set(found["gate"])
 
@@ -173,6 +187,8 @@ def test_every_row_says_one_thing_and_is_public(metric):
     assert getattr(metrics, metric.name) is metric.function
     assert metric.name in metrics.__all__
     assert metric.function.__doc__
-    assert sum(part is not None for part in (metric.statistic, metric.losses)) == (metric.input is not DECISION)
+    assert sum(part is not None for part in (metric.statistic, metric.losses)) == (
+        metric.input is not DECISION
+    )
     assert metric.range[0] < metric.range[1]
     assert metric.heading or not metric.compared

@@ -1,7 +1,8 @@
-"""The page's own source: checked by TypeScript, described once, nothing in it twice and nothing unused.
+"""The page's own source: checked by TypeScript, described once, nothing in it twice and nothing
+unused.
 
-`METACAL_TSC` names TypeScript's compiler (bin/tsc of the npm package typescript), which is not part of this repository;
-where it is not set, `tsc` is looked for on the path.
+`METACAL_TSC` names TypeScript's compiler (bin/tsc of the npm package typescript), which is not part
+of this repository; where it is not set, `tsc` is looked for on the path.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ TEMPLATE = (FOLDER / "page.html").read_text(encoding="utf-8")
 JOINED = modules.ordered(html.scripts())
 
 
-# ── the scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the scripts ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -40,13 +41,17 @@ def test_typescript_finds_no_mistake(folder):
     tsc = os.environ.get("METACAL_TSC") or shutil.which("tsc")
     if not tsc:
         pytest.skip("tsc not found: npm install typescript, then set METACAL_TSC to its bin/tsc")
-    done = subprocess.run([tsc, "--project", str(folder)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [tsc, "--project", str(folder)], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_typescript_would_find_one(tmp_path):
-    """The check is no formality: a wrong name, a wrong type, a null that is not looked at, an unused import."""
+    """The check is no formality: a wrong name, a wrong type, a null that is not looked at, an
+    unused import.
+    """
     tsc = os.environ.get("METACAL_TSC") or shutil.which("tsc")
     if not tsc:
         pytest.skip("tsc not found: npm install typescript, then set METACAL_TSC to its bin/tsc")
@@ -58,7 +63,9 @@ def test_typescript_would_find_one(tmp_path):
         '  byId(data.titel);\n  byId(data.format);\n  byId(data.source.file);\n}\n',
         encoding="utf-8",
     )  # fmt: skip
-    done = subprocess.run([tsc, "--project", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [tsc, "--project", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
     found = set(re.findall(r"wrong\.js[:(](\d+)", done.stdout))
     assert found == {"2", "5", "6", "7"}, done.stdout
 
@@ -77,7 +84,9 @@ def test_no_name_is_declared_twice():
 
 def test_everything_exported_is_imported():
     exported = {name for module in JOINED for name in module.exports}
-    assert exported == {name for module in JOINED for names in module.imports.values() for name in names}
+    assert exported == {
+        name for module in JOINED for names in module.imports.values() for name in names
+    }
 
 
 def test_no_script_knows_what_a_quantity_means():
@@ -85,7 +94,7 @@ def test_no_script_knows_what_a_quantity_means():
         assert not re.search(r"\.quantity\s*[!=]==?", text), name
 
 
-# ── the style sheet ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the style sheet ───────────────────────────────────────────────────────────────────────────────
 
 
 def classes_used():
@@ -115,7 +124,7 @@ def test_every_colour_is_used():
     assert {name for name in declared if f"var({name})" not in CSS} == set()
 
 
-# ── the numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the numbers ───────────────────────────────────────────────────────────────────────────────────
 
 
 def interfaces(file=FOLDER / "types.d.ts"):
@@ -134,12 +143,17 @@ def data():
     table, labels = tables[:400], truth[:400]
     found = mc.compare(table, labels, calibrators=["temperature"])
     found = replace(found, entries=(*found.entries, Entry("odd", {}, 0.0, failed="too few rows")))
-    return {"title": "Report", **summarise(table, labels, gate, n_resamples=5, compare=found).to_dict()}
+    return {
+        "title": "Report",
+        **summarise(table, labels, gate, n_resamples=5, compare=found).to_dict(),
+    }
 
 
 def test_the_types_describe_the_numbers(data):
     described = interfaces()
-    promise, diagram, curves, comparison = (data[name] for name in ("promise", "diagrams", "curves", "comparison"))
+    promise, diagram, curves, comparison = (
+        data[name] for name in ("promise", "diagrams", "curves", "comparison")
+    )
     parts = {
         "Data": data,
         "Source": data["source"],
@@ -160,7 +174,9 @@ def test_the_types_describe_the_numbers(data):
         "Failed": comparison["calibrators"][-1],
         "Methods": data["methods"],
     }
-    assert {name: described[name] for name in parts} == {name: set(part) for name, part in parts.items()}
+    assert {name: described[name] for name in parts} == {
+        name: set(part) for name, part in parts.items()
+    }
 
 
 def test_the_page_is_told_the_direction_of_each_quantity(data):
@@ -168,18 +184,25 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
     assert set(told) == {COVERAGE_ACCURACY, MISCOVERAGE}
     for quantity, verdict in told.items():
         below = verdict["high"] <= verdict["target"]
-        assert verdict["direction"] == ("at most" if below == verdict["kept"] else "at least"), quantity
+        assert verdict["direction"] == ("at most" if below == verdict["kept"] else "at least"), (
+            quantity
+        )
         assert verdict["curve"] in data["curves"]
     accepted = f"{data['evaluation']['n_accepted']:,}"
     assert told["coverage accuracy"]["counted"] == f"of the {accepted} accepted rows are right"
 
 
-# ── the live page ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the live page ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_every_file_of_the_live_page_is_used():
     joined = modules.ordered(html.scripts("live"), "live.js")
-    own = {path.name for path in LIVE.iterdir()} - {"state.d.ts", "tsconfig.json", "live.html", "live.css"}
+    own = {path.name for path in LIVE.iterdir()} - {
+        "state.d.ts",
+        "tsconfig.json",
+        "live.html",
+        "live.css",
+    }
     assert own == {module.name for module in joined} - set(html.scripts())
     words = " ".join(text for name, text in html.scripts("live").items() if name in own)
     styled = re.findall(r"\.([a-z][\w-]*)", (LIVE / "live.css").read_text(encoding="utf-8"))
@@ -202,4 +225,6 @@ def test_the_types_describe_the_state():
         "History": found["history"],
         "OneClass": found["classes"][0],
     }
-    assert {name: described[name] for name in parts} == {name: set(part) for name, part in parts.items()}
+    assert {name: described[name] for name in parts} == {
+        name: set(part) for name, part in parts.items()
+    }

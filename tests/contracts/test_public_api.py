@@ -24,7 +24,13 @@ def test_all_names_exist_and_are_documented():
 
 
 def test_names_of_the_plan():
-    assert {"MetaCal", "MaxMiscoverage", "MinAccuracy", "TemperatureScaling", "CalibratedClassifier"} <= set(mc.__all__)
+    assert {
+        "MetaCal",
+        "MaxMiscoverage",
+        "MinAccuracy",
+        "TemperatureScaling",
+        "CalibratedClassifier",
+    } <= set(mc.__all__)
     assert {"metrics", "datasets", "paper", "save", "load", "read_predictions"} <= set(mc.__all__)
 
 
@@ -41,7 +47,9 @@ def test_rooms_resolve_lazily(name):
 
 
 def test_python_m_metacal_is_the_command():
-    done = subprocess.run([sys.executable, "-m", "metacal", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "metacal", "--version"], capture_output=True, text=True, check=True
+    )
     assert mc.__version__ in done.stdout
 
 
@@ -52,7 +60,11 @@ def test_every_module_imports():
 
 def modules_after(statement: str) -> set[str]:
     code = f"import sys; {statement}; print('\\n'.join(sys.modules))"
-    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
 
 
 def test_importing_metacal_pulls_in_nothing_heavy():
@@ -62,7 +74,8 @@ def test_importing_metacal_pulls_in_nothing_heavy():
 @pytest.mark.slow
 def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
     loaded = modules_after(
-        "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics, metacal.promises.rules.paper"
+        "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics,"
+        " metacal.promises.rules.paper"
     )
     assert not loaded & {"sklearn", "scipy.stats", "scipy.optimize"}
 
@@ -85,7 +98,9 @@ def test_without_its_sources_it_says_what_to_do(tmp_path):
     home = Path(mc.__file__).parent
     for name in ("__init__", "lazy", "errors", "config"):
         (tmp_path / "metacal").mkdir(exist_ok=True)
-        py_compile.compile(str(home / f"{name}.py"), cfile=str(tmp_path / "metacal" / f"{name}.pyc"), doraise=True)
+        py_compile.compile(
+            str(home / f"{name}.py"), cfile=str(tmp_path / "metacal" / f"{name}.pyc"), doraise=True
+        )
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import metacal; metacal.MetaCal"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

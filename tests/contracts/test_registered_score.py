@@ -48,7 +48,10 @@ def test_it_is_chosen_saved_and_exported_by_its_name(registered, cifar10, tmp_pa
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [(NamedScore("margin", "a:b"), "there is a score 'margin' already"), (NamedScore("new", "nowhere"), "module:func")],
+    [
+        (NamedScore("margin", "a:b"), "there is a score 'margin' already"),
+        (NamedScore("new", "nowhere"), "module:func"),
+    ],
 )
 def test_a_wrong_row_is_refused(row, message):
     with pytest.raises(mc.InputError, match=message):

@@ -1,4 +1,6 @@
-"""The page as a file: its numbers are everyone's numbers, it is closed to markup and network, it is written whole."""
+"""The page as a file: its numbers are everyone's numbers, it is closed to markup and network, it is
+written whole.
+"""
 
 from __future__ import annotations
 
@@ -31,23 +33,41 @@ def run(*args, code=0):
 
 
 def embedded(text):
-    return json.loads(re.search(r'<script type="application/json" id="summary">(.*?)</script>', text, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json" id="summary">(.*?)</script>', text, re.DOTALL)[
+            1
+        ]
+    )
 
 
 def flat(value, name=""):
     """Every leaf by its path."""
     if not isinstance(value, dict):
         return {name: value}
-    return {path: leaf for key, part in value.items() for path, leaf in flat(part, f"{name}.{key}").items()}
+    return {
+        path: leaf
+        for key, part in value.items()
+        for path, leaf in flat(part, f"{name}.{key}").items()
+    }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("report")
-    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(12_000, random_state=0)
+    (fit_x, fit_y), (test_x, test_y) = mc.datasets.load("cifar10-resnet110").split(
+        12_000, random_state=0
+    )
     np.savez(path / "test.npz", logits=test_x, labels=test_y, id=np.arange(len(test_y)))
     mc.save(mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y), path / "cal.json")
-    run("report", path / "cal.json", path / "test.npz", "--resamples", 20, "-o", path / "report.html")
+    run(
+        "report",
+        path / "cal.json",
+        path / "test.npz",
+        "--resamples",
+        20,
+        "-o",
+        path / "report.html",
+    )
     return path
 
 
@@ -56,18 +76,23 @@ def page(folder):
     return (folder / "report.html").read_text(encoding="utf-8")
 
 
-# ── the numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the numbers ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_page_evaluate_and_metrics_give_the_same_numbers(folder, page):
     shown = embedded(page)
-    printed = run("evaluate", folder / "cal.json", folder / "test.npz", "--resamples", 20, "--json").stdout
+    printed = run(
+        "evaluate", folder / "cal.json", folder / "test.npz", "--resamples", 20, "--json"
+    ).stdout
     printed = json.loads(printed)
     told = shown["evaluation"]
     # Summed block by block here, at once there: the same up to the order of additions.
     apart = flat(told["uncalibrated"]), flat(printed["uncalibrated"])
     assert apart[0] == pytest.approx(apart[1], rel=1e-12)
-    assert {**told, "uncalibrated": None} == {**{name: printed[name] for name in told}, "uncalibrated": None}
+    assert {**told, "uncalibrated": None} == {
+        **{name: printed[name] for name in told},
+        "uncalibrated": None,
+    }
     verdict = shown["promise"]["verdicts"][0]
     assert {name: verdict[name] for name in ("value", "low", "high", "verdict", "target")} == {
         name: printed["promise"][name] for name in ("value", "low", "high", "verdict", "target")
@@ -75,15 +100,29 @@ def test_page_evaluate_and_metrics_give_the_same_numbers(folder, page):
 
     gate, found = mc.load(folder / "cal.json"), mc.read_predictions(folder / "test.npz")
     logits, labels = found.table, found.labels
-    proba, accept, raw = gate.predict_proba(logits), gate.accepts(logits), TemperatureMap(1.0)(logits)
+    proba, accept, raw = (
+        gate.predict_proba(logits),
+        gate.accepts(logits),
+        TemperatureMap(1.0)(logits),
+    )
     correct = logits.argmax(axis=1) == labels
-    for name in ("ece", "ece_equal_mass", "classwise_ece", "smooth_ece", "nll", "brier", "accuracy"):
+    for name in (
+        "ece",
+        "ece_equal_mass",
+        "classwise_ece",
+        "smooth_ece",
+        "nll",
+        "brier",
+        "accuracy",
+    ):
         metric = getattr(metrics, name)
         told = shown["evaluation"]
         assert told["all_rows"][name]["estimate"] == pytest.approx(metric(proba, labels), rel=1e-12)
         accepted = metric(proba[accept], labels[accept])
         assert told["accepted_rows"][name]["estimate"] == pytest.approx(accepted, rel=1e-12)
-        assert told["uncalibrated"]["all_rows"][name] == pytest.approx(metric(raw, labels), rel=1e-12)
+        assert told["uncalibrated"]["all_rows"][name] == pytest.approx(
+            metric(raw, labels), rel=1e-12
+        )
     told = shown["evaluation"]["gate"]
     assert told["coverage"]["estimate"] == metrics.coverage(accept)
     assert told["miscoverage"]["estimate"] == metrics.miscoverage(accept, correct)
@@ -119,11 +158,19 @@ def test_json_on_stdout_is_what_the_page_holds(folder, tmp_path, page):
 
 @pytest.mark.slow
 def test_same_rows_same_bytes(folder, tmp_path, page):
-    run("report", folder / "cal.json", folder / "test.npz", "--resamples", 20, "-o", tmp_path / "b.html")
+    run(
+        "report",
+        folder / "cal.json",
+        folder / "test.npz",
+        "--resamples",
+        20,
+        "-o",
+        tmp_path / "b.html",
+    )
     assert (tmp_path / "b.html").read_text(encoding="utf-8") == page
 
 
-# ── closed to markup and network ─────────────────────────────────────────────────────────────────────────────────────
+# ── closed to markup and network ──────────────────────────────────────────────────────────────────
 
 
 def test_the_policy_allows_this_style_and_this_script_and_nothing_else(page):
@@ -143,12 +190,17 @@ def test_the_page_asks_for_nothing_from_elsewhere(page):
     assert {link for link in outside if not link.startswith(("#", "data:", "${"))} == set()
     assert page.count("url(") == page.count("url(#")
     assert "@import" not in page
-    assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|EventSource|importScripts|sendBeacon|eval)\b", page)
+    assert not re.search(
+        r"\b(fetch|XMLHttpRequest|WebSocket|EventSource|importScripts|sendBeacon|eval)\b", page
+    )
 
 
 def test_no_script_turns_text_into_markup():
     for text in html.scripts().values():
-        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextual", text)
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextual",
+            text,
+        )
 
 
 def test_any_text_survives_and_stays_inside_its_element():
@@ -166,16 +218,20 @@ def test_a_thousand_classes_stay_under_300_kilobytes(tmp_path):
     table = rng.normal(size=(4000, 1000)).astype(np.float32) * 3
     labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table[:2000], labels[:2000])
-    size = html.write_report(summarise(table, labels, gate, n_resamples=0), tmp_path / "report.html")
+    size = html.write_report(
+        summarise(table, labels, gate, n_resamples=0), tmp_path / "report.html"
+    )
     assert size < 300_000
 
 
-# ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command ───────────────────────────────────────────────────────────────────────────────────
 
 
 def test_says_what_was_found_and_how_to_open_it(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = run("report", folder / "cal.json", folder / "test.npz", "--resamples", 0, "--title", "Release 7")
+    done = run(
+        "report", folder / "cal.json", folder / "test.npz", "--resamples", 0, "--title", "Release 7"
+    )
     assert done.stdout.startswith("promised  What is accepted is right at least 97%")
     assert "measured  kept: coverage accuracy" in done.stdout
     assert (tmp_path / "report.html").as_uri() in done.stderr
@@ -195,7 +251,9 @@ def test_the_page_on_stdout(folder):
 def test_many_files_are_hashed_as_the_rows_they_hold(folder, tmp_path):
     with np.load(folder / "test.npz") as test:
         for k, rows in enumerate((slice(0, 500), slice(500, 800))):
-            np.savez(tmp_path / f"part{k}.npz", logits=test["logits"][rows], labels=test["labels"][rows])
+            np.savez(
+                tmp_path / f"part{k}.npz", logits=test["logits"][rows], labels=test["labels"][rows]
+            )
     for many in (tmp_path, tmp_path / "*.npz"):
         options = ("--resamples", 0, "-o", tmp_path / "report.html", "--json")
         source = json.loads(run("report", many, *options).stdout)["source"]
@@ -204,11 +262,22 @@ def test_many_files_are_hashed_as_the_rows_they_hold(folder, tmp_path):
 
 
 def test_comparison_of_named_calibrators(folder, tmp_path):
-    options = ("--calibrators", "temperature,histogram", "--resamples", 0, "-o", tmp_path / "report.html", "--json")
+    options = (
+        "--calibrators",
+        "temperature,histogram",
+        "--resamples",
+        0,
+        "-o",
+        tmp_path / "report.html",
+        "--json",
+    )
     answer = json.loads(run("report", folder / "test.npz", *options).stdout)
     names = {entry["name"] for entry in answer["comparison"]["calibrators"]}
     assert {"temperature", "histogram"} <= names
-    assert "no calibrator" in run("report", folder / "test.npz", "--calibrators", "temprature", code=2).stderr
+    assert (
+        "no calibrator"
+        in run("report", folder / "test.npz", "--calibrators", "temprature", code=2).stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,8 +285,16 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
     [
         (["report", "{folder}/none.npz"], 2, "none.npz"),
         (["report", "{folder}/test.npz", "-o", "{folder}/test.npz"], 2, "also read"),
-        (["report", "{folder}/cal.json", "{folder}/test.npz", "-o", "{folder}/cal.json"], 2, "also read"),
-        (["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"], 2, "create it first"),
+        (
+            ["report", "{folder}/cal.json", "{folder}/test.npz", "-o", "{folder}/cal.json"],
+            2,
+            "also read",
+        ),
+        (
+            ["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"],
+            2,
+            "create it first",
+        ),
         (["report", "{folder}/test.npz", "-o", "{folder}"], 2, "folder"),
         (["report", "{folder}/test.npz", "--confidence", "90"], 2, "0.9"),
         (["report", "{folder}/test.npz", "-n", "0"], 2, "threads"),
@@ -226,7 +303,9 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
 def test_mistakes_are_one_line(folder, args, code, words):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     done = run(
-        *[arg.replace("{folder}", str(folder)) for arg in args], *([] if code == 2 else ["--resamples", "0"]), code=code
+        *[arg.replace("{folder}", str(folder)) for arg in args],
+        *([] if code == 2 else ["--resamples", "0"]),
+        code=code,
     )
     assert words in done.stderr
     assert "Traceback" not in done.output
@@ -234,13 +313,21 @@ def test_mistakes_are_one_line(folder, args, code, words):
 
 
 def test_the_command_begins_as_the_report_was_called(folder):
-    assert fit_command("-x.csv", Reading(input="probabilities")) == "metacal fit ./-x.csv --input probabilities"
-    assert fit_command("a b.npz", Reading(classes="x y,z")) == "metacal fit 'a b.npz' --classes 'x y,z'"
+    assert (
+        fit_command("-x.csv", Reading(input="probabilities"))
+        == "metacal fit ./-x.csv --input probabilities"
+    )
+    assert (
+        fit_command("a b.npz", Reading(classes="x y,z"))
+        == "metacal fit 'a b.npz' --classes 'x y,z'"
+    )
 
 
 @pytest.mark.parametrize("given", ["metacal fit x.npz", None])
 def test_the_command_goes_on_with_what_the_gate_was_fitted_with(folder, given):
-    gate = mc.load(folder / "cal.json").gate_.with_source(recipe=Recipe("SplineCalibration"), input="probabilities")
+    gate = mc.load(folder / "cal.json").gate_.with_source(
+        recipe=Recipe("SplineCalibration"), input="probabilities"
+    )
     proba = np.full((40, gate.n_classes), 0.5 / (gate.n_classes - 1))
     proba[:, 0] = 0.5
     found = summarise(proba, gate.classes[[0, 1] * 20], gate, n_resamples=0, command=given)

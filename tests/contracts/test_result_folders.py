@@ -1,4 +1,6 @@
-"""apply to a folder: results that know their source, whoever changes, removes, empties or locks what."""
+"""apply to a folder: results that know their source, whoever changes, removes, empties or locks
+what.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def fresh(logs):
 
 
 def write_same_stamp(path, table):
-    """Write other numbers into the file, in place, and set its time back: as within a tick of the clock."""
+    """Write other numbers into the file, in place, and set its time back: as within a tick of the
+    clock.
+    """
     before = path.stat()
     np.save(path, table)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -86,7 +90,9 @@ def test_a_source_that_never_rests_gives_an_error_and_no_result(logs, tmp_path, 
         return answer
 
     monkeypatch.setattr(applying, "write_decisions", and_then_it_grows)
-    with pytest.raises(mc.InputError, match=r"1\.npy: it changed while it was read, 3 times; wait until"):
+    with pytest.raises(
+        mc.InputError, match=r"1\.npy: it changed while it was read, 3 times; wait until"
+    ):
         mc.apply(CAL, logs / "1.npy", f"{tmp_path}/out/")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{JOURNAL}.lock"}
 
@@ -114,7 +120,9 @@ def test_a_damaged_journal_is_refused_and_removed_together_with_its_results(logs
     expected = results(out)
     content = (out / JOURNAL).read_bytes()
     (out / JOURNAL).write_bytes(content[:40] + b"?" + content[41:])
-    with pytest.raises(mc.ArtifactError, match=r"journal:1: this record is damaged.*all are then made again"):
+    with pytest.raises(
+        mc.ArtifactError, match=r"journal:1: this record is damaged.*all are then made again"
+    ):
         mc.apply(CAL, logs, f"{out}/")
     (out / JOURNAL).unlink()
     for path in out.glob("*.npz"):
@@ -136,7 +144,10 @@ def test_a_file_that_apply_did_not_write_is_never_replaced(name, logs, tmp_path)
     assert done.exit_code == 2
     assert "1.npz was not written by metacal apply" in done.stderr
     assert "Move or rename it" in done.stderr
-    assert {path.name for path in out.iterdir()} == {"1.npz", f"{JOURNAL}.lock"}  # nor was anything else made
+    assert {path.name for path in out.iterdir()} == {
+        "1.npz",
+        f"{JOURNAL}.lock",
+    }  # nor was anything else made
     if name == "1.npz":
         assert (out / "1.npz").read_bytes() == b"theirs"
     (out / "1.npz").rename(out / "theirs")
@@ -148,7 +159,9 @@ def test_a_result_that_somebody_edited_is_never_replaced(logs, tmp_path):
     out = tmp_path / "out"
     mc.apply(CAL, logs, f"{out}/")
     (out / "1.npz").write_bytes(b"edited")
-    with pytest.raises(mc.InputError, match=r"1\.npz was not written by metacal apply, or was changed since"):
+    with pytest.raises(
+        mc.InputError, match=r"1\.npz was not written by metacal apply, or was changed since"
+    ):
         mc.apply(CAL, logs, f"{out}/")
     assert (out / "1.npz").read_bytes() == b"edited"
 
@@ -213,7 +226,11 @@ def test_a_second_source_of_the_same_name_takes_nothing_from_the_first(two_days,
     rows = n_rows_by_name(out)
     assert rows.pop("x.npz") == 30
     assert list(rows.values()) == [60]
-    for source in (week, monday, friday):  # in whatever company, a source keeps the name of its result
+    for source in (
+        week,
+        monday,
+        friday,
+    ):  # in whatever company, a source keeps the name of its result
         done = mc.apply(CAL, source, f"{out}/")
         assert (done.n_kept, done.orphans) == (done.n_files, ())
     monday.unlink()
@@ -247,7 +264,9 @@ def test_a_second_run_is_told_who_is_at_work(logs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     with Journal(str(out / JOURNAL), "apply"):
-        with pytest.raises(mc.InputError, match=rf"{JOURNAL} is in use by process {os.getpid()} on .* wait until"):
+        with pytest.raises(
+            mc.InputError, match=rf"{JOURNAL} is in use by process {os.getpid()} on .* wait until"
+        ):
             mc.apply(CAL, logs, f"{out}/")
         assert results(out) == {}
     assert mc.apply(CAL, logs, f"{out}/").n_kept == 0

@@ -1,4 +1,6 @@
-"""metacal start on forty files as people have them: read rightly, or asked about; never wrong in silence."""
+"""metacal start on forty files as people have them: read rightly, or asked about; never wrong in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def table(names, columns, delimiter=",", start=""):
 
 def lines(rows, *, whole=False):
     """JSON, a line for each row, or one array."""
-    return lambda path: Path(path).write_text(json.dumps(rows) if whole else "\n".join(map(json.dumps, rows)) + "\n")
+    return lambda path: Path(path).write_text(
+        json.dumps(rows) if whole else "\n".join(map(json.dumps, rows)) + "\n"
+    )
 
 
 def packed(write):
@@ -64,7 +68,9 @@ def arrow(columns):
         import pyarrow as pa
         import pyarrow.parquet as parquet
 
-        parquet.write_table(pa.table({name: np.asarray(column).tolist() for name, column in columns.items()}), path)
+        parquet.write_table(
+            pa.table({name: np.asarray(column).tolist() for name, column in columns.items()}), path
+        )
 
     return write
 
@@ -76,12 +82,15 @@ def arrays(**held):
 
 def rows_of(**columns):
     """A dict for each row."""
-    return [dict(zip(columns, row)) for row in zip(*(np.asarray(column).tolist() for column in columns.values()))]
+    return [
+        dict(zip(columns, row))
+        for row in zip(*(np.asarray(column).tolist() for column in columns.values()))
+    ]
 
 
 LABELS = NAMES[Y]
-#: Name of the file -> how it is written, and what is in it: logits, probabilities, two (one score for the second of two
-#: classes), score; or None where only a person can tell.
+#: Name of the file -> how it is written, and what is in it: logits, probabilities, two (one score
+#: for the second of two classes), score; or None where only a person can tell.
 FILES = {
     "plain.npz": (arrays(logits=Z, labels=Y), "logits"),
     "probs.npz": (arrays(probs=P, y=Y), "probabilities"),
@@ -91,8 +100,14 @@ FILES = {
     "named-classes.npz": (arrays(logits=Z, labels=LABELS, classes=NAMES), "logits"),
     "by-name.csv": (table([*NAMES, "label"], [*Z.T, LABELS]), "logits"),
     "by-number.csv": (table(["0", "1", "2", "label"], [*Z.T, Y]), "logits"),
-    "prefixed.csv": (table(["id", *(f"logit_{n}" for n in NAMES), "target"], [IDS, *Z.T, LABELS]), "logits"),
-    "proba-prefix.csv": (table([*(f"proba_{n}" for n in NAMES), "true_label"], [*P.T, LABELS]), "probabilities"),
+    "prefixed.csv": (
+        table(["id", *(f"logit_{n}" for n in NAMES), "target"], [IDS, *Z.T, LABELS]),
+        "logits",
+    ),
+    "proba-prefix.csv": (
+        table([*(f"proba_{n}" for n in NAMES), "true_label"], [*P.T, LABELS]),
+        "probabilities",
+    ),
     "p-prefix.csv": (table([*(f"p_{n}" for n in NAMES), "gt"], [*P.T, LABELS]), "probabilities"),
     "semicolons.csv": (table([*NAMES, "label"], [*Z.T, LABELS], ";"), "logits"),
     "bars.txt": (table([*NAMES, "label"], [*Z.T, LABELS], "|"), "logits"),
@@ -103,9 +118,18 @@ FILES = {
     "packed.jsonl.gz": (packed(lines(rows_of(logits=Z, label=Y))), "logits"),
     "index.csv": (table(["", *NAMES, "label"], [np.arange(N), *Z.T, LABELS]), "logits"),
     "unnamed.csv": (table(["Unnamed: 0", *NAMES, "label"], [np.arange(N), *Z.T, LABELS]), "logits"),
-    "latency.csv": (table([*NAMES, "latency_ms", "label"], [*Z.T, RANDOM.integers(9, 99, size=N), LABELS]), "logits"),
-    "text-beside.csv": (table(["text", *NAMES, "label"], [[f"t{k}" for k in range(N)], *Z.T, LABELS]), "logits"),
-    "split-beside.csv": (table([*NAMES, "fold", "class"], [*Z.T, np.arange(N) % 5, LABELS]), "logits"),
+    "latency.csv": (
+        table([*NAMES, "latency_ms", "label"], [*Z.T, RANDOM.integers(9, 99, size=N), LABELS]),
+        "logits",
+    ),
+    "text-beside.csv": (
+        table(["text", *NAMES, "label"], [[f"t{k}" for k in range(N)], *Z.T, LABELS]),
+        "logits",
+    ),
+    "split-beside.csv": (
+        table([*NAMES, "fold", "class"], [*Z.T, np.arange(N) % 5, LABELS]),
+        "logits",
+    ),
     "label-first.csv": (table(["y", "a", "b", "c"], [Y, *Z.T]), "logits"),
     "lists.csv": (table(["logits", "label"], [[str(row.tolist()) for row in Z], Y]), "logits"),
     "lists.jsonl": (lines(rows_of(logits=Z, label=LABELS)), None),
@@ -114,7 +138,14 @@ FILES = {
     "wide.jsonl": (lines(rows_of(**dict(zip(NAMES.tolist(), Z.T)), label=LABELS)), "logits"),
     "by-name.parquet": (arrow({**dict(zip(NAMES.tolist(), Z.T)), "label": LABELS}), "logits"),
     "extra.parquet": (
-        arrow({"__index_level_0__": IDS, **dict(zip(NAMES.tolist(), P.T)), "seed": IDS % 7, "label": LABELS}),
+        arrow(
+            {
+                "__index_level_0__": IDS,
+                **dict(zip(NAMES.tolist(), P.T)),
+                "seed": IDS % 7,
+                "label": LABELS,
+            }
+        ),
         "probabilities",
     ),
     "lists.parquet": (arrow({"id": IDS, "logits": Z, "label": Y}), "logits"),
@@ -124,11 +155,19 @@ FILES = {
     "fraud.csv": (table(["p_fraud", "truth"], [CHANCE, np.array(["ok", "fraud"])[TWO]]), "two"),
     "judge.jsonl": (lines(rows_of(id=IDS, confidence=SURE, ok=RIGHT)), "score"),
     "nested.jsonl": (
-        lines([{"judge": {"score": s}, "correct": r} for s, r in zip(SURE.tolist(), RIGHT.tolist())]),
+        lines(
+            [{"judge": {"score": s}, "correct": r} for s, r in zip(SURE.tolist(), RIGHT.tolist())]
+        ),
         "score",
     ),
-    "marks.csv": (table(["question", "mark", "is_correct"], [IDS, [f"{s:.2%}" for s in SURE], RIGHT]), "score"),
-    "distance.csv": (table(["distance", "correct"], [1.0 - SURE, np.where(RIGHT, "yes", "no")]), "score"),
+    "marks.csv": (
+        table(["question", "mark", "is_correct"], [IDS, [f"{s:.2%}" for s in SURE], RIGHT]),
+        "score",
+    ),
+    "distance.csv": (
+        table(["distance", "correct"], [1.0 - SURE, np.where(RIGHT, "yes", "no")]),
+        "score",
+    ),
     "long.csv": (
         table(
             ["item", "category", "value", "target"],
@@ -136,7 +175,10 @@ FILES = {
         ),
         None,
     ),
-    "predicted.csv": (table(["prediction", "confidence", "label"], [LABELS, SURE, NAMES[(Y + 1) % 3]]), None),
+    "predicted.csv": (
+        table(["prediction", "confidence", "label"], [LABELS, SURE, NAMES[(Y + 1) % 3]]),
+        None,
+    ),
     "unlabelled.csv": (table(NAMES, Z.T), None),
 }
 assert len(FILES) >= 40
@@ -145,7 +187,9 @@ assert len(FILES) >= 40
 def read_rightly(path, options, kind):
     """Whether the readers, told what was found, give back what is in the file."""
     if kind == "score":
-        known = {name: value for name, value in options.items() if name not in ("higher_is", "drop")}
+        known = {
+            name: value for name, value in options.items() if name not in ("higher_is", "drop")
+        }
         found = mc.io.read_scores(path, **known)
         sign = -1.0 if options.get("higher_is") == "doubtful" else 1.0
         order = np.argsort(np.argsort(sign * found.score, kind="stable"), kind="stable")
@@ -154,11 +198,19 @@ def read_rightly(path, options, kind):
     known = {name: value for name, value in options.items() if name != "positive"}
     found = mc.read_predictions(path, **known)
     if kind == "two":
-        table = found.table[:, 1] if options.get("input") == "probabilities" else found.table[:, 1] - found.table[:, 0]
+        table = (
+            found.table[:, 1]
+            if options.get("input") == "probabilities"
+            else found.table[:, 1] - found.table[:, 0]
+        )
         positive = options.get("positive", np.unique(found.labels)[-1])
         wanted = CHANCE if options.get("input") == "probabilities" else MARGIN
         return np.allclose(table, wanted) and np.array_equal(found.labels == positive, TWO == 1)
-    codes = found.labels if found.labels.dtype.kind in "iu" else np.searchsorted(np.sort(NAMES), found.labels)
+    codes = (
+        found.labels
+        if found.labels.dtype.kind in "iu"
+        else np.searchsorted(np.sort(NAMES), found.labels)
+    )
     truth = Y if found.labels.dtype.kind in "iu" else np.searchsorted(np.sort(NAMES), LABELS)
     same = np.allclose(found.table, P if kind == "probabilities" else Z, atol=1e-5)
     return same and found.input == kind and np.array_equal(codes, truth)
@@ -204,7 +256,9 @@ def test_it_leaves_a_gate_a_report_and_what_to_do_next(name, tmp_path, monkeypat
     assert mc.load_gate(f"{stem}.gate.json").threshold == gate.threshold
 
 
-def test_two_questions_are_asked_and_nothing_is_written_where_a_third_is_needed(tmp_path, monkeypatch):
+def test_two_questions_are_asked_and_nothing_is_written_where_a_third_is_needed(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     FILES["by-name.csv"][0]("val.csv")
     done = run("start", "val.csv", input="1.05\n0.5\n")
@@ -222,7 +276,10 @@ def test_odd_files_are_asked_about_or_refused(tmp_path):
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.ones(3), size=300)
     names = np.array(["cat", "dog", "owl"])[shares.argmax(axis=1)]
-    percent = "\n".join(f"{100 * a:.3f},{100 * b:.3f},{100 * c:.3f},{name}" for (a, b, c), name in zip(shares, names))
+    percent = "\n".join(
+        f"{100 * a:.3f},{100 * b:.3f},{100 * c:.3f},{name}"
+        for (a, b, c), name in zip(shares, names)
+    )
     (tmp_path / "percent.csv").write_text(f"cat,dog,owl,label\n{percent}\n")
     (tmp_path / "wide.csv").write_text(f"cat,dog,owl,label\n{percent}\n", encoding="utf-16")
     (tmp_path / "bare.csv").write_text("\n".join(f"{a},{b},{c},1" for a, b, c in shares))

@@ -1,8 +1,9 @@
-"""The torch module says what Python says: every calibrator, every score, every input type, on real logits.
+"""The torch module says what Python says: every calibrator, every score, every input type, on real
+logits.
 
-Probabilities agree to 1e-5 (float16 outputs to float16's own spacing), decisions on every row, the calibration rows
-that sit on the threshold included. `METACAL_PARITY=full` takes all rows of all sets and every score with every
-calibrator instead of a share.
+Probabilities agree to 1e-5 (float16 outputs to float16's own spacing), decisions on every row, the
+calibration rows that sit on the threshold included. `METACAL_PARITY=full` takes all rows of all
+sets and every score with every calibrator instead of a share.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ FULL = os.environ.get("METACAL_PARITY") == "full"
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "data"
 SETS = [*mc.datasets.names(), *(mc.datasets.names(folder=FOLDER) if FULL else ())]
 #: What is chosen by cross-validation elsewhere is given here: the export does not depend on it.
-OPTIONS = {name: {"regularisation": 1.0} for name in ("vector", "matrix", "dirichlet", "structured")}
+OPTIONS = {
+    name: {"regularisation": 1.0} for name in ("vector", "matrix", "dirichlet", "structured")
+}
 #: Half a spacing of float16 below one, and the step by which a tied winner is lifted.
 FLOAT16 = 2.0**-12 + 2.0**-10
 
@@ -63,7 +66,9 @@ def assert_same(cal, module, table):
         assert str(probs.dtype) == f"torch.{np.dtype(dtype).name}"
         np.testing.assert_array_equal(decided.numpy(), accept)
         # The module's score is not rounded, Python's is: half a step of the grid, and a hair.
-        np.testing.assert_allclose(score.numpy(), cal.ranking_scores(block), rtol=1.001 * 2**-31, atol=1.001 * 2**-31)
+        np.testing.assert_allclose(
+            score.numpy(), cal.ranking_scores(block), rtol=1.001 * 2**-31, atol=1.001 * 2**-31
+        )
         assert 0 < accept.mean() < 1
         np.testing.assert_allclose(
             probs.double().numpy(), expected, rtol=0, atol=FLOAT16 if dtype == np.float16 else 1e-5
@@ -86,7 +91,9 @@ def test_every_calibrator_with_every_score(name, calibrator):
         assert_same(cal, to_module(cal), table)
 
 
-@pytest.mark.parametrize("ranker", [LogisticRanker(), PairwiseRanker()], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(
+    "ranker", [LogisticRanker(), PairwiseRanker()], ids=lambda r: type(r).__name__
+)
 def test_every_learned_score(ranker):
     fit, table = rows("cifar10-resnet110")
     data = read_set("cifar10-resnet110")
@@ -101,7 +108,12 @@ def test_probabilities_as_input(score, dtype):
     (fit_x, fit_y), table = rows("cifar10-resnet110")
 
     def probabilities(logits):
-        return mc.TemperatureScaling().fit(fit_x, fit_y).predict_proba(logits.astype(np.float64)).astype(dtype)
+        return (
+            mc.TemperatureScaling()
+            .fit(fit_x, fit_y)
+            .predict_proba(logits.astype(np.float64))
+            .astype(dtype)
+        )
 
     promise = mc.MaxMiscoverage(0.05)
     cal = mc.MetaCal(promise, score=score, input="probabilities").fit(probabilities(fit_x), fit_y)
@@ -109,7 +121,9 @@ def test_probabilities_as_input(score, dtype):
     probs, _, accept = module(torch.from_numpy(block))
     np.testing.assert_array_equal(accept.numpy(), cal.accepts(block))
     tolerance = FLOAT16 if dtype == np.float16 else 1e-5
-    np.testing.assert_allclose(probs.double().numpy(), cal.predict_proba(block), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        probs.double().numpy(), cal.predict_proba(block), rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.slow
@@ -122,7 +136,9 @@ def test_a_loaded_artifact_makes_the_same_module(tmp_path):
     fit, table = rows("cifar10-resnet110")
     cal = gate("", mc.BBQ(), "entropy", fit)
     mc.save(cal, tmp_path / "cal.json")
-    first, second = (to_module(c)(torch.from_numpy(table)) for c in (cal, mc.load(tmp_path / "cal.json")))
+    first, second = (
+        to_module(c)(torch.from_numpy(table)) for c in (cal, mc.load(tmp_path / "cal.json"))
+    )
     assert all(torch.equal(a, b) for a, b in zip(first, second))
 
 

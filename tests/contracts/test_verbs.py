@@ -22,25 +22,38 @@ FIT, NEW = slice(0, 700), slice(700, None)
 def fitted(kind):
     """Something fitted under a promise, what it reads of new rows, and their truth."""
     if kind == "ScoreGate":
-        return mc.ScoreGate(mc.MaxMiscoverage(0.2)).fit(MARK[FIT], RIGHT[FIT]), (MARK[NEW],), RIGHT[NEW], {}
+        return (
+            mc.ScoreGate(mc.MaxMiscoverage(0.2)).fit(MARK[FIT], RIGHT[FIT]),
+            (MARK[NEW],),
+            RIGHT[NEW],
+            {},
+        )
     if kind == "Cascade":
         small = X + RANDOM.normal(size=X.shape)
         cascade = mc.Cascade(promise=mc.MinAccuracy(0.8)).fit(small[FIT], LABELS[FIT], large=X[FIT])
         return cascade, (small[NEW],), LABELS[NEW], {"large": X[NEW]}
     if kind == "CalibratedClassifier":
         classifier = LogisticRegression().fit(X[:300], LABELS[:300])
-        gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.9)).fit(X[300:700], LABELS[300:700])
+        gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.9)).fit(
+            X[300:700], LABELS[300:700]
+        )
         return gate, (X[NEW],), LABELS[NEW], {}
     cal = mc.MetaCal(mc.MinAccuracy(0.9)).fit(X[FIT], LABELS[FIT])
     return cal if kind == "MetaCal" else cal.gate_, (X[NEW],), LABELS[NEW], {}
 
 
-@pytest.mark.parametrize("kind", ["MetaCal", "CalibratedClassifier", "ScoreGate", "Cascade", "Gate"])
+@pytest.mark.parametrize(
+    "kind", ["MetaCal", "CalibratedClassifier", "ScoreGate", "Cascade", "Gate"]
+)
 def test_everything_that_is_fitted_has_the_verbs(kind, tmp_path):
     gate, rows, truth, more = fitted(kind)
     verified = gate.verify(*rows, truth, **more)
     assert verified.to_dict() == mc.verify(gate, *rows, truth, **more).to_dict()
-    assert gate.evaluate(*rows, truth, n_resamples=0, **more).verdict.word == verified.verdict.word != "refuted"
+    assert (
+        gate.evaluate(*rows, truth, n_resamples=0, **more).verdict.word
+        == verified.verdict.word
+        != "refuted"
+    )
     page = tmp_path / "report.html"
     assert gate.report(*rows, truth, page, n_resamples=0, **more) == page.stat().st_size
     gate.save(tmp_path / "gate.json")
@@ -59,7 +72,9 @@ def test_export_has_two_destinations(tmp_path):
     assert (tmp_path / "gate.onnx").exists()
     assert type(cal.export(to="torch")).__name__ == "Gate"
     for wrong in ({"to": "tflite"}, {}, {"to": "torch", "path": "gate.pt"}):
-        with pytest.raises(mc.InputError, match="export writes to='onnx' at a path, or makes to='torch'"):
+        with pytest.raises(
+            mc.InputError, match="export writes to='onnx' at a path, or makes to='torch'"
+        ):
             cal.export(**wrong)
 
 
@@ -93,7 +108,11 @@ class Untouched(LogisticRegression):
         ({"promise": mc.MinAccuracy(0.9), "reject_label": 1}, {}, "is one of the classes"),
         ({"calibrator": "temprature"}, {}, "temprature"),
         ({"response_method": "proba"}, {}, "response_method must be"),
-        ({"promise": mc.PerGroup(mc.MinAccuracy(0.9))}, {"groups": ["a"]}, "groups must have one entry per row"),
+        (
+            {"promise": mc.PerGroup(mc.MinAccuracy(0.9))},
+            {"groups": ["a"]},
+            "groups must have one entry per row",
+        ),
     ],
 )
 def test_a_classifier_is_not_trained_for_what_cannot_be_meant(parameters, options, message):

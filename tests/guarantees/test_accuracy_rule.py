@@ -1,8 +1,9 @@
-"""The certified accuracy, with nothing assumed about the ranking: real logits, and populations built against the rule.
+"""The certified accuracy, with nothing assumed about the ranking: real logits, and populations
+built against the rule.
 
-A promise is broken when the true accuracy at or below the threshold is less than beta. It may be in `DELTA` of the
-draws, and three standard errors of a finite number of draws are allowed on top: 16% of 200, where 2 delta would fail
-nine times of ten.
+A promise is broken when the true accuracy at or below the threshold is less than beta. It may be in
+`DELTA` of the draws, and three standard errors of a finite number of draws are allowed on top: 16%
+of 200, where 2 delta would fail nine times of ten.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def limit(draws):
 
 
 def broken(draw, true_accuracy, betas, draws):
-    """For each beta the share of draws whose threshold accepts rows that are right less than beta of the time."""
+    """For each beta the share of draws whose threshold accepts rows that are right less than beta
+    of the time.
+    """
     count = np.zeros(len(betas))
     for _ in range(draws):
         ranking = Ranking.of(*draw())
@@ -57,7 +60,9 @@ def test_kept_on_real_logits(real_set, n):
 
 
 class Population:
-    """Scores uniform on [0, 1]; the error rate of all rows at or below each knot is given, linear in errors between."""
+    """Scores uniform on [0, 1]; the error rate of all rows at or below each knot is given, linear
+    in errors between.
+    """
 
     def __init__(self, knots, rates):
         self.knots = np.concatenate(([0.0], knots))
@@ -68,7 +73,9 @@ class Population:
 
     def draw(self, rng, n):
         scores = rng.random(n)
-        return scores, rng.random(n) >= self.density[np.searchsorted(self.knots, scores, side="right") - 1]
+        return scores, rng.random(n) >= self.density[
+            np.searchsorted(self.knots, scores, side="right") - 1
+        ]
 
     def accuracy(self, threshold):
         at = min(threshold, 1.0)
@@ -79,7 +86,9 @@ class Population:
 
 
 def bad_at_the_starts(n, beta):
-    """Just below beta where each walk begins and well above it between: what a rule that skips ranks would miss."""
+    """Just below beta where each walk begins and well above it between: what a rule that skips
+    ranks would miss.
+    """
     starts = [part.start / n for part in segments(n, beta, DELTA)]
     q, knots, rates = 1.0 - beta, [], []
     for at, following in zip(starts, [*starts[1:], 1.0]):
@@ -92,7 +101,9 @@ def bad_at_the_starts(n, beta):
 
 
 def hopeless(n, beta):
-    """Below beta by a hair everywhere: whatever is accepted breaks the promise, and each walk is a chance to do so."""
+    """Below beta by a hair everywhere: whatever is accepted breaks the promise, and each walk is a
+    chance to do so.
+    """
     return Population(np.array([1.0]), [1.0001 * (1.0 - beta)])
 
 
@@ -104,9 +115,13 @@ def oscillating(n, beta):
 
 
 def confidently_wrong(n, beta):
-    """The surest 2% are wrong half of the time; then it is right nearly always, and falls below beta at the end."""
+    """The surest 2% are wrong half of the time; then it is right nearly always, and falls below
+    beta at the end.
+    """
     q = 1.0 - beta
-    return Population(np.array([0.02, 0.5, 0.9, 1.0]), [0.5, max(0.012 / 0.5, 0.7 * q), 1.01 * q, 1.5 * q])
+    return Population(
+        np.array([0.02, 0.5, 0.9, 1.0]), [0.5, max(0.012 / 0.5, 0.7 * q), 1.01 * q, 1.5 * q]
+    )
 
 
 @pytest.mark.slow
@@ -124,7 +139,9 @@ def test_kept_on_populations_built_against_it(build, beta, n):
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 @pytest.mark.parametrize("mass", [(0.2,) * 5, (0.025,) * 40, (0.6, 0.1, 0.3), (0.05, 0.15, 0.8)])
 def test_kept_where_scores_are_a_few_mass_points(mass, n):
-    """The accuracy up to each point is a little below beta and a little above it in turn, below at the first."""
+    """The accuracy up to each point is a little below beta and a little above it in turn, below at
+    the first.
+    """
     beta, ends = 0.9, np.cumsum(mass)
     rates = (1.0 - beta) * np.where(np.arange(len(mass)) % 2, 0.99, 1.001)
     ends[-1] = 1.0
@@ -150,10 +167,16 @@ def test_the_certificate_lists_no_assumption_about_the_ranking(embedded_set):
 
 
 def former_prefix(ranking, beta, delta):
-    """The rule of former versions for many rows: the largest of eight starts that passes at delta/80, then a walk."""
+    """The rule of former versions for many rows: the largest of eight starts that passes at
+    delta/80, then a walk.
+    """
     starts = [ranking.at_least(rank) for rank in former_starts(ranking.n, beta, delta)]
     passing = [i for i in starts if passes(ranking, i, beta, delta / 80)]
-    start = max(passing) if passing else ranking.at_least(2 * bounds.error_free_rows_needed(beta, 0.9 * delta))
+    start = (
+        max(passing)
+        if passing
+        else ranking.at_least(2 * bounds.error_free_rows_needed(beta, 0.9 * delta))
+    )
     if not passes(ranking, start, beta, 0.9 * delta):
         return 0
     at = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
@@ -170,9 +193,11 @@ def passes(ranking, index, beta, level):
 
 
 def good_at_the_former_starts(n, beta):
-    """Below beta by a hair, but just ahead of each start of the former rule only right rows come, then only wrong ones.
+    """Below beta by a hair, but just ahead of each start of the former rule only right rows come,
+    then only wrong ones.
 
-    A start passes where the sample is a little lucky, and the same luck carries the walk past the wrong rows behind it.
+    A start passes where the sample is a little lucky, and the same luck carries the walk past the
+    wrong rows behind it.
     """
     q = 1.0 - beta
     bad, at, errors = 1.0001 * q, [], [0.0]
@@ -189,19 +214,28 @@ def good_at_the_former_starts(n, beta):
 def test_what_broke_the_former_rule_does_not_break_this_one():
     """The former start is chosen by labels, and accuracy that only falls was taken for granted."""
     n, beta, draws = 50_000, 0.9, 400
-    population, rng, count = good_at_the_former_starts(n, beta), np.random.default_rng(0), np.zeros(2)
+    population, rng, count = (
+        good_at_the_former_starts(n, beta),
+        np.random.default_rng(0),
+        np.zeros(2),
+    )
     for _ in range(draws):
         ranking = Ranking.of(*population.draw(rng, n))
         for i, rule in enumerate((former_prefix, certified_prefix)):
             accepted = rule(ranking, beta, DELTA)
-            count[i] += accepted > 0 and population.accuracy(ranking.just_below_next(accepted)) < beta - 1e-9
+            count[i] += (
+                accepted > 0
+                and population.accuracy(ranking.just_below_next(accepted)) < beta - 1e-9
+            )
     former, present = count / draws
     assert former > limit(draws), former
     assert present <= limit(draws), present
 
 
 def steady(n, beta):
-    """As many errors everywhere: the mean of the accepted rows' error rate is then nearly all that is allowed."""
+    """As many errors everywhere: the mean of the accepted rows' error rate is then nearly all that
+    is allowed.
+    """
     return Population(np.array([1.0]), [1.02 * (1.0 - beta)])
 
 
@@ -212,7 +246,9 @@ def rising(n, beta):
 
 
 def mean_error(draw, true_accuracy, beta, draws):
-    """Of the rule in expectation: mean error rate of what is accepted, 0 where nothing is, and its standard error."""
+    """Of the rule in expectation: mean error rate of what is accepted, 0 where nothing is, and its
+    standard error.
+    """
     found = np.zeros(draws)
     for i in range(draws):
         ranking = Ranking.of(*draw())

@@ -1,4 +1,6 @@
-"""Labels that arrive: a threshold that was certified at any moment is broken at most delta of the time."""
+"""Labels that arrive: a threshold that was certified at any moment is broken at most delta of the
+time.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def certified(population, seed, *, digits=None, extend=False):
     if digits is not None:
         scores = (np.floor(scores * 10**digits) + 1) / 10**digits
     promise = MinAccuracy(0.8, DELTA)
-    own = Certifier(promise, scores, labels=ROWS, may_extend=extend, random_state=seed, higher_is="doubtful")
+    own = Certifier(
+        promise, scores, labels=ROWS, may_extend=extend, random_state=seed, higher_is="doubtful"
+    )
     thresholds = set()
     for step in range(1 + extend):
         if step:
@@ -51,10 +55,15 @@ def broken(population, threshold):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("population", POPULATIONS)
-@pytest.mark.parametrize("how", [{}, {"digits": 1}, {"extend": True}], ids=["plain", "tied", "extended"])
+@pytest.mark.parametrize(
+    "how", [{}, {"digits": 1}, {"extend": True}], ids=["plain", "tied", "extended"]
+)
 def test_what_is_certified_at_any_moment_is_broken_at_most_delta_of_the_time(population, how):
     replays = REPLAYS // 2 if how else REPLAYS
     most = DELTA + 3.0 * np.sqrt(DELTA * (1.0 - DELTA) / replays)
-    bad = [any(broken(population, t) for t in certified(population, seed, **how)) for seed in range(replays)]
+    bad = [
+        any(broken(population, t) for t in certified(population, seed, **how))
+        for seed in range(replays)
+    ]
     assert np.mean(bad) <= most
     assert any(bad) or population != "flat"  # the test can fail: at the limit some are broken

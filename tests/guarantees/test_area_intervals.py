@@ -1,4 +1,6 @@
-"""Intervals of AUROC, AURC, excess AURC and AUGRC hold with few incorrect rows (see `benchmarks.area_intervals`)."""
+"""Intervals of AUROC, AURC, excess AURC and AUGRC hold with few incorrect rows (see
+`benchmarks.area_intervals`).
+"""
 
 import numpy as np
 import pytest
@@ -45,7 +47,9 @@ def test_a_sample_without_errors_does_not_show_that_there_are_none():
 
 
 def test_auroc_against_very_many_correct_rows_is_a_proportion():
-    """Each incorrect row ranks before or behind all correct rows, so the exact interval is known."""
+    """Each incorrect row ranks before or behind all correct rows, so the exact interval is
+    known.
+    """
     score = np.concatenate([np.zeros(7), np.full(13, 2.0), np.ones(50_000)])
     correct = np.arange(len(score)) >= 20
     found = interval(auroc, score, correct, n_resamples=10_000)
@@ -62,4 +66,6 @@ def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
     monkeypatch.setattr("metacal.metrics.ranking._SINGLE_BLOCKS", 4_000)
     single = area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
     for area in AREAS:
-        assert merged[area] == pytest.approx(single[area], abs=0.12 * (single[area][1] - single[area][0]))
+        assert merged[area] == pytest.approx(
+            single[area], abs=0.12 * (single[area][1] - single[area][0])
+        )

@@ -1,4 +1,6 @@
-"""score="auto" over repeated draws: the best of several scores is taken after looking, and delta still holds."""
+"""score="auto" over repeated draws: the best of several scores is taken after looking, and delta
+still holds.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ def same_map(rows, codes, weights):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "draws"),
-    [(300, 120), pytest.param(1000, 120, marks=pytest.mark.long), pytest.param(5000, 60, marks=pytest.mark.long)],
+    [
+        (300, 120),
+        pytest.param(1000, 120, marks=pytest.mark.long),
+        pytest.param(5000, 60, marks=pytest.mark.long),
+    ],
 )
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct
@@ -44,14 +50,20 @@ def test_kept_on_real_logits(embedded_set, n, draws):
                 except mc.InfeasibleTargetError:
                     continue
             accept = scores[gate.source.score] <= gate.threshold
-            bad = correct[accept].mean() < promise.beta if i == 0 else (~accept)[correct].mean() > promise.alpha
+            bad = (
+                correct[accept].mean() < promise.beta
+                if i == 0
+                else (~accept)[correct].mean() > promise.alpha
+            )
             broken[i] += bad
     assert (broken / draws).max() <= limit(draws)
 
 
 @pytest.mark.long
 def test_worthless_scores_just_below_the_target():
-    """Whatever is accepted breaks the promise, and each score is another chance to accept something."""
+    """Whatever is accepted breaks the promise, and each score is another chance to accept
+    something.
+    """
     rng, broken, draws = np.random.default_rng(0), 0, 200
     for _ in range(draws):
         logits = rng.normal(size=(250, 4))

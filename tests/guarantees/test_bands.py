@@ -1,6 +1,8 @@
-"""Simultaneous bands and what is built on them, by simulation: the whole set is the truth, rows are drawn from it.
+"""Simultaneous bands and what is built on them, by simulation: the whole set is the truth, rows are
+drawn from it.
 
-250 draws tell delta from 3 delta: bands made for 0.3 are left in 22% to 25% of them, and 16% are allowed.
+250 draws tell delta from 3 delta: bands made for 0.3 are left in 22% to 25% of them, and 16% are
+allowed.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def limit(delta, draws=DRAWS):
 
 
 def true_curves(real_set):
-    """F0, F1 and coverage at every score of the set, where they jump; between scores they stand still."""
+    """F0, F1 and coverage at every score of the set, where they jump; between scores they stand
+    still.
+    """
     thresholds, codes = np.unique(real_set.scores, return_inverse=True)
     rows = np.cumsum(np.bincount(codes))
     right = np.cumsum(np.bincount(codes, real_set.correct))
@@ -77,7 +81,9 @@ def test_the_true_curves_of_real_sets_stay_in_all_three_bands_together(real_set)
 
 @pytest.mark.slow
 def test_each_band_alone_stays_and_is_not_idle(embedded_set):
-    """At delta = 0.3 each, so that a band that is too wide would be noticed as well as one that is too narrow."""
+    """At delta = 0.3 each, so that a band that is too wide would be noticed as well as one that is
+    too narrow.
+    """
     population = population_of(embedded_set)
     left = np.zeros(3)
     for scores, correct in draws(embedded_set, 300, 200):
@@ -97,18 +103,24 @@ def test_each_band_alone_stays_and_is_not_idle(embedded_set):
 
 
 class BoundTable:
-    """`selective_accuracy_bound` for every pair of counts of n rows, so that many draws take no time."""
+    """`selective_accuracy_bound` for every pair of counts of n rows, so that many draws take no
+    time.
+    """
 
     def __init__(self, n_rows, delta):
         n_accepted, n_incorrect = np.tril_indices(n_rows + 1)
         n_correct = n_accepted - n_incorrect
         self.lower = np.zeros((n_rows + 1, n_rows + 1))
-        self.lower[n_accepted, n_incorrect] = selective_accuracy_bound(n_correct, n_incorrect, n_rows, delta)
+        self.lower[n_accepted, n_incorrect] = selective_accuracy_bound(
+            n_correct, n_incorrect, n_rows, delta
+        )
         self.upper = np.ones((n_rows + 1, n_rows + 1))
         self.upper[n_accepted, n_correct] = 1 - self.lower[n_accepted, n_incorrect]
 
     def sides_left(self, population, scores, correct):
-        """Whether the true accuracy lies below the lower side at any threshold, or above the upper one."""
+        """Whether the true accuracy lies below the lower side at any threshold, or above the upper
+        one.
+        """
         thresholds = population.extreme_thresholds(scores)
         truth = population.curves(thresholds).accuracy
         n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
@@ -123,7 +135,10 @@ def test_the_accuracy_band_holds_where_the_surest_rows_are_incorrect(n):
     table = BoundTable(n, DELTA)
     for name in HARDEST:
         rng = np.random.default_rng(n)
-        left = [table.sides_left(HARD_POPULATIONS[name], *HARD_POPULATIONS[name].draw(n, rng)) for _ in range(1000)]
+        left = [
+            table.sides_left(HARD_POPULATIONS[name], *HARD_POPULATIONS[name].draw(n, rng))
+            for _ in range(1000)
+        ]
         assert np.mean(left, axis=0).max() <= limit(DELTA, 1000), name
 
 
@@ -137,13 +152,17 @@ def test_all_three_bands_hold_on_populations_made_to_break_them(name):
 
 @pytest.mark.parametrize("n", [1, 2, 7, 50])
 def test_a_band_of_few_draws_keeps_its_level(n):
-    """Uniform draws, both sides at once; with so few the steps of the law are coarse, so only the limit is checked."""
+    """Uniform draws, both sides at once; with so few the steps of the law are coarse, so only the
+    limit is checked.
+    """
     rng = np.random.default_rng(n)
     left = 0
     for _ in range(2000):
         values = rng.random(n)
         band = DistributionBand.of(values)
-        below = np.nextafter(band.values, 0.0)  # the truth at s is s itself: worst at a draw and just before the next
+        below = np.nextafter(
+            band.values, 0.0
+        )  # the truth at s is s itself: worst at a draw and just before the next
         low, high = band.lower(band.values, 0.05), band.upper(below, 0.05)
         left += bool(np.any(band.values < low) or np.any(below > high))
     assert left / 2000 <= limit(0.1, 2000)
@@ -160,10 +179,14 @@ def test_ties_only_make_the_bands_safer(cifar10):
 @pytest.mark.parametrize("seed", range(12))
 def test_the_local_level_is_calibrated_exactly_and_to_the_safe_side(seed):
     rng = np.random.default_rng(seed)
-    n, delta = int(np.exp(rng.uniform(0, np.log(3000)))), float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5))))
+    n, delta = (
+        int(np.exp(rng.uniform(0, np.log(3000)))),
+        float(np.exp(rng.uniform(np.log(1e-4), np.log(0.5)))),
+    )
     reached = exit_probability(n, local_level(n, delta))
-    # For one draw the two are equal. The chance comes out as 1 - exp(l), l the difference of terms up to n log n + n
-    # (log n! and its like), each right to a few units in the last place: that is the error, absolute, of the chance.
+    # For one draw the two are equal. The chance comes out as 1 - exp(l), l the difference of terms
+    # up to n log n + n (log n! and its like), each right to a few units in the last place: that is
+    # the error, absolute, of the chance.
     rounding = 8 * np.finfo(np.float64).eps * (1 + n + n * np.log(n))
     assert reached <= delta + rounding
     assert reached >= 0.93 * delta or local_level(n, delta) > 0.29  # the table's last column
@@ -184,7 +207,10 @@ def broken(real_set, certificate):
     """Which of the promised limits the whole set breaks at the certificate's threshold."""
     accept = accepts(real_set.scores, certificate.threshold)
     right = accept & real_set.correct
-    found = {"miscoverage": 1 - right.sum() / real_set.correct.sum(), "coverage accuracy": right.sum() / accept.sum()}
+    found = {
+        "miscoverage": 1 - right.sum() / real_set.correct.sum(),
+        "coverage accuracy": right.sum() / accept.sum(),
+    }
     return any(
         found[quantity] > target if quantity == "miscoverage" else found[quantity] < target
         for quantity, target in certificate.limits
@@ -193,12 +219,16 @@ def broken(real_set, certificate):
 
 @pytest.mark.slow
 def test_both_promises_are_kept_together(embedded_set):
-    """Targets just inside what is true, so that they bind: many draws certify them, few of those break one."""
+    """Targets just inside what is true, so that they bind: many draws certify them, few of those
+    break one.
+    """
     beta = embedded_set.beta
     by_score = np.argsort(embedded_set.scores)
     accuracy = np.cumsum(embedded_set.correct[by_score]) / np.arange(1, len(by_score) + 1)
     oracle = np.flatnonzero(accuracy >= beta)[-1]
-    alpha = 1 - embedded_set.correct[by_score][: oracle + 1].sum() / embedded_set.correct.sum() + 0.05
+    alpha = (
+        1 - embedded_set.correct[by_score][: oracle + 1].sum() / embedded_set.correct.sum() + 0.05
+    )
     certified = wrong = 0
     for scores, correct in draws(embedded_set, 2000, 300):
         try:
@@ -213,7 +243,9 @@ def test_both_promises_are_kept_together(embedded_set):
 
 @pytest.mark.slow
 def test_targets_chosen_after_looking_are_kept(cifar10):
-    """An adversary looks at the frontier of the same rows, and asks for what they overstate most."""
+    """An adversary looks at the frontier of the same rows, and asks for what they overstate
+    most.
+    """
     thresholds, f0, f1, _ = true_curves(cifar10)
     wrong = 0
     for scores, correct in draws(cifar10, 1000, 300):

@@ -1,8 +1,9 @@
-"""A review budget, a limit on costs, the cheapest threshold: kept on real logits and on populations built against them.
+"""A review budget, a limit on costs, the cheapest threshold: kept on real logits and on populations
+built against them.
 
-The whole set is the truth, and calibration sets are drawn from it with replacement. A promise may be broken in `DELTA`
-of the draws, and three standard errors of a finite number of draws are allowed on top: 16% of 200, where 2 delta would
-fail nine times of ten.
+The whole set is the truth, and calibration sets are drawn from it with replacement. A promise may
+be broken in `DELTA` of the draws, and three standard errors of a finite number of draws are allowed
+on top: 16% of 200, where 2 delta would fail nine times of ten.
 """
 
 from __future__ import annotations
@@ -65,11 +66,15 @@ def table_of_costs(n_classes, kind):
     """Of many sizes, or mostly small and now and then a hundred times as large."""
     rng = np.random.default_rng(n_classes)
     size = (n_classes, n_classes)
-    costs = rng.integers(1, 20, size) if kind == "many sizes" else np.where(rng.random(size) < 0.05, 100, 1)
+    costs = (
+        rng.integers(1, 20, size)
+        if kind == "many sizes"
+        else np.where(rng.random(size) < 0.05, 100, 1)
+    )
     return costs * (1 - np.eye(n_classes))
 
 
-# ── the budget ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the budget ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -91,7 +96,10 @@ def test_the_review_budget_is_kept_and_used(real_set, n):
 def test_in_expectation_the_budget_is_used_up(real_set, n):
     draws, share, rng = 200, 0.2, np.random.default_rng(n)
     ordered = np.sort(real_set.scores)
-    thresholds = [mc.MaxReview(share, None).certify(rng.choice(real_set.scores, n)).threshold for _ in range(draws)]
+    thresholds = [
+        mc.MaxReview(share, None).certify(rng.choice(real_set.scores, n)).threshold
+        for _ in range(draws)
+    ]
     reviewed = 1.0 - np.searchsorted(ordered, thresholds, side="right") / len(ordered)
     assert reviewed.mean() <= share + 3 * reviewed.std() / np.sqrt(draws)
     assert reviewed.mean() > 0.95 * share
@@ -108,7 +116,7 @@ def test_the_budget_is_kept_where_scores_are_a_few_mass_points(mass):
     assert broken / draws <= limit(draws)
 
 
-# ── the limit on costs ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── the limit on costs ────────────────────────────────────────────────────────────────────────────
 
 COST_DRAWS = {300: 100, 1000: 60, 5000: 25}
 
@@ -135,13 +143,16 @@ def test_costs_accept_nearly_what_they_could(embedded_set):
     best = np.flatnonzero(means <= promise.limit)[-1] + 1
     for n, least in ((1000, 0.8), (5000, 0.9)):
         found = [
-            truth.accepted(truth.certify(promise, rng.integers(0, len(truth.scores), n)).threshold) for _ in range(12)
+            truth.accepted(truth.certify(promise, rng.integers(0, len(truth.scores), n)).threshold)
+            for _ in range(12)
         ]
         assert np.mean(found) >= least * best
 
 
 class CostPopulation:
-    """Scores uniform on [0, 1]; the mean cost of all rows at or below each knot is given, linear in cost between."""
+    """Scores uniform on [0, 1]; the mean cost of all rows at or below each knot is given, linear in
+    cost between.
+    """
 
     def __init__(self, knots, means, sizes):
         self.knots = np.concatenate(([0.0], knots))
@@ -153,7 +164,9 @@ class CostPopulation:
 
     def draw(self, rng, n):
         scores = rng.random(n)
-        return scores, self.sizes(rng, self.density[np.searchsorted(self.knots, scores, side="right") - 1])
+        return scores, self.sizes(
+            rng, self.density[np.searchsorted(self.knots, scores, side="right") - 1]
+        )
 
     def mean(self, threshold):
         at = min(threshold, 1.0)
@@ -166,8 +179,14 @@ def spread(rng, mean):
 
 
 def rare_and_large(rng, mean):
-    """Nine tenths of the mean come from the largest cost, the rest from one of a twentieth of it."""
-    return np.where(rng.random(len(mean)) < 0.9 * mean, 1.0, np.where(rng.random(len(mean)) < 2.0 * mean, 0.05, 0.0))
+    """Nine tenths of the mean come from the largest cost, the rest from one of a twentieth of
+    it.
+    """
+    return np.where(
+        rng.random(len(mean)) < 0.9 * mean,
+        1.0,
+        np.where(rng.random(len(mean)) < 2.0 * mean, 0.05, 0.0),
+    )
 
 
 def bad_at_the_starts(n, at_most):
@@ -211,7 +230,9 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("mass", [(0.2, 0.2, 0.2, 0.2, 0.2), (0.6, 0.1, 0.3), (0.05, 0.15, 0.8)])
 def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
-    """The mean cost up to each point is a little above the limit and a little below it in turn, above at the first."""
+    """The mean cost up to each point is a little above the limit and a little below it in turn,
+    above at the first.
+    """
     at_most, ends = 0.1, np.cumsum(mass)
     means = at_most * np.where(np.arange(len(mass)) % 2, 0.99, 1.001)
     density = np.diff(means * ends, prepend=0.0) / mass
@@ -226,7 +247,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     assert broken / draws <= limit(draws)
 
 
-# ── the cheapest threshold ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the cheapest threshold ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -249,7 +270,9 @@ def test_the_bound_of_the_cheapest_holds_and_is_near(real_set, n, table):
 
 @pytest.mark.parametrize("rate", [0.004, 0.05, 0.3])
 def test_the_bound_holds_where_every_threshold_costs_the_same(rate):
-    """With review at what an answer costs nothing is gained anywhere; whatever looks cheapest does so by luck."""
+    """With review at what an answer costs nothing is gained anywhere; whatever looks cheapest does
+    so by luck.
+    """
     draws, n, rng, broken = 300, 300, np.random.default_rng(0), 0
     promise = mc.Cheapest(wrong=1.0 / rate, review=1.0)
     for _ in range(draws):
@@ -271,7 +294,7 @@ def test_the_bound_holds_where_scores_tie():
     assert broken / draws <= limit(draws)
 
 
-# ── bets ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bets ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow

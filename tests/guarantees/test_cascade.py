@@ -1,7 +1,9 @@
-"""Cascades keep their promises: violations at most delta + 3 standard errors, on pairs of networks and on adversaries.
+"""Cascades keep their promises: violations at most delta + 3 standard errors, on pairs of networks
+and on adversaries.
 
-A pair of real networks on the same rows is taken as the whole truth; calibration sets are drawn from it with
-replacement. Power is asked for too: a small model that answers nothing keeps every promise.
+A pair of real networks on the same rows is taken as the whole truth; calibration sets are drawn
+from it with replacement. Power is asked for too: a small model that answers nothing keeps every
+promise.
 """
 
 from functools import cache
@@ -38,7 +40,10 @@ TELLING = ("cifar10-resnet110", "cifar10-wrn32", "cifar100-resnet110")
 @cache
 def truth(small, large):
     """Both networks on the same images: the files are in the same order."""
-    one, other = (datasets.load(name, folder=None if name in datasets.names() else DATA) for name in (small, large))
+    one, other = (
+        datasets.load(name, folder=None if name in datasets.names() else DATA)
+        for name in (small, large)
+    )
     assert np.array_equal(one.labels, other.labels)
     answers = [each.logits.argmax(axis=1) for each in (one, other)]
     scores = [score_rows(Rows(each.logits), "entropy") for each in (one, other)]
@@ -69,7 +74,10 @@ def loss(population, candidate):
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(
     "pair",
-    [pytest.param(pair, marks=[pytest.mark.long] * (pair[0] not in TELLING), id="-".join(pair)) for pair in PAIRS],
+    [
+        pytest.param(pair, marks=[pytest.mark.long] * (pair[0] not in TELLING), id="-".join(pair))
+        for pair in PAIRS
+    ],
 )
 def test_the_loss_against_the_large_model_is_kept(pair, n):
     population = truth(*pair)
@@ -104,7 +112,9 @@ def test_the_accuracy_of_what_is_answered_is_kept(pair, n, people):
 
 
 def made(n, worse, better, seed=0):
-    """A population where, at rank u of the score, the small model alone is wrong with chance worse(u), and so on."""
+    """A population where, at rank u of the score, the small model alone is wrong with chance
+    worse(u), and so on.
+    """
     rng = np.random.default_rng(seed)
     u = (np.arange(n) + 0.5) / n
     draw = rng.random(n)
@@ -142,7 +152,9 @@ def test_adversaries_keep_delta(name, digits, n):
 @pytest.mark.long
 @pytest.mark.parametrize("n", [300])
 def test_the_least_favourable_case_comes_near_to_delta(n):
-    """Just beyond the limit at every threshold: nearly delta of all fits certify it, no more. A test that can fail."""
+    """Just beyond the limit at every threshold: nearly delta of all fits certify it, no more. A
+    test that can fail.
+    """
     rng = np.random.default_rng(n)
     draws, passed = 400, 0
     for _ in range(draws):
@@ -150,7 +162,14 @@ def test_the_least_favourable_case_comes_near_to_delta(n):
         rows = np.arange(n)
         small, large = ~(rows < worse), ~((rows >= worse) & (rows < worse + better))
         order = rng.permutation(n)
-        one = Paired(np.zeros(n), np.zeros(n), small[order], large[order], (small & large)[order], small | large)
+        one = Paired(
+            np.zeros(n),
+            np.zeros(n),
+            small[order],
+            large[order],
+            (small & large)[order],
+            small | large,
+        )
         try:
             MaxLoss(0.02).certify(Pair(one, Plan(thresholds_from=np.zeros(1))))
             passed += 1

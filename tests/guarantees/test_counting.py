@@ -1,7 +1,9 @@
-"""Rows that belong together, and known shift: broken where rows are counted as they come, kept where they are drawn.
+"""Rows that belong together, and known shift: broken where rows are counted as they come, kept
+where they are drawn.
 
-The embedded sets are the truth. A promise may be broken in `DELTA` of the draws and three standard errors: 17% of 150.
-Whoever forgets the groups breaks it in a quarter of them at five copies, whoever forgets the weights in 40% to all.
+The embedded sets are the truth. A promise may be broken in `DELTA` of the draws and three standard
+errors: 17% of 150. Whoever forgets the groups breaks it in a quarter of them at five copies,
+whoever forgets the weights in 40% to all.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ def truth(whole, weights=None):
 
 def kept(promise, certificate, at):
     miscoverage, accuracy = at(certificate.threshold)
-    return miscoverage <= promise.alpha if isinstance(promise, mc.MaxMiscoverage) else accuracy >= promise.beta
+    return (
+        miscoverage <= promise.alpha
+        if isinstance(promise, mc.MaxMiscoverage)
+        else accuracy >= promise.beta
+    )
 
 
 def broken(promise, draw, at):
@@ -80,12 +86,17 @@ def test_copies_break_promises_and_groups_keep_them(embedded_set, copies):
 
 @pytest.mark.slow
 def test_groups_of_unequal_size_and_mixed_rows(embedded_set):
-    """A group is a stretch of similar rows, more of them the surer they are; a new row is any row of a new group."""
+    """A group is a stretch of similar rows, more of them the surer they are; a new row is any row
+    of a new group.
+    """
     order = np.argsort(embedded_set.scores, kind="stable")
     size = 1 + (np.arange(len(order)) % 97 < np.linspace(97, 0, len(order))).astype(int) * 4
     group = np.repeat(np.arange(len(order)), size)[: len(order)]
     members = np.bincount(group)
-    at, rng = truth(embedded_set, weights=_spread(order, 1.0 / members[group])), np.random.default_rng(0)
+    at, rng = (
+        truth(embedded_set, weights=_spread(order, 1.0 / members[group])),
+        np.random.default_rng(0),
+    )
     starts = np.concatenate(([0], np.cumsum(members)[:-1]))
 
     def draw(i):
@@ -108,7 +119,9 @@ def _spread(order, values):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 1000, 5000])
 def test_known_label_shift(embedded_set, n):
-    """The classes with the most errors come four times as often in the target: ignoring it breaks the accuracy."""
+    """The classes with the most errors come four times as often in the target: ignoring it breaks
+    the accuracy.
+    """
     labels, correct = embedded_set.labels, embedded_set.correct
     wrong = np.bincount(labels, ~correct) / np.bincount(labels)
     weights = np.where(wrong > np.median(wrong), 1.6, 0.4)[labels]
@@ -147,7 +160,9 @@ def test_known_covariate_shift_with_the_largest_weight_of_the_rows(embedded_set)
 
 @pytest.mark.slow
 def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
-    """Called approximate, and it is: weights from the predictions of new rows bring the accuracy back, nearly."""
+    """Called approximate, and it is: weights from the predictions of new rows bring the accuracy
+    back, nearly.
+    """
     labels, correct, logits = embedded_set.labels, embedded_set.correct, embedded_set.logits
     wrong = np.bincount(labels, ~correct) / np.bincount(labels)
     weights = np.where(wrong > np.median(wrong), 1.6, 0.4)[labels]
@@ -167,7 +182,9 @@ def test_label_shift_estimated_from_unlabelled_rows(embedded_set):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["accuracy", "miscoverage"])
 def test_how_many_of_the_next_rows_go_to_review(embedded_set, kind):
-    """A 90% interval covers about as much; the plain binomial, which takes the calibration's share for true, less."""
+    """A 90% interval covers about as much; the plain binomial, which takes the calibration's share
+    for true, less.
+    """
     promise = promises(embedded_set)[kind == "accuracy"]
     rng, inside, plain, n, draws = np.random.default_rng(3), 0, 0, 1000, 500
     for _ in range(draws):

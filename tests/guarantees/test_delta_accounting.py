@@ -1,4 +1,5 @@
-"""How delta is divided, and which rows are tested: each test fails if a share of delta is spent twice.
+"""How delta is divided, and which rows are tested: each test fails if a share of delta is spent
+twice.
 
 Most tests build rows whose evidence lies between two levels: a test at its own share of delta
 fails, and the same test at all of delta passes.
@@ -62,7 +63,9 @@ def test_a_start_of_whole_clusters_that_passes_hands_on_its_share(monkeypatch):
     levels = []
     plain = betting.is_below
     monkeypatch.setattr(
-        betting, "is_below", lambda values, limit, level: levels.append(level) or plain(values, limit, level)
+        betting,
+        "is_below",
+        lambda values, limit, level: levels.append(level) or plain(values, limit, level),
     )
     mc.MinAccuracy(BETA, DELTA).certify(in_clusters(np.arange(0, 2000, 100)))
     assert levels == sorted(levels)
@@ -114,7 +117,9 @@ def test_pilot_rows_of_a_cascade_are_not_tested():
     aside = aside_rows(rows.small_score, rows.large_score, rows.agree, Plan())
     broken = rows.small_right.copy()
     broken[aside] = False  # what pilot rows say of errors must not count
-    certificates = [mc.MaxLoss(0.05).certify(Pair(own)) for own in (rows, replace(rows, small_right=broken))]
+    certificates = [
+        mc.MaxLoss(0.05).certify(Pair(own)) for own in (rows, replace(rows, small_right=broken))
+    ]
     assert certificates[0].n_rows == 1000 - len(aside)
     assert certificates[0].stages.n_worse == certificates[1].stages.n_worse
 
@@ -124,11 +129,15 @@ def test_pilot_rows_of_a_cascade_are_not_tested():
 
 def just_certified(n, beta, level):
     """The most errors of n rows that an exact test at a level allows."""
-    return max(wrong for wrong in range(n) if bounds.binomial_p_value(wrong, n, 1.0 - beta) <= level)
+    return max(
+        wrong for wrong in range(n) if bounds.binomial_p_value(wrong, n, 1.0 - beta) <= level
+    )
 
 
 def errors_last(n, wrong):
-    """Rows of which the least sure are wrong. All are accepted if the errors pass a test on all rows."""
+    """Rows of which the least sure are wrong. All are accepted if the errors pass a test on all
+    rows.
+    """
     return np.arange(float(n)), np.arange(n) < n - wrong
 
 
@@ -144,7 +153,9 @@ def rows_of(groups):
     return Sample.of(score, correct, part=codes, names=[f"group {k}" for k in range(len(groups))])
 
 
-@pytest.mark.parametrize(("shares", "level"), [("together", DELTA / 4), ("each", DELTA), ("fcr", DELTA / 4)])
+@pytest.mark.parametrize(
+    ("shares", "level"), [("together", DELTA / 4), ("each", DELTA), ("fcr", DELTA / 4)]
+)
 def test_subgroups_share_delta(shares, level):
     """Three of four groups can accept nothing, so the fourth is tested at its own share."""
     n = 300
@@ -181,7 +192,9 @@ def test_the_miscoverage_of_two_promises_is_tested_at_half_of_delta():
 
 
 def test_both_sides_of_two_classes_share_delta():
-    """The recall of each class is certified at delta / 2: how many rows of a class may be called wrongly."""
+    """The recall of each class is certified at delta / 2: how many rows of a class may be called
+    wrongly.
+    """
     promise = mc.TwoSided(mc.MinRecall(0.9), mc.MinRecall(0.9, positive=0), delta=DELTA)
     rng = np.random.default_rng(4)
     truth = np.repeat([0, 1], 200)
@@ -194,7 +207,9 @@ def test_both_sides_of_two_classes_share_delta():
 
 
 def test_a_sequence_of_tests_stops_at_its_first_failure():
-    """The middle of the ranking is bad, its end is good again: what follows a failure is not accepted."""
+    """The middle of the ranking is bad, its end is good again: what follows a failure is not
+    accepted.
+    """
     wrong = np.zeros(3000, dtype=bool)
     wrong[600:1000] = True
     certificate = mc.MinAccuracy(0.8).certify(np.arange(3000.0), ~wrong)
@@ -221,7 +236,9 @@ def test_a_cascade_stops_at_its_first_failure():
 
 
 def test_the_two_starts_of_a_cascade_share_delta():
-    """The large model is never wrong; the small one always is. Only the start without it, at delta / 10, can pass."""
+    """The large model is never wrong; the small one always is. Only the start without it, at delta
+    / 10, can pass.
+    """
     n, beta = 400, 0.98
     rng = np.random.default_rng(6)
     levels = {}
@@ -229,7 +246,14 @@ def test_the_two_starts_of_a_cascade_share_delta():
         large_right = np.ones(n, dtype=bool)
         large_right[rng.permutation(n)[:wrong]] = False
         small_right = np.zeros(n, dtype=bool)
-        rows = Paired(rng.random(n), rng.random(n), small_right, large_right, ~large_right, np.ones(n, dtype=bool))
+        rows = Paired(
+            rng.random(n),
+            rng.random(n),
+            small_right,
+            large_right,
+            ~large_right,
+            np.ones(n, dtype=bool),
+        )
         try:
             certificate = mc.MinAccuracy(beta, DELTA).certify(Pair(rows))
         except mc.InfeasibleTargetError:
@@ -241,7 +265,9 @@ def test_the_two_starts_of_a_cascade_share_delta():
 
 
 def test_the_paths_of_a_cascade_of_scores_share_delta():
-    """Two models before the last: thresholds are certified on several paths, each at its share of delta."""
+    """Two models before the last: thresholds are certified on several paths, each at its share of
+    delta.
+    """
     n = 600
     found = []
     for seed in range(12):

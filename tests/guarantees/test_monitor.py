@@ -1,4 +1,6 @@
-"""The monitor: alarms while the promise is kept are as rare as promised, and a broken promise is noticed."""
+"""The monitor: alarms while the promise is kept are as rare as promised, and a broken promise is
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,21 @@ STREAMS, ROWS = 500, 2000
 
 
 def alarms(quantity, limit, delta, rate, rows=ROWS, streams=STREAMS, seed=0):
-    """The share of streams with an alarm at any time; the rate of events may differ from row to row."""
+    """The share of streams with an alarm at any time; the rate of events may differ from row to
+    row.
+    """
     random = np.random.default_rng(seed)
     count = 0
     for _ in range(streams):
         events = random.random(rows) < rate
         if quantity == "coverage accuracy":
-            monitor = PromiseMonitor(quantity, limit, delta).update(np.ones(rows, dtype=bool), ~events)
+            monitor = PromiseMonitor(quantity, limit, delta).update(
+                np.ones(rows, dtype=bool), ~events
+            )
         else:
-            monitor = PromiseMonitor(quantity, limit, delta).update(~events, np.ones(rows, dtype=bool))
+            monitor = PromiseMonitor(quantity, limit, delta).update(
+                ~events, np.ones(rows, dtype=bool)
+            )
         count += monitor.alarm
     return count / streams
 
@@ -36,7 +44,9 @@ def tolerance(delta):
     ("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
 )
 def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limit, delta):
-    assert alarms(quantity, limit, delta, limit) <= tolerance(delta)  # at the limit itself: the worst case
+    assert alarms(quantity, limit, delta, limit) <= tolerance(
+        delta
+    )  # at the limit itself: the worst case
 
 
 @pytest.mark.slow
@@ -80,14 +90,21 @@ def test_the_limit_of_a_certificate():
         assert monitor.quantity == cal.certificate_.quantity
         assert not monitor.alarm
         shuffled = np.random.default_rng(0).permutation(data.labels[5000:])
-        monitor.update(cal.accepts(data.logits[5000:]), data.logits[5000:].argmax(axis=1) == shuffled)
-        assert monitor.alarm  # a right answer by chance is rejected as often as any: more often than 5%
+        monitor.update(
+            cal.accepts(data.logits[5000:]), data.logits[5000:].argmax(axis=1) == shuffled
+        )
+        assert (
+            monitor.alarm
+        )  # a right answer by chance is rejected as often as any: more often than 5%
 
 
 def test_two_promises_have_two_monitors_at_half_the_level():
     data = mc.datasets.load("cifar10-resnet110")
     cal = mc.MetaCal(mc.Both(alpha=0.3, beta=0.96)).fit(data.logits[:5000], data.labels[:5000])
-    found = [(m.quantity, round(m.limit, 6), m.delta) for m in mc.PromiseMonitor.of(cal.certificate_, delta=0.1)]
+    found = [
+        (m.quantity, round(m.limit, 6), m.delta)
+        for m in mc.PromiseMonitor.of(cal.certificate_, delta=0.1)
+    ]
     assert found == [("coverage accuracy", 0.04, 0.05), ("miscoverage", 0.3, 0.05)]
 
 
@@ -102,7 +119,10 @@ def test_no_row_that_counts_changes_nothing():
     [
         (lambda: PromiseMonitor("accuracy", 0.05), "quantity must be"),
         (lambda: PromiseMonitor("miscoverage", 5), "write 5% as 0.05"),
-        (lambda: PromiseMonitor("miscoverage", 0.05).update([1, 0], [True, True]), "accepted must be one boolean"),
+        (
+            lambda: PromiseMonitor("miscoverage", 0.05).update([1, 0], [True, True]),
+            "accepted must be one boolean",
+        ),
         (lambda: PromiseMonitor("miscoverage", 0.05).update([True], [True, True]), "got 1 and 2"),
     ],
 )

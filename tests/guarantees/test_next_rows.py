@@ -1,4 +1,6 @@
-"""How many of the next rows go to review: intervals of 90% hold as often as they say, for each kind of threshold."""
+"""How many of the next rows go to review: intervals of 90% hold as often as they say, for each kind
+of threshold.
+"""
 
 from dataclasses import replace
 

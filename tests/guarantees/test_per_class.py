@@ -1,7 +1,9 @@
-"""A promise for each predicted class or group: one threshold does not keep it, PerClass does, on real logits.
+"""A promise for each predicted class or group: one threshold does not keep it, PerClass does, on
+real logits.
 
-The whole set is the truth, calibration rows are drawn from it with replacement. "Broken" is a draw after which some
-class, accepted at all, is right less than beta of the time (or has more than alpha of its right rows rejected).
+The whole set is the truth, calibration rows are drawn from it with replacement. "Broken" is a draw
+after which some class, accepted at all, is right less than beta of the time (or has more than alpha
+of its right rows rejected).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Truth:
 
     def draw(self, rng, n, names=()):
         chosen = rng.integers(len(self.scores), size=n)
-        return Sample.of(self.scores[chosen], self.correct[chosen], part=self.codes[chosen], names=names)
+        return Sample.of(
+            self.scores[chosen], self.correct[chosen], part=self.codes[chosen], names=names
+        )
 
     def accuracy(self, limits):
         """The accuracy of what each part accepts; 1 where it accepts nothing."""
@@ -47,7 +51,9 @@ class Truth:
 
 @pytest.fixture(autouse=True)
 def no_forecasts(monkeypatch):
-    """How many rows a class lacks is simulated for each and changes no threshold; it takes longer than the rest."""
+    """How many rows a class lacks is simulated for each and changes no threshold; it takes longer
+    than the rest.
+    """
     monkeypatch.setattr(mc.MinAccuracy, "lacking", lambda *given: (None, None))
 
 
@@ -55,7 +61,9 @@ def no_forecasts(monkeypatch):
 def real(set_named):
     def real(name):
         found = set_named(name)
-        return Truth(found.scores, found.correct, found.logits.argmax(axis=1), found.logits.shape[1])
+        return Truth(
+            found.scores, found.correct, found.logits.argmax(axis=1), found.logits.shape[1]
+        )
 
     return real
 
@@ -92,7 +100,9 @@ def test_every_class_keeps_it_together(real, name, beta, n):
         broken += bool((accuracy < beta).any())
         coverage += kept / DRAWS
     assert broken / DRAWS <= limit(DELTA, DRAWS)
-    assert coverage > 0.0 or (name.startswith("cifar100") and n == 1000)  # ten rows a class carry nothing
+    assert coverage > 0.0 or (
+        name.startswith("cifar100") and n == 1000
+    )  # ten rows a class carry nothing
 
 
 @pytest.mark.slow
@@ -104,7 +114,10 @@ def test_each_at_its_own_delta_breaks_few(real, name, beta):
     together, kept = mc.PerClass(mc.MinAccuracy(beta, DELTA)), np.zeros(2)
     for _ in range(DRAWS // 2):
         seed = int(rng.integers(2**32))
-        found = [truth.accuracy(certified(p, truth, np.random.default_rng(seed), 5000)) for p in (each, together)]
+        found = [
+            truth.accuracy(certified(p, truth, np.random.default_rng(seed), 5000))
+            for p in (each, together)
+        ]
         shares.append((found[0][0] < beta).mean())
         kept += [coverage for _, coverage in found]
     assert np.mean(shares) <= DELTA + 3 * np.std(shares) / np.sqrt(len(shares))
@@ -130,7 +143,9 @@ class Groups:
     def draw(self, rng, n, names):
         codes = rng.choice(len(self.rates), size=n, p=self.weights)
         scores = rng.random(n)
-        return Sample.of(scores, rng.random(n) >= self.rates[codes] * scores, part=codes, names=names)
+        return Sample.of(
+            scores, rng.random(n) >= self.rates[codes] * scores, part=codes, names=names
+        )
 
     def accuracy(self, threshold, members):
         """Of all rows of these groups at or below the threshold."""
@@ -140,8 +155,15 @@ class Groups:
 
 @pytest.mark.slow
 def test_recycled_levels_break_no_more():
-    """Nine groups accept everything and pass their level on; the tenth is just too bad to accept everything."""
-    world, rng, broken, draws = Groups([0.02] * 9 + [0.2003], [1] * 10), np.random.default_rng(5), 0, 400
+    """Nine groups accept everything and pass their level on; the tenth is just too bad to accept
+    everything.
+    """
+    world, rng, broken, draws = (
+        Groups([0.02] * 9 + [0.2003], [1] * 10),
+        np.random.default_rng(5),
+        0,
+        400,
+    )
     promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA)), list(range(10))
     levels = []
     for _ in range(draws):
@@ -155,9 +177,17 @@ def test_recycled_levels_break_no_more():
 
 @pytest.mark.slow
 def test_a_pool_keeps_the_promise_taken_together():
-    """Twenty small groups, none of which could be certified alone; half of them are never right enough alone."""
+    """Twenty small groups, none of which could be certified alone; half of them are never right
+    enough alone.
+    """
     rates = [0.1] + [0.05] * 10 + [0.35] * 10
-    world, rng, broken, kept, draws = Groups(rates, [20] + [0.3] * 20), np.random.default_rng(6), 0, 0, 300
+    world, rng, broken, kept, draws = (
+        Groups(rates, [20] + [0.3] * 20),
+        np.random.default_rng(6),
+        0,
+        0,
+        300,
+    )
     promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled"), list(range(21))
     for _ in range(draws):
         found = promise.certify(world.draw(rng, 2000, names)).parts
@@ -172,7 +202,8 @@ def test_a_pool_keeps_the_promise_taken_together():
 def test_a_pool_keeps_the_promise_in_a_file_that_is_sorted_by_class():
     """Classes that are never right are pooled only when they happen to have few rows.
 
-    If pilot rows reveal how many rows of a class are tested, the pool has fewer of these rows than the population.
+    If pilot rows reveal how many rows of a class are tested, the pool has fewer of these rows than
+    the population.
     """
     n_rows = np.repeat([54.0, 20.0], [150, 170])
     always_wrong, names, draws, broken = np.arange(320) < 150, list(range(320)), 60, 0
@@ -192,10 +223,18 @@ def test_a_pool_keeps_the_promise_in_a_file_that_is_sorted_by_class():
 
 
 def test_the_order_of_the_rows_does_not_change_the_pool():
-    world, rng = Groups([0.1] + [0.05] * 10 + [0.35] * 10, [20] + [0.3] * 20), np.random.default_rng(6)
+    world, rng = (
+        Groups([0.1] + [0.05] * 10 + [0.35] * 10, [20] + [0.3] * 20),
+        np.random.default_rng(6),
+    )
     sample = world.draw(rng, 2000, list(range(21)))
     promise = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled")
-    orders = [np.arange(2000), np.arange(2000)[::-1], np.argsort(sample.part), rng.permutation(2000)]
+    orders = [
+        np.arange(2000),
+        np.arange(2000)[::-1],
+        np.argsort(sample.part),
+        rng.permutation(2000),
+    ]
     one, *others = [promise.certify(sample.take(order)).to_dict() for order in orders]
     assert any(len(part["names"]) > 1 for part in one["parts"]["items"])
     assert all(other == one for other in others)
@@ -203,12 +242,20 @@ def test_the_order_of_the_rows_does_not_change_the_pool():
 
 @pytest.mark.slow
 def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
-    """Thirty classes at the edge of the promise and thirty that keep it: broken ones among those that accept."""
-    rng, shares, accepted = np.random.default_rng(0), {"fcr": [], "together": []}, {"fcr": 0, "together": 0}
+    """Thirty classes at the edge of the promise and thirty that keep it: broken ones among those
+    that accept.
+    """
+    rng, shares, accepted = (
+        np.random.default_rng(0),
+        {"fcr": [], "together": []},
+        {"fcr": 0, "together": 0},
+    )
     error = np.repeat([0.1001, 0.02], 30)
     for _ in range(40):
         codes = rng.integers(60, size=4800)
-        sample = Sample.of(rng.random(4800), rng.random(4800) > error[codes], part=codes, names=list(range(60)))
+        sample = Sample.of(
+            rng.random(4800), rng.random(4800) > error[codes], part=codes, names=list(range(60))
+        )
         for kind in shares:
             found = mc.PerClass(mc.MinAccuracy(0.9), shares=kind).certify(sample).parts
             accepting = [part.names[0] for part in found.items if part.threshold > -np.inf]
@@ -223,7 +270,10 @@ def test_under_the_false_coverage_rate_most_classes_accept_at_the_share_that_doe
     codes, score = rng.integers(60, size=4800), rng.random(4800)
     correct = rng.random(4800) > np.linspace(0.1, 0.6, 60)[codes] * score**2
     sample = Sample.of(score, correct, part=codes, names=list(range(60)))
-    parts = {k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).parts.items for k in ("fcr", "each")}
+    parts = {
+        k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).parts.items
+        for k in ("fcr", "each")
+    }
     accept = {kind: [part.threshold > -np.inf for part in items] for kind, items in parts.items()}
     assert sum(accept["fcr"]) >= 0.95 * sum(accept["each"]) > 30
     assert {part.delta for part in parts["fcr"]} == {0.1 * sum(accept["fcr"]) / 60}
@@ -231,7 +281,9 @@ def test_under_the_false_coverage_rate_most_classes_accept_at_the_share_that_doe
 
 def test_a_file_keeps_the_false_coverage_rate(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
-    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95), shares="fcr")).fit(data.logits[:5000], data.labels[:5000])
+    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.95), shares="fcr")).fit(
+        data.logits[:5000], data.labels[:5000]
+    )
     assert (
         "an expected share of at most 10% of the classes that accept (false-coverage rate)"
         in gate.certificate_.statement

@@ -1,4 +1,6 @@
-"""The estimated number of rows: no chance is claimed; `benchmarks.rows_needed_unseen` measures how far off it is."""
+"""The estimated number of rows: no chance is claimed; `benchmarks.rows_needed_unseen` measures how
+far off it is.
+"""
 
 from itertools import count, islice
 

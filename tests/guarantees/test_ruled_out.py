@@ -1,4 +1,6 @@
-"""What is said where nothing is certified: "no threshold that accepts c of the rows or more is that accurate"."""
+"""What is said where nothing is certified: "no threshold that accepts c of the rows or more is that
+accurate".
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from metacal.promises.rules.accuracy import ruled_out_share
 from metacal.promises.sample import Ranking
 
 BETA, DELTA = 0.9, 0.1
-#: The error rate along the ranking, and the largest share that a threshold accepts with accuracy .9.
+#: The error rate along the ranking, and the largest share that a threshold accepts with accuracy
+#: .9.
 POPULATIONS = {
     "a thin accurate top": (lambda u: np.where(u < 0.02, 0.0, 0.9), 0.0225),
     "at the limit, then wrong": (lambda u: np.where(u < 0.3, 0.1, 1.0), 0.3),
@@ -22,7 +25,9 @@ POPULATIONS = {
 @pytest.mark.parametrize("marks", [None, 25])
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_the_sentence_is_seldom_false(population, marks):
-    """At most delta of the draws, and three standard errors, state a share that a good threshold exceeds."""
+    """At most delta of the draws, and three standard errors, state a share that a good threshold
+    exceeds.
+    """
     rate, largest = POPULATIONS[population]
     n_draws, n_false = 300, 0
     for seed in range(n_draws):
@@ -37,7 +42,9 @@ def test_the_sentence_is_seldom_false(population, marks):
 
 
 def test_an_accurate_top_is_not_denied():
-    """Of rare correct rows, those that are surest may well be accurate: only larger shares are ruled out."""
+    """Of rare correct rows, those that are surest may well be accurate: only larger shares are
+    ruled out.
+    """
     rng = np.random.default_rng(0)
     place = rng.random(1000)
     with pytest.raises(mc.InfeasibleTargetError) as caught:
@@ -51,7 +58,9 @@ def test_an_accurate_top_is_not_denied():
 
 
 def test_nothing_is_ruled_out_without_a_proof():
-    """Graded losses, promises in expectation, and rows that do not reject: no sentence about thresholds."""
+    """Graded losses, promises in expectation, and rows that do not reject: no sentence about
+    thresholds.
+    """
     rng = np.random.default_rng(0)
     scores = rng.random(25)
     losses = np.clip(0.5 + 0.3 * rng.standard_normal(25), 0.01, 0.99)
@@ -68,5 +77,7 @@ def test_nothing_is_ruled_out_without_a_proof():
 def test_what_holds_for_errors_holds_for_losses_of_zero_and_one():
     rng = np.random.default_rng(0)
     lost = (rng.random(500) < 0.6).astype(int)
-    with pytest.raises(mc.InfeasibleTargetError, match=r"no threshold that accepts .* has so low a"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"no threshold that accepts .* has so low a"
+    ):
         mc.ScoreGate(mc.MaxRisk(0.1)).fit(rng.random(500), loss=lost)

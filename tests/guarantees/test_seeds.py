@@ -1,4 +1,6 @@
-"""Seeds of draws that certify: derived from the rows, whatever their order, and recorded if the user gives one."""
+"""Seeds of draws that certify: derived from the rows, whatever their order, and recorded if the
+user gives one.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +41,13 @@ def scored(promise, score=SCORE, **columns):
             own = replace(promise, random_state=random_state)
         else:
             seed = {"random_state": random_state}
-        some = {name: column(order) if callable(column) else column[order] for name, column in columns.items()}
-        return mc.ScoreGate(own, higher_is="doubtful").fit(score[order], **some, **seed).certificate_
+        some = {
+            name: column(order) if callable(column) else column[order]
+            for name, column in columns.items()
+        }
+        return (
+            mc.ScoreGate(own, higher_is="doubtful").fit(score[order], **some, **seed).certificate_
+        )
 
     return fit
 
@@ -54,7 +61,9 @@ def declared(order):
 
 
 def on_logits(order, random_state=None):
-    cal = mc.MetaCal(ACCURACY).fit(LOGITS[order], LABELS[order], units=UNITS[order], random_state=random_state)
+    cal = mc.MetaCal(ACCURACY).fit(
+        LOGITS[order], LABELS[order], units=UNITS[order], random_state=random_state
+    )
     return cal.certificate_
 
 
@@ -69,7 +78,9 @@ def staged(order, random_state=None):
 
 
 def held_out(order, random_state=None):
-    clf = mc.CalibratedClassifier(LogisticRegression(), ACCURACY, holdout=0.5, random_state=random_state)
+    clf = mc.CalibratedClassifier(
+        LogisticRegression(), ACCURACY, holdout=0.5, random_state=random_state
+    )
     return clf.fit(LOGITS[order], LABELS[order]).certificate_
 
 
@@ -79,7 +90,9 @@ def cross_fitted(order, random_state=None):
 
 
 def labelled(order, random_state=None):
-    certifier = mc.Certifier(ACCURACY, SCORE[order], labels=600, higher_is="doubtful", random_state=random_state)
+    certifier = mc.Certifier(
+        ACCURACY, SCORE[order], labels=600, higher_is="doubtful", random_state=random_state
+    )
     while len(rows := certifier.propose()):
         certifier.update(rows, CORRECT[order][rows])
     return certifier.certificate
@@ -103,7 +116,13 @@ FITTED = {"held-out rows": held_out, "folds": cross_fitted}
 
 @pytest.mark.parametrize("name", FITS)
 def test_the_order_of_the_rows_does_not_change_the_certificate(name):
-    orders = [np.arange(N), np.arange(N)[::-1], np.argsort(SCORE), np.lexsort((SCORE, CORRECT)), RNG.permutation(N)]
+    orders = [
+        np.arange(N),
+        np.arange(N)[::-1],
+        np.argsort(SCORE),
+        np.lexsort((SCORE, CORRECT)),
+        RNG.permutation(N),
+    ]
     one, *others = [FITS[name](order).to_dict() for order in orders]
     assert one.get("circumstances", {}).get("random_state") is None
     assert all(other == one for other in others)
@@ -113,7 +132,11 @@ def test_the_order_of_the_rows_does_not_change_the_certificate(name):
 def test_the_order_of_the_rows_does_not_change_the_counts(name):
     orders = [np.arange(N), np.argsort(LABELS, kind="stable")]
     one, other = [FITTED[name](order) for order in orders]
-    assert (one.n_rows, one.n_accepted, one.n_correct) == (other.n_rows, other.n_accepted, other.n_correct)
+    assert (one.n_rows, one.n_accepted, one.n_correct) == (
+        other.n_rows,
+        other.n_accepted,
+        other.n_correct,
+    )
 
 
 @pytest.mark.parametrize("name", [*FITS, *FITTED])
@@ -129,7 +152,9 @@ def test_a_seed_of_the_user_is_recorded_shown_and_saved(name, tmp_path):
 
 
 def test_a_recorded_seed_is_loaded_again(tmp_path):
-    gate = mc.ScoreGate(ACCURACY, higher_is="doubtful").fit(SCORE, CORRECT, units=UNITS, random_state=7)
+    gate = mc.ScoreGate(ACCURACY, higher_is="doubtful").fit(
+        SCORE, CORRECT, units=UNITS, random_state=7
+    )
     mc.save(gate, tmp_path / "gate.json")
     found = mc.load(tmp_path / "gate.json").certificate_
     assert found.statement == gate.certificate_.statement
@@ -147,7 +172,9 @@ def test_the_names_of_units_do_not_change_the_certificate():
     renamed = RNG.permutation(300)[UNITS]
     for per in ({}, {"per": "row", "largest": 20}):
         one, other = [
-            mc.ScoreGate(mc.MinAccuracy(0.8), higher_is="doubtful").fit(SCORE, CORRECT, units=mc.Units(names, **per))
+            mc.ScoreGate(mc.MinAccuracy(0.8), higher_is="doubtful").fit(
+                SCORE, CORRECT, units=mc.Units(names, **per)
+            )
             for names in (UNITS, renamed)
         ]
         assert one.certificate_ == other.certificate_
@@ -155,8 +182,13 @@ def test_the_names_of_units_do_not_change_the_certificate():
 
 def test_the_learned_decision_does_not_depend_on_the_order_of_the_rows():
     orders = [np.arange(N), np.argsort(TRUTH, kind="stable"), RNG.permutation(N)]
-    cals = [mc.MetaCal(mc.MinAccuracy(0.8), decision="calibrated").fit(ODDS[rows], TRUTH[rows]) for rows in orders]
-    one, *others = [(cal.certificate_.decision_at, cal.threshold_, cal.certificate_.n_accepted) for cal in cals]
+    cals = [
+        mc.MetaCal(mc.MinAccuracy(0.8), decision="calibrated").fit(ODDS[rows], TRUTH[rows])
+        for rows in orders
+    ]
+    one, *others = [
+        (cal.certificate_.decision_at, cal.threshold_, cal.certificate_.n_accepted) for cal in cals
+    ]
     assert all(other == pytest.approx(one) for other in others)
 
 
@@ -167,7 +199,9 @@ def test_a_verification_does_not_depend_on_the_order_of_the_rows():
         found = []
         for rows in (np.arange(N), np.argsort(SCORE), RNG.permutation(N)):
             units = mc.Units(UNITS[rows])
-            found.append(verify_decisions(certificate, accept[rows], CORRECT[rows], units=units).to_dict())
+            found.append(
+                verify_decisions(certificate, accept[rows], CORRECT[rows], units=units).to_dict()
+            )
         assert found[0] == found[1] == found[2]
 
 
@@ -189,7 +223,9 @@ def test_a_seed_is_a_whole_number(seed):
 
 
 def test_every_row_is_drawn_as_often_as_any_other():
-    """Over data sets: the rank of a drawn row among all is uniform, whatever its value, ties included."""
+    """Over data sets: the rank of a drawn row among all is uniform, whatever its value, ties
+    included.
+    """
     n, drawn = 40, np.zeros(40)
     for draw in range(2000):
         score = np.sort(np.random.default_rng(draw).integers(20, size=n) / 20.0)
@@ -199,7 +235,9 @@ def test_every_row_is_drawn_as_often_as_any_other():
 
 @pytest.mark.parametrize("kind", ["units", "importance"])
 def test_derived_seeds_keep_the_promise_and_searched_seeds_do_not(kind, monkeypatch):
-    """Whatever is accepted is broken: the error rate is just above what is allowed at every threshold."""
+    """Whatever is accepted is broken: the error rate is just above what is allowed at every
+    threshold.
+    """
 
     def infeasible(*given):
         return mc.InfeasibleTargetError("infeasible", target=0.9)

@@ -1,4 +1,6 @@
-"""Scores that tie: values are tested from a start that other rows choose, and the promise is kept."""
+"""Scores that tie: values are tested from a start that other rows choose, and the promise is
+kept.
+"""
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from metacal.promises.rules.sequence import last_passed, start_value
 from metacal.promises.sample import Ranking, Sample
 from metacal.promises.scouts import Scouting, Scouts
 
-#: Mass and error of each value, the surest first: two marks that break a rule that accepts an end it never tested, a
-#: flat population, one whose errors go up and down, one with a mass point on top, and a scale of five.
+#: Mass and error of each value, the surest first: two marks that break a rule that accepts an end
+#: it never tested, a flat population, one whose errors go up and down, one with a mass point on
+#: top, and a scale of five.
 POPULATIONS = {
     "two marks": ([0.02, 0.98], [0.1002, 0.08]),
     "flat": ([0.1] * 10, [0.1001] * 10),
@@ -49,7 +52,11 @@ def test_five_marks_are_certified():
     accepted = []
     for _ in range(60):
         ranking = ranking_of(mass, error, 4930, rng, 70)
-        accepted.append(ranking.accepted_at(passed) / 4930 if (passed := last_passed(ranking, 0.97, 0.1)) else 0.0)
+        accepted.append(
+            ranking.accepted_at(passed) / 4930
+            if (passed := last_passed(ranking, 0.97, 0.1))
+            else 0.0
+        )
     assert np.mean(accepted) >= 0.42  # .45 at best; with the wrong rows of a tie first .03
 
 
@@ -69,7 +76,11 @@ def test_scouts_are_of_each_group_and_ties_decide():
     assert not Scouts.among(coarse.score[:50], 50).by_value
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
         scouts = Scouts.among(coarse.score, drawn)
-        assert (scouts.by_value, scouts.aside, len(scouts.score)) == (True, aside, 1000 - drawn + aside)
+        assert (scouts.by_value, scouts.aside, len(scouts.score)) == (
+            True,
+            aside,
+            1000 - drawn + aside,
+        )
     fine = Scouts.among(np.arange(1000.0), 1000)
     assert (fine.by_value, fine.aside, fine.values) == (False, 10, None)
 
@@ -97,7 +108,11 @@ def test_every_promise_in_sequence_takes_marks(promise, tmp_path):
     groups = np.arange(1500) % 2 if isinstance(promise, mc.PerGroup) else None
     gate = mc.ScoreGate(promise, marks=[1, 2, 3]).fit(mark, right, groups=groups)
     assert gate.certificate_.circumstances.by_value
-    assert gate.accepts([3, 2, 1], None if groups is None else [0, 0, 1]).tolist() == [True, True, False]
+    assert gate.accepts([3, 2, 1], None if groups is None else [0, 0, 1]).tolist() == [
+        True,
+        True,
+        False,
+    ]
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
     if groups is None:
@@ -112,7 +127,9 @@ def test_marks_must_be_those_that_were_declared():
     with pytest.raises(mc.InputError, match="two or more numbers"):
         mc.ScoreGate(mc.MinAccuracy(0.9), marks=[1]).fit([1, 1], [True, False])
     with pytest.raises(InfeasibleTargetError):
-        mc.ScoreGate(mc.MinAccuracy(0.9), marks=[1, 2, 3]).fit(np.repeat([1, 2], 60), np.arange(120) % 2 == 0)
+        mc.ScoreGate(mc.MinAccuracy(0.9), marks=[1, 2, 3]).fit(
+            np.repeat([1, 2], 60), np.arange(120) % 2 == 0
+        )
 
 
 @pytest.mark.parametrize(("pool", "aside"), [(2000, 0), (1000, 32)])

@@ -1,4 +1,6 @@
-"""Promises about two classes, on known populations made to break them; `benchmarks/two_sided.py` has the rest."""
+"""Promises about two classes, on known populations made to break them; `benchmarks/two_sided.py`
+has the rest.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_broken_no_more_often_than_said(promise):
 def test_groups_are_broken_no_more_often_than_said(mixture, promise, shares):
     found = group_cell((mixture, promise, shares, 600, 30))
     most = 30 * DELTA + 3.0 * math.sqrt(30 * DELTA * (1.0 - DELTA))
-    assert (found["broken"] if shares == "together" else max(found["broken by group"].values())) <= most
+    assert (
+        found["broken"] if shares == "together" else max(found["broken by group"].values())
+    ) <= most
     if mixture == "three groups" and promise != "precision":
         assert found["accepted by group"]["usual"] > 0.1
 
@@ -46,7 +50,8 @@ def test_a_group_with_an_offset_has_its_own_decision():
 
 
 @pytest.mark.parametrize(
-    ("promise", "least"), [("recall", 0.15), ("precision of both", 0.1), ("precision and recall", 0.2)]
+    ("promise", "least"),
+    [("recall", 0.15), ("precision of both", 0.1), ("precision and recall", 0.2)],
 )
 def test_what_is_accepted(promise, least):
     assert cell(("even", promise, 1000, 10))["accepted"] > least

@@ -1,4 +1,6 @@
-"""Promises about rows that belong together: kept as often as they say, by unit and by row, and not refuted by luck."""
+"""Promises about rows that belong together: kept as often as they say, by unit and by row, and not
+refuted by luck.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ DELTA, LARGEST = 0.1, 12
 
 
 def drawn(rng, n_units):
-    """Few large units that err often, many small ones that hardly do; within a unit errors come together."""
+    """Few large units that err often, many small ones that hardly do; within a unit errors come
+    together.
+    """
     size = np.where(rng.random(n_units) < 0.25, LARGEST, rng.integers(1, 4, n_units))
     unit = np.repeat(np.arange(n_units), size)
     score, luck = rng.random(len(unit)), np.exp(0.7 * rng.normal(size=n_units) - 0.245)
@@ -104,12 +108,16 @@ def test_a_promise_that_is_just_kept_is_refuted_in_5_of_100_cases_at_most(per):
 def labelled(rng, n, k=6):
     """Scores and truths of several labels: rows that show few labels err more."""
     hard = rng.random((n, 1)) < 0.5
-    score = np.where(hard & (rng.random((n, k)) < 0.6), 0.01 * rng.random((n, k)), rng.random((n, k)))
+    score = np.where(
+        hard & (rng.random((n, k)) < 0.6), 0.01 * rng.random((n, k)), rng.random((n, k))
+    )
     return score, rng.random((n, k)) < np.where(hard, 0.1 + 0.8 * score, score**0.4)
 
 
 def mean_of_rows(promise, given, truth):
-    """The mean precision of rows that are given labels, or the mean recall of those that have some."""
+    """The mean precision of rows that are given labels, or the mean recall of those that have
+    some.
+    """
     of = given if isinstance(promise, mc.MinAccuracy) else truth
     some = of.any(axis=1)
     return float(((given & truth)[some].sum(axis=1) / of[some].sum(axis=1)).mean())
@@ -139,7 +147,9 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
     rows = np.repeat(np.arange(len(score)), 6)
     found = mc.verify(gate, score.ravel(), truth.ravel(), units=rows)
     shown = mean_of_rows(promise, gate.accepts(score), truth)
-    assert found.tests[0].value == pytest.approx(shown if isinstance(promise, mc.MinAccuracy) else 1.0 - shown)
+    assert found.tests[0].value == pytest.approx(
+        shown if isinstance(promise, mc.MinAccuracy) else 1.0 - shown
+    )
     assert (found.units, found.refuted) == ("mean", False)
     watch = mc.Watch.of(gate)
     watch.update(score.ravel(), truth.ravel(), units=rows)
@@ -149,15 +159,23 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
 def test_the_statement_says_which():
     score, right, unit = drawn(np.random.default_rng(1), 900)
     gates = [
-        mc.ScoreGate(mc.MinAccuracy(0.8), higher_is="doubtful").fit(score, right, units=units).certificate_
+        mc.ScoreGate(mc.MinAccuracy(0.8), higher_is="doubtful")
+        .fit(score, right, units=units)
+        .certificate_
         for units in (unit, mc.Units(unit, "row", LARGEST), mc.Units(unit, "row"))
     ]
-    assert gates[0].statement.startswith("For a random row of a random unit, what is accepted is right")
-    assert gates[1].statement.startswith("For a random row, whatever its unit, what is accepted is right")
+    assert gates[0].statement.startswith(
+        "For a random row of a random unit, what is accepted is right"
+    )
+    assert gates[1].statement.startswith(
+        "For a random row, whatever its unit, what is accepted is right"
+    )
     assert gates[1].guarantee == "certified"
     assert gates[1].traffic.n_rows == len(score) > gates[1].tested.n_rows
     assert gates[2].guarantee == "approximate"
-    assert gates[2].statement.endswith("(approximate, not certified: no largest unit was declared).")
+    assert gates[2].statement.endswith(
+        "(approximate, not certified: no largest unit was declared)."
+    )
     assert "each of a unit of its own" in str(gates[1].next_rows(100))
 
 
@@ -194,7 +212,11 @@ def test_weights_are_certified_with_a_declared_largest_alone():
     bare = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, right, importance=weights).certificate_
     assert bare.guarantee == "approximate"
     assert bare.statement.endswith("(approximate, not certified: no largest weight was declared).")
-    known = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, right, importance=mc.Importance(weights, 2.0)).certificate_
+    known = (
+        mc.ScoreGate(mc.MinAccuracy(0.9))
+        .fit(score, right, importance=mc.Importance(weights, 2.0))
+        .certificate_
+    )
     assert known.guarantee == "certified"
     assert "certified" not in known.statement
     with pytest.raises(mc.InputError, match="no calibration row is classified correctly"):
@@ -202,10 +224,14 @@ def test_weights_are_certified_with_a_declared_largest_alone():
 
 
 def test_draws_are_not_those_of_the_callers_seed():
-    """Scores from the caller's seed 0: were rows kept by the same numbers, sure rows alone would be."""
+    """Scores from the caller's seed 0: were rows kept by the same numbers, sure rows alone would
+    be.
+    """
     score = np.random.default_rng(0).random(5000)
     right = np.random.default_rng(1).random(5000) > 0.25 * score
-    kept = select_rows(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0)).draw(score, right).rows
+    kept = (
+        select_rows(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0)).draw(score, right).rows
+    )
     assert abs(score[kept].mean() - score.mean()) < 0.02
     half, promise = mc.Importance(np.full(5000, 0.5), 1.0), mc.MinAccuracy(0.93)
     gate = mc.ScoreGate(promise, higher_is="doubtful").fit(score, right, importance=half)
@@ -215,7 +241,9 @@ def test_draws_are_not_those_of_the_callers_seed():
 def test_a_pool_with_copies_is_warned_of():
     data = mc.datasets.load("cifar100-resnet110")
     with pytest.warns(mc.MetacalWarning, match="repeat the logits of an earlier row"):
-        certifier = mc.Certifier(mc.MinAccuracy(0.5), np.repeat(data.logits[:100], 5, axis=0), labels=300)
+        certifier = mc.Certifier(
+            mc.MinAccuracy(0.5), np.repeat(data.logits[:100], 5, axis=0), labels=300
+        )
     certifier.update(certifier.drawn, labels=np.repeat(data.labels[:100], 5)[certifier.drawn])
     assert "repeated_rows" in [note.kind for note in certifier.certificate.notes]
     with pytest.warns(mc.MetacalWarning, match="share their score"):

@@ -1,4 +1,6 @@
-"""CalibratedClassifier's promises over repeated draws: exact when rows are held out, measured when cross-fitted."""
+"""CalibratedClassifier's promises over repeated draws: exact when rows are held out, measured when
+cross-fitted.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,18 @@ PROMISES = {"miscoverage": mc.MaxMiscoverage(0.1, DELTA), "accuracy": mc.MinAccu
 
 
 def broken(promise, cv, calibrator=None):
-    """The share of draws in which the fitted gate breaks its promise on new rows (nothing accepted: kept)."""
+    """The share of draws in which the fitted gate breaks its promise on new rows (nothing accepted:
+    kept).
+    """
     rng, count = np.random.default_rng(7), 0
     for _ in range(DRAWS):
         X, y = draw(rng, 600)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                gate = mc.CalibratedClassifier(GaussianNB(), promise, calibrator=calibrator, holdout=0.5, cv=cv)
+                gate = mc.CalibratedClassifier(
+                    GaussianNB(), promise, calibrator=calibrator, holdout=0.5, cv=cv
+                )
                 gate.fit(X, y)
             except mc.InfeasibleTargetError:
                 continue
@@ -48,7 +54,9 @@ def broken(promise, cv, calibrator=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROMISES)
 def test_held_out_rows_keep_the_promise(name):
-    most = next(k for k in range(DRAWS) if bdtr(k, DRAWS, DELTA) >= 0.999)  # binomial noise of DRAWS draws
+    most = next(
+        k for k in range(DRAWS) if bdtr(k, DRAWS, DELTA) >= 0.999
+    )  # binomial noise of DRAWS draws
     # The promise rests on the ranking of held-out rows, not on the map: the quickest one.
     assert broken(PROMISES[name], None, "temperature") <= most / DRAWS
 
@@ -56,13 +64,17 @@ def test_held_out_rows_keep_the_promise(name):
 @pytest.mark.long
 @pytest.mark.parametrize("name", PROMISES)
 def test_cross_fitting_is_approximate_and_not_far_off(name):
-    """Nothing is promised; measured at most .13 of draws (docs/sklearn.md). Twice delta would be worth knowing."""
+    """Nothing is promised; measured at most .13 of draws (docs/sklearn.md). Twice delta would be
+    worth knowing.
+    """
     assert broken(PROMISES[name], 5) <= 2 * DELTA
 
 
 @pytest.mark.slow
 def test_labels_that_the_fit_never_saw_count_as_wrong():
-    """A tenth of the labels occur once. Sent to the fit, they would be missing from the calibration rows alone."""
+    """A tenth of the labels occur once. Sent to the fit, they would be missing from the calibration
+    rows alone.
+    """
     centres = 2.4 * CENTRES
 
     def with_rare_labels(rng, n):
@@ -74,7 +86,9 @@ def test_labels_that_the_fit_never_saw_count_as_wrong():
     rng, false = np.random.default_rng(0), 0
     for _ in range(20):
         try:
-            gate = mc.CalibratedClassifier(GaussianNB(), mc.MinAccuracy(0.95)).fit(*with_rare_labels(rng, 800))
+            gate = mc.CalibratedClassifier(GaussianNB(), mc.MinAccuracy(0.95)).fit(
+                *with_rare_labels(rng, 800)
+            )
         except mc.InfeasibleTargetError:
             continue
         accept = gate.accepts(new_x)

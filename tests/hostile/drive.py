@@ -1,7 +1,9 @@
-"""Drive spoiled files through the library and the command line, in a process with limits of its own.
+"""Drive spoiled files through the library and the command line, in a process with limits of its
+own.
 
-`python drive.py FIRST LAST` works on the cases FIRST … LAST - 1 and prints a line of JSON before and after each;
-whoever started it knows which case a process died of. `campaign` does that, and starts another where one died.
+`python drive.py FIRST LAST` works on the cases FIRST … LAST - 1 and prints a line of JSON before
+and after each; whoever started it knows which case a process died of. `campaign` does that, and
+starts another where one died.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ CASES_OF_A_CHILD = 5000
 
 
 def judge(path: str, folder: str) -> str:
-    """Read, fit and apply one file both ways; "refused" or "sound", or raise where it was neither."""
+    """Read, fit and apply one file both ways; "refused" or "sound", or raise where it was
+    neither.
+    """
     import metacal as mc
 
     try:
@@ -60,14 +64,20 @@ def _sound(found: Any) -> str:
             for labels, classes in ((found.labels, found.class_names), (counted, None)):
                 try:
                     if labels is not None and proba is None:
-                        proba = mc.TemperatureScaling(classes=classes).fit(table, labels).predict_proba(table)
+                        proba = (
+                            mc.TemperatureScaling(classes=classes)
+                            .fit(table, labels)
+                            .predict_proba(table)
+                        )
                 except mc.InputError as error:
                     _check_sentence(str(error))
             if proba is None:
                 continue
         assert proba.dtype == dtype
         assert np.isfinite(proba).all(), "probabilities that are not finite"
-        assert np.abs(proba.sum(axis=1, dtype=np.float64) - 1).max() < 1e-4, "rows that do not sum to one"
+        assert np.abs(proba.sum(axis=1, dtype=np.float64) - 1).max() < 1e-4, (
+            "rows that do not sum to one"
+        )
         outcome = "sound"
     return outcome
 
@@ -113,7 +123,7 @@ def work(seeds: Iterator[int], make: Callable[[int], tuple[str, bytes]]) -> None
     """Judge each case; a line before and a line after it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    import pyarrow  # noqa: F401 - before the limits: what a library takes for itself is not the file's doing
+    import pyarrow  # noqa: F401
     import torch  # noqa: F401
 
     resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
@@ -137,12 +147,17 @@ def work(seeds: Iterator[int], make: Callable[[int], tuple[str, bytes]]) -> None
             os.unlink(path)
             seconds = round(time.perf_counter() - began, 3)
             print(
-                json.dumps({"done": seed, "kind": kind, "outcome": outcome, "why": why, "seconds": seconds}), flush=True
+                json.dumps(
+                    {"done": seed, "kind": kind, "outcome": outcome, "why": why, "seconds": seconds}
+                ),
+                flush=True,
             )
 
 
 def campaign(first: int, last: int, tell: Callable[[str], object] = print) -> dict[str, Any]:
-    """Run the cases first … last - 1 in child processes; return the counts, and every case that failed."""
+    """Run the cases first … last - 1 in child processes; return the counts, and every case that
+    failed.
+    """
     counts: Counter[str] = Counter()
     failures: list[dict[str, Any]] = []
     slowest = {"seconds": 0.0}
@@ -168,7 +183,12 @@ def campaign(first: int, last: int, tell: Callable[[str], object] = print) -> di
                 slowest = line
             seed = line["done"] + 1
         tell(f"{seed}: {dict(counts.most_common(4))}")
-    return {"cases": seed - first, "counts": dict(sorted(counts.items())), "failures": failures, "slowest": slowest}
+    return {
+        "cases": seed - first,
+        "counts": dict(sorted(counts.items())),
+        "failures": failures,
+        "slowest": slowest,
+    }
 
 
 def _lines(first: int, last: int) -> Iterator[dict[str, Any]]:

@@ -1,5 +1,6 @@
-# ruff: noqa: E501 (lists of odd things are read as lists)
-"""Files made to hurt: sound files of every kind, and seeded ways to spoil them. The same seed gives the same bytes."""
+"""Files made to hurt: sound files of every kind, and seeded ways to spoil them. The same seed gives
+the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ ODD_TEXTS = [
 ]  # fmt: skip
 
 
-# ── sound files ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sound files ───────────────────────────────────────────────────────────────────────────────────
 
 
 def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
@@ -62,8 +63,15 @@ def npz(arrays: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
 
 
 def records() -> np.ndarray:
-    rows = np.empty(N, dtype=[("id", "<U5"), ("logits", "<f4", (K,)), ("label", "i1"), ("note", "<f8")])
-    rows["id"], rows["logits"], rows["label"], rows["note"] = [f"r{k}" for k in range(N)], TABLE, LABELS, 0.5
+    rows = np.empty(
+        N, dtype=[("id", "<U5"), ("logits", "<f4", (K,)), ("label", "i1"), ("note", "<f8")]
+    )
+    rows["id"], rows["logits"], rows["label"], rows["note"] = (
+        [f"r{k}" for k in range(N)],
+        TABLE,
+        LABELS,
+        0.5,
+    )
     return rows
 
 
@@ -71,10 +79,16 @@ def text(delimiter: str = ",", *, lists: bool = False, names: bool = False) -> s
     labels = [("cat", "dog", "fox")[k] for k in LABELS] if names else list(map(str, LABELS))
     if lists:
         quote = '"' if delimiter == "," else ""
-        body = [f"{quote}[{', '.join(f'{x:.3f}' for x in row)}]{quote}{delimiter}{y}" for row, y in zip(TABLE, labels)]
+        body = [
+            f"{quote}[{', '.join(f'{x:.3f}' for x in row)}]{quote}{delimiter}{y}"
+            for row, y in zip(TABLE, labels)
+        ]
         return "\n".join([f"logits{delimiter}label", *body]) + "\n"
     header = ["id", *(("cat", "dog", "fox") if names else ("0", "1", "2")), "label"]
-    body = [delimiter.join([f"r{k}", *(f"{x:.4f}" for x in row), y]) for k, (row, y) in enumerate(zip(TABLE, labels))]
+    body = [
+        delimiter.join([f"r{k}", *(f"{x:.4f}" for x in row), y])
+        for k, (row, y) in enumerate(zip(TABLE, labels))
+    ]
     return "\n".join([delimiter.join(header), *body]) + "\n"
 
 
@@ -83,14 +97,18 @@ def arrow_table(random_: random.Random | None = None) -> Any:
 
     pick = random_.choice if random_ is not None else (lambda options: options[0])
     flat = pa.array(
-        TABLE.ravel(), pick([pa.float64(), pa.float32(), pa.float16() if random_ is None else pa.float64()])
+        TABLE.ravel(),
+        pick([pa.float64(), pa.float32(), pa.float16() if random_ is None else pa.float64()]),
     )
     offsets = pa.array(np.arange(0, N * K + 1, K), pa.int32())
     table: Any = pick(
         [
             lambda: {"logits": pa.FixedSizeListArray.from_arrays(flat, K)},
             lambda: {"logits": pa.ListArray.from_arrays(offsets, flat)},
-            lambda: {f"logits_{name}": pa.array(TABLE[:, k]) for k, name in enumerate(("cat", "dog", "fox"))},
+            lambda: {
+                f"logits_{name}": pa.array(TABLE[:, k])
+                for k, name in enumerate(("cat", "dog", "fox"))
+            },
         ]
     )()
     names = [("cat", "dog", "fox")[label] for label in LABELS]
@@ -150,7 +168,11 @@ def safetensors(header: dict[str, Any] | None = None, kind: str = "F32") -> byte
     if header is None:
         header = {
             "logits": {"dtype": kind, "shape": [N, K], "data_offsets": [0, len(numbers)]},
-            "labels": {"dtype": "I64", "shape": [N], "data_offsets": [len(numbers), len(numbers) + len(labels)]},
+            "labels": {
+                "dtype": "I64",
+                "shape": [N],
+                "data_offsets": [len(numbers), len(numbers) + len(labels)],
+            },
         }
     words = json.dumps(header).encode()
     return struct.pack("<Q", len(words)) + words + numbers + labels
@@ -171,7 +193,13 @@ def sound(kind: str) -> tuple[bytes, ...]:
     """Sound files of one kind, in several ways."""
     if kind == ".npy":
         single, double = TABLE.astype("<f4"), TABLE.astype(">f8")
-        return npy(single), npy(double), npy(np.asfortranarray(TABLE)), npy(records()), npy(single, (2, 0))
+        return (
+            npy(single),
+            npy(double),
+            npy(np.asfortranarray(TABLE)),
+            npy(records()),
+            npy(single, (2, 0)),
+        )
     if kind == ".npz":
         arrays = {
             "logits.npy": npy(TABLE),
@@ -205,7 +233,7 @@ def _tensor() -> Any:
     return torch.tensor(TABLE)
 
 
-# ── ways to spoil any file ───────────────────────────────────────────────────────────────────────────────────────────
+# ── ways to spoil any file ────────────────────────────────────────────────────────────────────────
 
 
 def _flip(data: bytearray, dice: random.Random) -> None:
@@ -267,7 +295,7 @@ ANY: list[Callable[[bytearray, random.Random], None]] = [
 ]  # fmt: skip
 
 
-# ── ways to spoil one kind ───────────────────────────────────────────────────────────────────────────────────────────
+# ── ways to spoil one kind ────────────────────────────────────────────────────────────────────────
 
 DTYPES = [
     "<f4", ">f8", "<f2", "<f16", "<c8", "<i8", ">i2", "<u8", "|b1", "|S3", "<U3", "|O", "<M8[ns]", "|V8", "f", "", "<f3",
@@ -283,19 +311,36 @@ SHAPES = [
 
 def _npy_text(dice: random.Random) -> bytes:
     """An .npy whose header says something odd."""
-    descr = dice.choice(["'<f8'"] * 3 + [repr(kind) for kind in DTYPES] + [repr(records().dtype.descr)])
+    descr = dice.choice(
+        ["'<f8'"] * 3 + [repr(kind) for kind in DTYPES] + [repr(records().dtype.descr)]
+    )
     shape = dice.choice(["(40, 3)"] * 3 + SHAPES)
     fortran = dice.choice(["False", "False", "True", "1", "None", "'no'"])
     words = f"{{'descr': {descr}, 'fortran_order': {fortran}, 'shape': {shape}, }}"
     if dice.random() < 0.1:
         words = dice.choice(
-            ["", "{}", "[]", "{'descr': '<f8'}", words * 2, words[:-3], words.replace("'", '"'), "\x00" * 9]
+            [
+                "",
+                "{}",
+                "[]",
+                "{'descr': '<f8'}",
+                words * 2,
+                words[:-3],
+                words.replace("'", '"'),
+                "\x00" * 9,
+            ]
         )
     header = words.encode("utf-8").ljust(dice.choice([118, 54, 0])) + b"\n"
     version = dice.choice([1, 1, 2, 3, 0, 9])
     length = len(header) if dice.random() < 0.9 else dice.choice(EDGES)
-    size = struct.pack("<H", length % (1 << 16)) if version == 1 else struct.pack("<I", length % (1 << 32))
-    body = dice.choice([TABLE.tobytes(), b"", TABLE.tobytes()[:100], records().tobytes(), b"\xff" * 960])
+    size = (
+        struct.pack("<H", length % (1 << 16))
+        if version == 1
+        else struct.pack("<I", length % (1 << 32))
+    )
+    body = dice.choice(
+        [TABLE.tobytes(), b"", TABLE.tobytes()[:100], records().tobytes(), b"\xff" * 960]
+    )
     return b"\x93NUMPY" + bytes([version, 0]) + size + header + body
 
 
@@ -319,13 +364,24 @@ def _npz_members(dice: random.Random) -> bytes:
     if dice.random() < 0.2:
         del arrays[dice.choice(["logits.npy", "labels.npy"])]
     data = bytearray(
-        npz(arrays, dice.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]))
+        npz(
+            arrays,
+            dice.choice(
+                [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+            ),
+        )
     )
     if dice.random() < 0.3:  # what the directory says of a member: sizes, sums, flags, methods
-        places = [k for k in range(len(data) - 4) if data[k : k + 4] in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06")]
+        places = [
+            k
+            for k in range(len(data) - 4)
+            if data[k : k + 4] in (b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06")
+        ]
         place = dice.choice(places) + dice.randrange(4, 30)
         width = dice.choice([1, 2, 4])
-        data[place : place + width] = (dice.choice(EDGES) % (1 << 8 * width)).to_bytes(width, "little")
+        data[place : place + width] = (dice.choice(EDGES) % (1 << 8 * width)).to_bytes(
+            width, "little"
+        )
     return bytes(data)
 
 
@@ -339,12 +395,14 @@ def _cells(data: bytes, dice: random.Random, delimiter: str) -> bytes:
             lines[row][column] = dice.choice(ODD_TEXTS)
         elif change == 4:  # a header
             lines[0] = [
-                dice.choice([name, name, *ODD_TEXTS, "label", "labels", "y", "id", "logits"]) for name in lines[0]
+                dice.choice([name, name, *ODD_TEXTS, "label", "labels", "y", "id", "logits"])
+                for name in lines[0]
             ]
         elif change == 5:  # a column twice, or gone
             again = dice.random() < 0.5
             lines = [
-                [*line[:column], *(line[column : column + 1] * (2 * again)), *line[column + 1 :]] for line in lines
+                [*line[:column], *(line[column : column + 1] * (2 * again)), *line[column + 1 :]]
+                for line in lines
             ]
         elif change == 6:
             lines.insert(row, [] if dice.random() < 0.5 else ["1"] * dice.randrange(9))
@@ -380,7 +438,9 @@ def _safetensors_header(dice: random.Random) -> bytes:
         if change < 3 and isinstance(entry, dict):
             entry[dice.choice(["dtype", "shape", "data_offsets"])] = dice.choice(ODD_JSON)
         elif change == 3:
-            header[dice.choice(["logits", "labels", "id", "x", "__metadata__", ""])] = dice.choice(ODD_JSON)
+            header[dice.choice(["logits", "labels", "id", "x", "__metadata__", ""])] = dice.choice(
+                ODD_JSON
+            )
         elif change == 4 and header:
             del header[dice.choice(list(header))]
         elif isinstance(entry, dict) and entry:
@@ -388,7 +448,17 @@ def _safetensors_header(dice: random.Random) -> bytes:
     words = json.dumps(header).encode()
     if dice.random() < 0.15:
         words = dice.choice(
-            [b"[" * 100_000, b"null", b"[]", b"3", b'{"logits":', b"\xff" * 40, words[:-1], words + b"\x00" * 7, b'"x"']
+            [
+                b"[" * 100_000,
+                b"null",
+                b"[]",
+                b"3",
+                b'{"logits":',
+                b"\xff" * 40,
+                words[:-1],
+                words + b"\x00" * 7,
+                b'"x"',
+            ]
         )
     length = len(words) if dice.random() < 0.85 else dice.choice(EDGES)
     return struct.pack("<Q", length) + words + data[8 + size :]
@@ -449,9 +519,21 @@ def _odd_columns(dice: random.Random) -> Any:
         columns = {name: column[:0] for name, column in columns.items()}
     table = pa.table(columns)
     metadata = dice.choice(
-        [None, b"[]", b"[1,", b'["a","b","c"]', b'[["a"],1]', b"[" * 5000, b'{"a":1}', b"[null,true,1e999]", b"\xff"]
+        [
+            None,
+            b"[]",
+            b"[1,",
+            b'["a","b","c"]',
+            b'[["a"],1]',
+            b"[" * 5000,
+            b'{"a":1}',
+            b"[null,true,1e999]",
+            b"\xff",
+        ]
     )
-    return table if metadata is None else table.replace_schema_metadata({b"metacal.classes": metadata})
+    return (
+        table if metadata is None else table.replace_schema_metadata({b"metacal.classes": metadata})
+    )
 
 
 def _odd_arrow(kind: str, dice: random.Random) -> bytes:
@@ -464,7 +546,18 @@ def _odd_arrow(kind: str, dice: random.Random) -> bytes:
         return sound(kind)[0]
 
 
-KINDS = (".npy", ".npz", ".csv", ".tsv", ".parquet", ".arrow", ".arrows", ".feather", ".safetensors", ".pt")
+KINDS = (
+    ".npy",
+    ".npz",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".arrow",
+    ".arrows",
+    ".feather",
+    ".safetensors",
+    ".pt",
+)
 
 
 def case(seed: int) -> tuple[str, bytes]:

@@ -1,7 +1,8 @@
-"""Mutations of valid files of every kind: ArtifactError or an estimator that works, and nothing else ever happens.
+"""Mutations of valid files of every kind: ArtifactError or an estimator that works, and nothing
+else ever happens.
 
-The mutations are those of `benchmarks/fuzz_artifacts.py`, where a case is a number; 20,000 of them are in
-`benchmarks/results/fuzz-artifacts.json`. METACAL_MUTATIONS=10000 tries more of them here.
+The mutations are those of `benchmarks/fuzz_artifacts.py`, where a case is a number; 20,000 of them
+are in `benchmarks/results/fuzz-artifacts.json`. METACAL_MUTATIONS=10000 tries more of them here.
 """
 
 from __future__ import annotations
@@ -24,17 +25,32 @@ ROOT = Path(__file__).resolve().parents[2]
 COUNT = int(os.environ.get("METACAL_MUTATIONS", "400"))
 #: Cases that failed once, and what was wrong with the reader.
 ONCE_FAILED = {
-    1022: "a delta of 5e-324, half of which is no number between 0 and 1, was an InputError of the bands",
+    1022: (
+        "a delta of 5e-324, half of which is no number between 0 and 1, was an InputError of the"
+        " bands"
+    ),
 }
 
 
 TEXTS = mutations.texts()
 
-# ── nothing in a file is ever run ────────────────────────────────────────────────────────────────────────────────────
+# ── nothing in a file is ever run ─────────────────────────────────────────────────────────────────
 
-#: Events of the interpreter that reading data never needs: running, importing, unpickling, opening, connecting.
+#: Events of the interpreter that reading data never needs: running, importing, unpickling, opening,
+#: connecting.
 FORBIDDEN = (
-    *("exec", "compile", "import", "pickle.find_class", "marshal.", "os.", "subprocess.", "socket.", "ctypes.", "open"),
+    *(
+        "exec",
+        "compile",
+        "import",
+        "pickle.find_class",
+        "marshal.",
+        "os.",
+        "subprocess.",
+        "socket.",
+        "ctypes.",
+        "open",
+    ),
 )
 WATCH = threading.local()
 
@@ -50,7 +66,9 @@ sys.addaudithook(watch)
 
 @pytest.fixture(scope="module", autouse=True)
 def everything_is_imported():
-    _ = "é".encode("unicode_escape")  # Python loads this codec, which messages use, at its first use
+    _ = "é".encode(
+        "unicode_escape"
+    )  # Python loads this codec, which messages use, at its first use
     for text in TEXTS.values():
         assert fuzz.judged(text.encode()) == "works"
 
@@ -71,7 +89,7 @@ def test_the_watch_would_see_it():
         eval("1 + 1")
 
 
-# ── mutations ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mutations ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -116,11 +134,18 @@ def test_a_case_is_always_the_same():
 
 @pytest.mark.slow
 def test_a_child_names_the_case_it_dies_at(monkeypatch, tmp_path):
-    """Each case of the campaign has a limit of its own; the one that breaks it is named, the others are counted."""
+    """Each case of the campaign has a limit of its own; the one that breaks it is named, the others
+    are counted.
+    """
     broken = tmp_path / "fuzz.py"
     text = (ROOT / "benchmarks" / "fuzz_artifacts.py").read_text(encoding="utf-8")
-    text = text.replace("            found = judged(case.raw)\n", "            found = hit(number)\n")
-    hit = "def hit(number):\n    return ('ok', str(bytearray(10**10 * (number == 1))), number == 2 and os.abort())[0]"
+    text = text.replace(
+        "            found = judged(case.raw)\n", "            found = hit(number)\n"
+    )
+    hit = (
+        "def hit(number):\n    return ('ok', str(bytearray(10**10 * (number == 1))), number == 2"
+        " and os.abort())[0]"
+    )
     broken.write_text(text.replace("def main() ->", f"{hit}\n\n\ndef main() ->"), encoding="utf-8")
     monkeypatch.setattr(fuzz, "__file__", str(broken))
     answers, died = fuzz.run_batch(range(4))
@@ -132,9 +157,15 @@ def test_a_child_names_the_case_it_dies_at(monkeypatch, tmp_path):
 
 
 def test_the_committed_campaign():
-    result = json.loads((ROOT / "benchmarks" / "results" / "fuzz-artifacts.json").read_text(encoding="utf-8"))
+    result = json.loads(
+        (ROOT / "benchmarks" / "results" / "fuzz-artifacts.json").read_text(encoding="utf-8")
+    )
     assert result["cases"] >= 20_000
     assert result["failures"] == []
     assert set(result["outcomes"]) == {"refused", "works"}
     assert result["fixtures"] == len(TEXTS)
-    assert set(result["by_mutation"]) == {*(way.__name__ for way in mutations.MUTATIONS), "bytes", "doubled_key"}
+    assert set(result["by_mutation"]) == {
+        *(way.__name__ for way in mutations.MUTATIONS),
+        "bytes",
+        "doubled_key",
+    }

@@ -51,7 +51,10 @@ def write_gzipped(path):
 
 def write_torch(path):
     torch = pytest.importorskip("torch")
-    torch.save({"logits": torch.tensor(LOGITS), "label": torch.tensor(LABELS), "id": torch.arange(N_ROWS)}, path)
+    torch.save(
+        {"logits": torch.tensor(LOGITS), "label": torch.tensor(LABELS), "id": torch.arange(N_ROWS)},
+        path,
+    )
 
 
 def write_npy(path):
@@ -69,7 +72,11 @@ def write_safetensors(path):
 def read_numbers(path, **options):
     """Return all that a file holds, in comparable form; class names apart."""
     found = mc.read_predictions(path, label_key="label", id_key="id", **options)
-    return (np.asarray(found.table).tobytes(), found.labels.tolist(), found.ids.tolist()), found.class_names
+    return (
+        np.asarray(found.table).tobytes(),
+        found.labels.tolist(),
+        found.ids.tolist(),
+    ), found.class_names
 
 
 def flipped_copies(content, bits):
@@ -80,7 +87,9 @@ def flipped_copies(content, bits):
 
 
 def unnoticed_changes(path, bits, **options):
-    """Return the number of flips, one at a time, after which the file is read with other content."""
+    """Return the number of flips, one at a time, after which the file is read with other
+    content.
+    """
     numbers, names = read_numbers(path, **options)
     content = path.read_bytes()
     n_changed = 0
@@ -120,7 +129,11 @@ UNCHECKED = {
 
 
 def cases(table):
-    return [pytest.param(name, write, id=name) for files in table.values() for name, write in files.items()]
+    return [
+        pytest.param(name, write, id=name)
+        for files in table.values()
+        for name, write in files.items()
+    ]
 
 
 @pytest.mark.parametrize(("name", "write"), cases(CHECKED))
@@ -165,7 +178,9 @@ def test_checksums_of_torch_that_were_turned_off_are_not_verified(tmp_path):
 
 def test_no_flip_changes_a_gate_file(tmp_path):
     path = tmp_path / "cal.json"
-    mc.save(mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator=mc.VectorScaling()).fit(LOGITS, LABELS), path)
+    mc.save(
+        mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator=mc.VectorScaling()).fit(LOGITS, LABELS), path
+    )
     content = path.read_bytes()
     decision = mc.load(path).decide(LOGITS)
     for damaged in flipped_copies(content, seeded_bits(path)):

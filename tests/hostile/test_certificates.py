@@ -1,4 +1,6 @@
-"""A certificate that contradicts itself is refused: limits, counts and threshold are recomputed when loading."""
+"""A certificate that contradicts itself is refused: limits, counts and threshold are recomputed
+when loading.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,10 @@ from metacal.promises.words import at_least, at_most, percent
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v3"
 GATES = sorted(FIXTURES.glob("gate-*.json"))
-OTHERS = [FIXTURES.parent / "scores-v3.json", *sorted((FIXTURES.parent / "cascade-v3").glob("[al]*.json"))]
+OTHERS = [
+    FIXTURES.parent / "scores-v3.json",
+    *sorted((FIXTURES.parent / "cascade-v3").glob("[al]*.json")),
+]
 
 
 def saved(name):
@@ -62,25 +67,40 @@ def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
     return {**plain, **certificate_of(plain).to_dict()}
 
 
-# ── each promise recomputes what it certifies ────────────────────────────────────────────────────────────────────────
+# ── each promise recomputes what it certifies ─────────────────────────────────────────────────────
 
 PROMISES = {
-    "MaxMiscoverage": [MaxMiscoverage(0.1), MaxMiscoverage(0.05, delta=0.3), MaxMiscoverage(0.1, delta=None)],
+    "MaxMiscoverage": [
+        MaxMiscoverage(0.1),
+        MaxMiscoverage(0.05, delta=0.3),
+        MaxMiscoverage(0.1, delta=None),
+    ],
     "MinAccuracy": [MinAccuracy(0.85), MinAccuracy(0.9, 0.3), MinAccuracy(0.85, None)],
     "Both": [Both(0.6, 0.85), Both(0.6, 0.85, delta=None)],
-    "AfterLooking": [AfterLooking(beta=0.8), AfterLooking(alpha=0.2), AfterLooking(alpha=0.7, beta=0.8)],
+    "AfterLooking": [
+        AfterLooking(beta=0.8),
+        AfterLooking(alpha=0.2),
+        AfterLooking(alpha=0.7, beta=0.8),
+    ],
     "MaxReview": [MaxReview(0.2), MaxReview(0.1, delta=None)],
     "MaxCost": [MaxCost(20.0, 3.0), MaxCost(1.0, 0.2, delta=None)],
     "MaxRisk": [MaxRisk(0.15), MaxRisk(0.2, delta=None)],
     "Cheapest": [Cheapest(10.0, 1.0), Cheapest(50, 1, delta=0.3), Cheapest(0.5, 1.0)],
     "paper.MaxMiscoverage": [paper.MaxMiscoverage(0.1)],
-    "paper.MinCoverageAccuracy": [paper.MinCoverageAccuracy(0.85), paper.MinCoverageAccuracy(0.7, n_bins=3)],
+    "paper.MinCoverageAccuracy": [
+        paper.MinCoverageAccuracy(0.85),
+        paper.MinCoverageAccuracy(0.7, n_bins=3),
+    ],
 }
 EVERY = [promise for some in PROMISES.values() for promise in some]
 
 
 def test_every_promise_that_can_be_saved_is_here():
-    apart = (Per, MaxLoss, Sided)  # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided
+    apart = (
+        Per,
+        MaxLoss,
+        Sided,
+    )  # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided
     whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, apart)}
     assert set(PROMISES) == whole
     for kind, some in PROMISES.items():
@@ -113,7 +133,11 @@ def test_what_is_certified_never_contradicts_itself(promise):
         found += 1
         assert promise.contradiction(certificate) is None
         assert promise.contradiction(approximate(certificate, 3)) is None
-        assert MaxMiscoverage(0.123).contradiction(certificate).startswith("it does not belong to the promise")
+        assert (
+            MaxMiscoverage(0.123)
+            .contradiction(certificate)
+            .startswith("it does not belong to the promise")
+        )
     assert found > 3
 
 
@@ -121,21 +145,31 @@ def test_what_is_certified_never_contradicts_itself(promise):
 def test_facts_that_are_not_its_own(promise):
     certificate = promise.certify(np.linspace(0, 1, 400), np.ones(400, dtype=bool))
     assert promise.contradiction(certificate) is None
-    assert "rule is none that this promise uses" in promise.contradiction(replace(certificate, rule="trust me"))
+    assert "rule is none that this promise uses" in promise.contradiction(
+        replace(certificate, rule="trust me")
+    )
     for guarantee in ("certified", "in expectation", "none"):
         if guarantee != certificate.guarantee:
-            assert "does not belong" in promise.contradiction(replace(certificate, guarantee=guarantee))
+            assert "does not belong" in promise.contradiction(
+                replace(certificate, guarantee=guarantee)
+            )
     crossed = approximate(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
     for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
         around = replace(crossed.circumstances, folds=folds)
-        assert "rows cannot be scored in" in promise.contradiction(replace(crossed, circumstances=around))
+        assert "rows cannot be scored in" in promise.contradiction(
+            replace(crossed, circumstances=around)
+        )
     for scores, share in ((2, 1.0), (1, 0.5), (3, 0.0), (0, 1.0), (10**6, 0.1)):
         around = Circumstances(scores, share)
         assert "share" in promise.contradiction(replace(certificate, circumstances=around))
     more = replace(certificate, other_traffic=Traffic(*[401] * 4))
-    assert (promise.contradiction(more) is None) == (certificate.guarantee == "none" and certificate.n_accepted == 400)
-    assert "is not the traffic" in promise.contradiction(replace(certificate, other_traffic=Traffic(*[300] * 4)))
+    assert (promise.contradiction(more) is None) == (
+        certificate.guarantee == "none" and certificate.n_accepted == 400
+    )
+    assert "is not the traffic" in promise.contradiction(
+        replace(certificate, other_traffic=Traffic(*[300] * 4))
+    )
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -143,9 +177,17 @@ def test_one_right_row_fewer_and_the_miscoverage_is_not_certified(delta):
     promise = MaxMiscoverage(0.1, delta)
     certificate = promise.certify(np.arange(300.0), np.ones(300, dtype=bool))
     kept = certificate.n_correct_accepted
-    assert promise.contradiction(replace(certificate, n_accepted=kept + 5, n_correct_accepted=kept)) is None
-    fewer = promise.contradiction(replace(certificate, n_accepted=kept, n_correct_accepted=kept - 1))
-    assert f"{kept - 1} of 300 right rows accepted do not certify a miscoverage of at most 0.1" in fewer
+    assert (
+        promise.contradiction(replace(certificate, n_accepted=kept + 5, n_correct_accepted=kept))
+        is None
+    )
+    fewer = promise.contradiction(
+        replace(certificate, n_accepted=kept, n_correct_accepted=kept - 1)
+    )
+    assert (
+        f"{kept - 1} of 300 right rows accepted do not certify a miscoverage of at most 0.1"
+        in fewer
+    )
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -156,7 +198,8 @@ def test_too_many_wrong_rows_and_the_accuracy_is_not_certified(delta):
     wrong = next(
         wrong
         for wrong in range(accepted)
-        if promise.contradiction(replace(certificate, n_correct_accepted=accepted - wrong)) is not None
+        if promise.contradiction(replace(certificate, n_correct_accepted=accepted - wrong))
+        is not None
     )
     # The first count that does not pass the exact test, by brute force.
     if delta is None:
@@ -175,17 +218,22 @@ def test_bands_from_counts_are_the_bands():
         want = bands.certified_accuracy(scores, correct, [at], 0.05)[0]
         assert math.isclose(bands.accuracy_of_counts(right, wrong, 700, 0.05), want, rel_tol=1e-12)
         want = bands.certified_miscoverage(scores[correct], [at], 0.05)[0]
-        assert math.isclose(bands.miscoverage_of_counts(right, int(correct.sum()), 0.05), want, rel_tol=1e-12)
+        assert math.isclose(
+            bands.miscoverage_of_counts(right, int(correct.sum()), 0.05), want, rel_tol=1e-12
+        )
     assert bands.accuracy_of_counts(0, 0, 10, 0.1) == 0.0
 
 
-# ── forged files ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── forged files ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_counts_that_refute_the_promise():
     data = saved("gate-min-accuracy")
     data["certificate"] = recounted(data["certificate"], 240, 194, 189, 143)
-    assert "46 wrong of 189 accepted rows do not certify an accuracy of at least 0.85 (delta 0.1)" in refused(data)
+    assert (
+        "46 wrong of 189 accepted rows do not certify an accuracy of at least 0.85 (delta 0.1)"
+        in refused(data)
+    )
     data["certificate"] = recounted(data["certificate"], 2, 1, 1, 1)
     assert "0 wrong of 1 accepted rows do not certify" in refused(data)
 
@@ -193,13 +241,20 @@ def test_counts_that_refute_the_promise():
 def test_a_target_that_was_raised():
     data = saved("gate-min-accuracy")
     data["certificate"]["target"] = data["promise"]["beta"] = 0.9999
-    assert "21 wrong of 189 accepted rows do not certify an accuracy of at least 0.9999" in refused(data)
+    assert "21 wrong of 189 accepted rows do not certify an accuracy of at least 0.9999" in refused(
+        data
+    )
     data = saved("gate-max-miscoverage")
     data["certificate"]["target"] = data["promise"]["alpha"] = 0.01
-    assert "181 of 194 right rows accepted do not certify a miscoverage of at most 0.01" in refused(data)
+    assert "181 of 194 right rows accepted do not certify a miscoverage of at most 0.01" in refused(
+        data
+    )
     data = saved("gate-both")
     data["certificate"]["max_miscoverage"] = data["promise"]["alpha"] = 0.1
-    assert "160 of 194 right rows accepted do not certify a miscoverage of at most 0.1 (delta 0.05)" in refused(data)
+    assert (
+        "160 of 194 right rows accepted do not certify a miscoverage of at most 0.1 (delta 0.05)"
+        in refused(data)
+    )
     data = saved("gate-after-looking")
     data["certificate"]["target"] = data["promise"]["beta"] = 0.9
     assert "at every threshold at once, not of 0.9 (delta 0.1)" in refused(data)
@@ -256,7 +311,9 @@ def test_calibration_scores_out_of_reach():
 
 
 def test_a_threshold_lies_between_two_scores():
-    """On a score, which side a row falls would be left to rounding; far from it, it separates nothing."""
+    """On a score, which side a row falls would be left to rounding; far from it, it separates
+    nothing.
+    """
     data = saved("gate-max-miscoverage")
     score = float(np.float32(data["certificate"]["threshold"]))
     data["certificate"]["threshold"] = data["stages"][0]["threshold"] = score
@@ -275,14 +332,30 @@ def test_facts_of_a_file(path):
         ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
         ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
         ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),
-        ("notes", [remark("n" * 3000)], r"notes[0] must be one line of plain text, of at most 2,000 characters"),
+        (
+            "notes",
+            [remark("n" * 3000)],
+            r"notes[0] must be one line of plain text, of at most 2,000 characters",
+        ),
         ("notes", [remark("n")] * 51, "51 notes are too many"),
         ("notes", [{"kind": "few_errors", "errors": 7, "rows": 5}], "notes[0].errors 7 cannot be"),
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
-        ("traffic", {"n_rows": 7, "n_accepted": 8, "population": "source"}, "8 of 7 rows cannot be accepted"),
-        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "target"}, 'population "target" does not follow'),
-        ("traffic", {"n_rows": 7, "n_accepted": 7, "population": "source"}, "does not follow|is not the traffic"),
+        (
+            "traffic",
+            {"n_rows": 7, "n_accepted": 8, "population": "source"},
+            "8 of 7 rows cannot be accepted",
+        ),
+        (
+            "traffic",
+            {"n_rows": 7, "n_accepted": 7, "population": "target"},
+            'population "target" does not follow',
+        ),
+        (
+            "traffic",
+            {"n_rows": 7, "n_accepted": 7, "population": "source"},
+            "does not follow|is not the traffic",
+        ),
         ("circumstances", asdict(Circumstances()), "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
@@ -296,7 +369,9 @@ def test_a_cross_fitted_gate_cannot_be_made_exact():
     rng = np.random.default_rng(4)
     rows = rng.normal(size=(300, 3))
     labels = (rows + rng.normal(size=rows.shape)).argmax(1)
-    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(rows, labels)
+    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(
+        rows, labels
+    )
     data = json.loads(artifact.dumps(clf.gate_))
     assert data["certificate"]["guarantee"] == "approximate"
     data["certificate"]["guarantee"] = "certified"
@@ -319,7 +394,9 @@ def numbers(value, at=()):
 
 @pytest.mark.slow
 def test_a_number_cannot_be_changed_alone():
-    """But for scores beside a threshold, which the counts do not know, and what a table of costs made of the rows."""
+    """But for scores beside a threshold, which the counts do not know, and what a table of costs
+    made of the rows.
+    """
     tried, unnoticed = 0, set()
     for path in (*GATES, *OTHERS):
         text = path.read_text(encoding="utf-8")
@@ -338,26 +415,51 @@ def test_a_number_cannot_be_changed_alone():
     others = {(path, at[-1]) for path, at in unnoticed - scores}
     assert tried > 300
     assert len(unnoticed) <= 45
-    assert {name for path, name in others if path.startswith("gate-")} <= {"mean_cost", "target", "delta"}
-    assert {path for path, _ in others} <= {
-        *("gate-cheapest-table", "gate-max-cost-table", "gate-per-class", "scores-v3", "loss", "accuracy")
+    assert {name for path, name in others if path.startswith("gate-")} <= {
+        "mean_cost",
+        "target",
+        "delta",
     }
-    # How many scores tie, and how many rows and labels the thresholds of a cascade took, stands nowhere else.
-    assert {name for path, name in others if not path.startswith("gate-")} <= {"tied", "rows", "n_aside", "n_labels"}
+    assert {path for path, _ in others} <= {
+        *(
+            "gate-cheapest-table",
+            "gate-max-cost-table",
+            "gate-per-class",
+            "scores-v3",
+            "loss",
+            "accuracy",
+        )
+    }
+    # How many scores tie, and how many rows and labels the thresholds of a cascade took, stands
+    # nowhere else.
+    assert {name for path, name in others if not path.startswith("gate-")} <= {
+        "tied",
+        "rows",
+        "n_aside",
+        "n_labels",
+    }
 
 
-# ── percentages never say more than is promised ──────────────────────────────────────────────────────────────────────
+# ── percentages never say more than is promised ───────────────────────────────────────────────────
 
 
 def test_percentages_are_rounded_towards_the_weaker_claim():
     assert (at_least(0.9999996), at_most(0.0000004)) == ("99.9999%", "0.00004%")
-    assert (at_least(1 - 1e-15), at_least(2 / 3), at_most(2 / 3)) == ("99.9999%", "66.6666%", "66.6667%")
+    assert (at_least(1 - 1e-15), at_least(2 / 3), at_most(2 / 3)) == (
+        "99.9999%",
+        "66.6666%",
+        "66.6667%",
+    )
     assert at_most(1e-300) == "1e-298%"
     for k in range(1, 1000):
         assert at_least(k / 1000) == at_most(k / 1000) == percent(k / 1000)
         assert at_least(1.0 - k / 1000) == percent(1.0 - k / 1000)
     rng = np.random.default_rng(0)
-    for value in [*rng.random(300), *10.0 ** -rng.uniform(0, 14, 300), *(1 - 10.0 ** -rng.uniform(0, 14, 300))]:
+    for value in [
+        *rng.random(300),
+        *10.0 ** -rng.uniform(0, 14, 300),
+        *(1 - 10.0 ** -rng.uniform(0, 14, 300)),
+    ]:
         low, high = (float(text[:-1]) / 100 for text in (at_least(value), at_most(value)))
         assert low <= value + 1e-15 <= high + 2e-15
         assert at_least(value) != "100%"
@@ -365,10 +467,16 @@ def test_percentages_are_rounded_towards_the_weaker_claim():
 
 
 def test_no_sentence_claims_certainty():
-    """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a monitor."""
-    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(np.arange(900.0), np.ones(900, dtype=bool))
+    """Neither what a test of the promise says, nor why a target cannot be had, nor the alarm of a
+    monitor.
+    """
+    certificate = MaxMiscoverage(0.1, delta=4e-7).certify(
+        np.arange(900.0), np.ones(900, dtype=bool)
+    )
     kept = np.ones(50, dtype=bool)
-    text = verify(certificate, kept, kept, confidence=0.9999996).text(" of rows.npz through cal.json")
+    text = verify(certificate, kept, kept, confidence=0.9999996).text(
+        " of rows.npz through cal.json"
+    )
     assert "with 99.9999% confidence" in text
     assert "at most 0.00004% of all fits" in " ".join(text.split())
     assert "100%" not in text

@@ -1,4 +1,6 @@
-"""A file that is shortened or written anew while it is read is told, in a sentence; the process lives."""
+"""A file that is shortened or written anew while it is read is told, in a sentence; the process
+lives.
+"""
 
 from __future__ import annotations
 
@@ -33,17 +35,31 @@ def write(folder, kind):
         rows["logits"], rows["label"] = TABLE, LABELS
         np.save(path, rows)
     elif kind == "safetensors":
-        header = b'{"logits":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,%d]}}' % (N, K, TABLE.nbytes)
+        header = b'{"logits":{"dtype":"F32","shape":[%d,%d],"data_offsets":[0,%d]}}' % (
+            N,
+            K,
+            TABLE.nbytes,
+        )
         path.write_bytes(len(header).to_bytes(8, "little") + header + TABLE.tobytes())
     elif kind == "bf16.safetensors":
         bits = (TABLE.view(np.uint32) >> 16).astype(np.uint16)
-        header = b'{"logits":{"dtype":"BF16","shape":[%d,%d],"data_offsets":[0,%d]}}' % (N, K, bits.nbytes)
+        header = b'{"logits":{"dtype":"BF16","shape":[%d,%d],"data_offsets":[0,%d]}}' % (
+            N,
+            K,
+            bits.nbytes,
+        )
         path.write_bytes(len(header).to_bytes(8, "little") + header + bits.tobytes())
     else:
         pq = pytest.importorskip("pyarrow.parquet")
         pa = pytest.importorskip("pyarrow")
         lists = pa.FixedSizeListArray.from_arrays(pa.array(TABLE.ravel()), K)
-        pq.write_table(pa.table({"logits": lists}), path, row_group_size=500, compression="none", use_dictionary=False)
+        pq.write_table(
+            pa.table({"logits": lists}),
+            path,
+            row_group_size=500,
+            compression="none",
+            use_dictionary=False,
+        )
     return path
 
 
@@ -116,7 +132,9 @@ def test_the_same_bits_as_the_array(tmp_path, kind):
     np.testing.assert_array_equal(np.asarray(table), TABLE)
     np.testing.assert_array_equal(table[[3999, 0, 17]], TABLE[[3999, 0, 17]])
     np.testing.assert_array_equal(table[::1999], TABLE[::1999])
-    np.testing.assert_array_equal(Rows(table).collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy))
+    np.testing.assert_array_equal(
+        Rows(table).collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy)
+    )
     again = pickle.loads(pickle.dumps(table))
     np.testing.assert_array_equal(again[5:9], TABLE[5:9])
 

@@ -1,4 +1,6 @@
-"""Files made to hurt: a sentence or a sound table; no raw exception, no signal, no hang, no memory taken on a claim."""
+"""Files made to hurt: a sentence or a sound table; no raw exception, no signal, no hang, no memory
+taken on a claim.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def in_a_child(code, *arguments):
     )
 
 
-# ── mutated files ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mutated files ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -70,7 +72,9 @@ def test_cases_that_once_failed(seed, tmp_path):
 
 @pytest.mark.slow
 def test_sound_files_are_sound(tmp_path):
-    """The fuzzer starts from files that are read: otherwise it would only look at the front door."""
+    """The fuzzer starts from files that are read: otherwise it would only look at the front
+    door.
+    """
     for kind in mutate.KINDS:
         if kind == ".pt":
             pytest.importorskip("torch")
@@ -78,24 +82,34 @@ def test_sound_files_are_sound(tmp_path):
         assert drive.judge(str(tmp_path / f"case{kind}"), str(tmp_path)) == "sound", kind
 
 
-# ── Arrow: offsets and indices that point outside ────────────────────────────────────────────────────────────────────
+# ── Arrow: offsets and indices that point outside ─────────────────────────────────────────────────
 
 N = 8
 
 
 def _pointing(kind):
     """Two columns, of which one points outside its buffers; built past Arrow's own checks."""
-    table = pa.FixedSizeListArray.from_arrays(pa.array(np.random.default_rng(0).normal(size=N * 3)), 3)
+    table = pa.FixedSizeListArray.from_arrays(
+        pa.array(np.random.default_rng(0).normal(size=N * 3)), 3
+    )
     labels = pa.array([0] * N)
     offsets = np.arange(N + 1, dtype=np.int32)
     letters = pa.py_buffer(b"abcabcab")
     if kind in ("text far", "text leaks", "text falls"):
-        offsets[3:5] = {"text far": (2_000_000_000, 2_000_000_100), "text leaks": (0, 4608), "text falls": (7, 2)}[kind]
-        labels = pa.Array.from_buffers(pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), letters])
+        offsets[3:5] = {
+            "text far": (2_000_000_000, 2_000_000_100),
+            "text leaks": (0, 4608),
+            "text falls": (7, 2),
+        }[kind]
+        labels = pa.Array.from_buffers(
+            pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), letters]
+        )
     elif kind == "large text":
         wide = offsets.astype(np.int64)
         wide[3] = 1 << 40
-        labels = pa.Array.from_buffers(pa.large_string(), N, [None, pa.py_buffer(wide.tobytes()), letters])
+        labels = pa.Array.from_buffers(
+            pa.large_string(), N, [None, pa.py_buffer(wide.tobytes()), letters]
+        )
     elif kind == "not UTF-8":
         labels = pa.Array.from_buffers(
             pa.string(), N, [None, pa.py_buffer(offsets.tobytes()), pa.py_buffer(b"\xff" * N)]
@@ -105,7 +119,9 @@ def _pointing(kind):
         places[3] = -1_000_000 if "negative" in kind else 1_000_000_000
         entries = pa.array(["a", "b", "c"]) if "text" in kind else pa.array([0, 1, 2])
         kind_ = pa.dictionary(pa.int32(), entries.type)
-        labels = pa.DictionaryArray.from_buffers(kind_, N, [None, pa.py_buffer(places.tobytes())], entries)
+        labels = pa.DictionaryArray.from_buffers(
+            kind_, N, [None, pa.py_buffer(places.tobytes())], entries
+        )
     elif kind == "list":
         wide = np.arange(0, 3 * N + 1, 3, dtype=np.int32)
         wide[3] = 2_000_000_000
@@ -116,7 +132,9 @@ def _pointing(kind):
     elif kind == "text view":
         views = np.zeros((N, 4), dtype=np.int32)
         views[3] = (100, 0, 0, 1 << 30)  # 100 letters at a place far outside of the first buffer
-        labels = pa.Array.from_buffers(pa.string_view(), N, [None, pa.py_buffer(views.tobytes()), letters])
+        labels = pa.Array.from_buffers(
+            pa.string_view(), N, [None, pa.py_buffer(views.tobytes()), letters]
+        )
     schema = pa.schema([("logits", table.type), ("label", labels.type)])
     return schema, pa.RecordBatch.from_arrays([table, labels], schema=schema)
 
@@ -170,7 +188,7 @@ def test_columns_that_are_not_asked_for_are_not_decoded(tmp_path):
     assert read_predictions(path).unused == ("note",)
 
 
-# ── claims and bombs ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── claims and bombs ──────────────────────────────────────────────────────────────────────────────
 
 
 def _header(shape, descr="<f8", version=1):
@@ -193,7 +211,10 @@ def _bomb(path, kind, n_bytes):
     """A small file that unpacks to so many bytes of zeros."""
     rows = n_bytes // 80
     if kind == "npz":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("logits.npy", "w") as member:
+        with (
+            zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+            archive.open("logits.npy", "w") as member,
+        ):
             member.write(_header((rows, 10)))
             for _ in range(-(-rows * 80 // (1 << 20))):
                 member.write(bytes(1 << 20))
@@ -204,7 +225,9 @@ def _bomb(path, kind, n_bytes):
         pq.write_table(table, path, compression="zstd")
     else:
         opened = pa.ipc.new_stream if kind == "arrows" else pa.ipc.new_file
-        with opened(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        with opened(
+            path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+        ) as writer:
             writer.write_table(table)
 
 
@@ -247,11 +270,15 @@ def test_a_long_text_among_many(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "UNPACKED_BYTES", 1_000_000)
     labels = ["x" * 20_000] + ["a"] * 999
     (tmp_path / "x.csv").write_text("a,b,label\n" + "".join(f"1,2,{label}\n" for label in labels))
-    refuse("the longest of the 1,000 texts in column 'label' has 20,000 characters", tmp_path / "x.csv")
+    refuse(
+        "the longest of the 1,000 texts in column 'label' has 20,000 characters", tmp_path / "x.csv"
+    )
     table = {"logits": pa.array([[1.0, 2.0]] * 1000), "label": pa.array(labels)}
     pq.write_table(pa.table(table), tmp_path / "x.parquet")
     refuse("the longest of the 1,000 texts", tmp_path / "x.parquet")
-    coded = table | {"label": pa.array(["a"] * 1000 + labels[:1]).dictionary_encode().slice(0, 1000)}
+    coded = table | {
+        "label": pa.array(["a"] * 1000 + labels[:1]).dictionary_encode().slice(0, 1000)
+    }
     (tmp_path / "x.arrow").write_bytes(mutate.arrow(pa.table(coded)))
     refuse("unpacks to", tmp_path / "x.arrow")
 
@@ -261,7 +288,9 @@ def test_tensors_that_stand_for_more_than_they_hold(tmp_path):
     zeros = torch.zeros(1).as_strided((10**9, 10), (0, 0))
     torch.save({"logits": zeros}, tmp_path / "strides.pt")
     refuse("it unpacks to 40.0 GB but the limit is 2.1 GB", tmp_path / "strides.pt")
-    sparse = torch.sparse_coo_tensor(torch.zeros((2, 1), dtype=torch.long), torch.ones(1), (10**9, 1000))
+    sparse = torch.sparse_coo_tensor(
+        torch.zeros((2, 1), dtype=torch.long), torch.ones(1), (10**9, 1000)
+    )
     torch.save({"logits": sparse}, tmp_path / "sparse.pt")
     refuse("'logits' is a sparse tensor; save tensor.to_dense", tmp_path / "sparse.pt")
 
@@ -277,7 +306,10 @@ def test_sparse_tensors_whose_places_lie_outside(tmp_path):
     done = in_a_child(READ, *(tmp_path / f"{place}.pt" for place in (-1, 10**9)))
     assert done.returncode == 0, done.returncode
     assert ["is a sparse tensor" in line for line in done.stdout.splitlines()] == [True, True]
-    for name, sparse in {"places": torch.Tensor.to_sparse, "rows": torch.Tensor.to_sparse_csr}.items():
+    for name, sparse in {
+        "places": torch.Tensor.to_sparse,
+        "rows": torch.Tensor.to_sparse_csr,
+    }.items():
         torch.save({"logits": sparse(torch.tensor(mutate.TABLE))}, tmp_path / f"{name}.pt")
         refuse("to_dense", tmp_path / f"{name}.pt")
 
@@ -288,20 +320,27 @@ def test_limits_that_are_none(tmp_path, limit):
     refuse("unpack_limit must be a number of bytes", tmp_path / "x.csv", unpack_limit=limit)
 
 
-# ── every shape and type ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── every shape and type ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "<i1", ">i4", "<u8", "|b1", "<f16"])
+@pytest.mark.parametrize(
+    "dtype", ["<f2", "<f4", ">f4", "<f8", ">f8", "<i1", ">i4", "<u8", "|b1", "<f16"]
+)
 def test_npy_of_every_type_and_order(tmp_path, dtype, order, stream):
     numbers = (10 * mutate.TABLE).astype("f8")
-    table = np.asarray(np.abs(numbers) if dtype[1] in "ub" else numbers, order=order).astype(dtype, order=order)
+    table = np.asarray(np.abs(numbers) if dtype[1] in "ub" else numbers, order=order).astype(
+        dtype, order=order
+    )
     np.save(tmp_path / "x.npy", table)
     found = read_predictions(tmp_path / "x.npy", stream=stream).table
     np.testing.assert_array_equal(np.asarray(found), np.asarray(table, dtype=found.dtype))
     assert found[3:7].flags.c_contiguous or not stream or order == "F"
-    fits = [mc.TemperatureScaling().fit(x, mutate.LABELS).map_ for x in (found, np.ascontiguousarray(table))]
+    fits = [
+        mc.TemperatureScaling().fit(x, mutate.LABELS).map_
+        for x in (found, np.ascontiguousarray(table))
+    ]
     assert fits[0] == fits[1]
 
 
@@ -340,7 +379,9 @@ def test_records_of_every_length(tmp_path, rows, label):
         np.testing.assert_array_equal(np.asarray(found.table), table["logits"])
         np.testing.assert_array_equal(found.labels, table["label"])
         numbers = found.labels.astype(int)
-        assert np.isfinite(mc.TemperatureScaling().fit(found.table, numbers).predict_proba(found.table)).all()
+        assert np.isfinite(
+            mc.TemperatureScaling().fit(found.table, numbers).predict_proba(found.table)
+        ).all()
 
 
 def test_names_of_records_beyond_latin(tmp_path):
@@ -350,7 +391,7 @@ def test_names_of_records_beyond_latin(tmp_path):
     assert read_predictions(tmp_path / "x.npy").unused == ("přílohy",)
 
 
-# ── many columns ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── many columns ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -358,7 +399,9 @@ def test_csv_takes_time_linear_in_columns(tmp_path):
     def seconds(columns):
         path = tmp_path / "x.csv"
         path.write_text(
-            ",".join(f"c{k}" for k in range(columns)) + ",label\n" + (",".join(["1"] * columns) + ",c1\n") * 4
+            ",".join(f"c{k}" for k in range(columns))
+            + ",label\n"
+            + (",".join(["1"] * columns) + ",c1\n") * 4
         )
         began = time.process_time()
         found = read_predictions(path)
@@ -375,10 +418,14 @@ def test_csv_with_columns_in_any_order(tmp_path):
     (tmp_path / "x.csv").write_text("note,b,label,a,id,c\nx,2,a,1,7,3\ny,5,b,4,8,6\n")
     found = read_predictions(tmp_path / "x.csv", classes=["a", "b", "c"])
     assert found.table.tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert (found.labels.tolist(), found.ids.tolist(), found.unused) == (["a", "b"], [7, 8], ("note",))
+    assert (found.labels.tolist(), found.ids.tolist(), found.unused) == (
+        ["a", "b"],
+        [7, 8],
+        ("note",),
+    )
 
 
-# ── spreadsheets ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── spreadsheets ──────────────────────────────────────────────────────────────────────────────────
 
 FORMULAS = [
     "=HYPERLINK(A1)", "+1+1", "-2+3", "@SUM(A1)", "＝1", "'=1", "''=1", "'", "'tis", "-1.5", "+7", "cat", "-", "=",
@@ -390,7 +437,9 @@ def test_text_that_a_spreadsheet_would_run_is_escaped_and_comes_back(tmp_path, s
     path = tmp_path / f"x{suffix}"
     table = np.arange(2.0 * len(FORMULAS)).reshape(-1, 2)
     write_table(
-        path, {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)}, class_names=["=a", "b"]
+        path,
+        {"id": FORMULAS, "logits": -table, "label": ["=a", "b"] * (len(FORMULAS) // 2)},
+        class_names=["=a", "b"],
     )
     delimiter = "," if suffix == ".csv" else "\t"
     for line in path.read_text().splitlines()[1:]:
@@ -410,11 +459,12 @@ def test_leading_breaks_are_escaped(tmp_path):
     assert (tmp_path / "x.csv").read_bytes().count(b"'") == 3
 
 
-# ── packed sets ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── packed sets ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK", b"no zip", mutate.npz({"top.npy": mutate.npy(mutate.LABELS)}), "cut", "flags"]
+    "content",
+    [b"", b"PK", b"no zip", mutate.npz({"top.npy": mutate.npy(mutate.LABELS)}), "cut", "flags"],
 )
 def test_damaged_packed_sets(tmp_path, content):
     file = io.BytesIO()

@@ -1,4 +1,6 @@
-"""Odd inputs: a right, finite answer or one sentence; never NumPy's own exception, a NaN, or a silent wrong answer."""
+"""Odd inputs: a right, finite answer or one sentence; never NumPy's own exception, a NaN, or a
+silent wrong answer.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,14 @@ SAME_TABLES = {
     "float32": (LOGITS.astype(np.float32), 1e-5),
     "float16": (LOGITS.astype(np.float16), 2e-2),
     "objects": (LOGITS.astype(object), 0.0),
-    "decimals": (np.array([[decimal.Decimal(str(v)) for v in row] for row in LOGITS], dtype=object), 0.0),
-    "fractions": (np.array([[fractions.Fraction(str(v)) for v in row] for row in LOGITS], dtype=object), 0.0),
+    "decimals": (
+        np.array([[decimal.Decimal(str(v)) for v in row] for row in LOGITS], dtype=object),
+        0.0,
+    ),
+    "fractions": (
+        np.array([[fractions.Fraction(str(v)) for v in row] for row in LOGITS], dtype=object),
+        0.0,
+    ),
     "digits": (LOGITS.astype(str), 0.0),
     "matrix": (np.matrix(LOGITS), 0.0),
     "memoryview": (memoryview(LOGITS), 0.0),
@@ -99,21 +107,39 @@ BAD_TABLES = {
     "huge Python integer": (np.where(ROW_3, 10**400, LOGITS.astype(object)), "must be numbers"),
     "arrays inside": (np.array([[np.ones(2)] * K, [1.0] * K], dtype=object), "must be numbers"),
     "None inside": (np.where(ROW_3, None, LOGITS.astype(object)), "row 3, column 0 is NaN"),
-    "huge longdouble": (np.where(ROW_3, np.longdouble("1e400"), LOGITS), "row 3, column 0 is infinity|is infinity"),
+    "huge longdouble": (
+        np.where(ROW_3, np.longdouble("1e400"), LOGITS),
+        "row 3, column 0 is infinity|is infinity",
+    ),
     "integers beyond 2^53": ((LOGITS * 100).astype(np.int64) + 2**60, r"beyond 2\^53"),
     "negative ones": ((LOGITS * 100).astype(np.int64) - 2**60, r"beyond 2\^53"),
     "unsigned ones": ((LOGITS * 100 + 1000).astype(np.uint64) + np.uint64(2**63), r"beyond 2\^53"),
-    "masked": (np.ma.array(LOGITS, mask=LOGITS < -1), r"under the mask; write -inf .*filled\(-np.inf\)"),
-    "masked rows in a list": ([np.ma.array(row, mask=row < -1) for row in LOGITS], "under the mask"),
+    "masked": (
+        np.ma.array(LOGITS, mask=LOGITS < -1),
+        r"under the mask; write -inf .*filled\(-np.inf\)",
+    ),
+    "masked rows in a list": (
+        [np.ma.array(row, mask=row < -1) for row in LOGITS],
+        "under the mask",
+    ),
     "np.ma.masked": ([[np.ma.masked, 1.0, 2.0, 3.0]] * N, "is NaN"),
     "sparse": (scipy.sparse.csr_matrix(LOGITS), "toarray"),
     "sparse tensor": (torch.tensor(LOGITS).to_sparse(), "dense tensor"),
     "tensor on meta": (torch.tensor(LOGITS, device="meta"), "dense tensor"),
     "complex tensor": (torch.tensor(LOGITS + 0j).conj(), "Complex"),
-    "frame with NA": (pandas.DataFrame(LOGITS).astype("Float64").mask(LOGITS > 3), "must be numbers"),
-    "frame of dates": (pandas.DataFrame({"a": pandas.date_range("2020", periods=N), "b": 1.0}), "must be numbers"),
+    "frame with NA": (
+        pandas.DataFrame(LOGITS).astype("Float64").mask(LOGITS > 3),
+        "must be numbers",
+    ),
+    "frame of dates": (
+        pandas.DataFrame({"a": pandas.date_range("2020", periods=N), "b": 1.0}),
+        "must be numbers",
+    ),
     "frame with mixed names": (pandas.DataFrame(LOGITS, columns=["a", 1, "b", 2]), "Feature names"),
-    "frame with a name twice": (pandas.DataFrame(LOGITS, columns=list("aabb")), "unique column names"),
+    "frame with a name twice": (
+        pandas.DataFrame(LOGITS, columns=list("aabb")),
+        "unique column names",
+    ),
     "nan": (spoiled(np.nan), "is NaN"),
     "infinity": (spoiled(np.inf), "is infinity"),
 }
@@ -124,7 +150,10 @@ BAD_SIZES = {
     "denormal": (LOGITS * 1e-320, "too small for a temperature"),
     "huge": (LOGITS * 1e300, "too large for a temperature.*Divide"),
     "overflowing": (np.where(LOGITS > 0, 1.79e308, -1.79e308), "too large for a temperature"),
-    "overflowing floats": (np.where(LOGITS > 0, 3e38, -3e38).astype(np.float32), "too large for a temperature"),
+    "overflowing floats": (
+        np.where(LOGITS > 0, 3e38, -3e38).astype(np.float32),
+        "too large for a temperature",
+    ),
 }
 
 #: Legal tables that have brought others to overflow, division by zero or NaN.
@@ -176,8 +205,14 @@ BAD_LABELS = {
     "a row": (LABELS[None], "must be 1-D"),
     "halves": (LABELS + 0.5, "row 0 has label|continuous"),
     "infinite": (np.where(np.arange(N) == 3, np.inf, LABELS), "row 3 has label inf|infinity"),
-    "too large for integers": (np.where(np.arange(N) == 3, 1e300, LABELS), r"row 3 has label 1e\+300|continuous"),
-    "missing": (np.where(np.arange(N) == 3, np.nan, LABELS), "missing in 1 rows, the first is row 3|contains NaN"),
+    "too large for integers": (
+        np.where(np.arange(N) == 3, 1e300, LABELS),
+        r"row 3 has label 1e\+300|continuous",
+    ),
+    "missing": (
+        np.where(np.arange(N) == 3, np.nan, LABELS),
+        "missing in 1 rows, the first is row 3|contains NaN",
+    ),
     "negative": (LABELS - 1, "label -1|is not one of"),
     "beyond 63 bits": (LABELS.astype(np.uint64) + np.uint64(2**63), "row 0"),
     "bad bytes": (np.array([b"\xff\xfe", b"a"] * (N // 2)), "class order|is not one of"),
@@ -186,12 +221,24 @@ BAD_LABELS = {
     "structured": (np.zeros(N, dtype=[("a", "i4")]), "integers or strings"),
     "arrays inside": (np.array([np.ones(2), np.ones(1)] * (N // 2), dtype=object), "got ndarray"),
     "tuples inside": (np.array([(1,), (1, 2)] * (N // 2), dtype=object), "got tuple"),
-    "mixture": (np.array(["a", *LABELS[1:]], dtype=object), "mixture of types; got int and str|mixture"),
+    "mixture": (
+        np.array(["a", *LABELS[1:]], dtype=object),
+        "mixture of types; got int and str|mixture",
+    ),
     "huge Python integer": (np.array([10**30, *LABELS[1:].tolist()], dtype=object), "64 bits"),
-    "None inside": (np.array([None, *LABELS[1:]], dtype=object), "missing in 1 rows, the first is row 0"),
-    "NA": (pandas.array([pandas.NA, *map(str, LABELS[1:])], dtype="string"), "missing in 1 rows, the first is row 0"),
+    "None inside": (
+        np.array([None, *LABELS[1:]], dtype=object),
+        "missing in 1 rows, the first is row 0",
+    ),
+    "NA": (
+        pandas.array([pandas.NA, *map(str, LABELS[1:])], dtype="string"),
+        "missing in 1 rows, the first is row 0",
+    ),
     "NaT": (np.array([pandas.NaT, *LABELS[1:]], dtype=object), "missing in 1 rows"),
-    "NA among booleans": (pandas.array([pandas.NA, *(LABELS[1:] > 1)], dtype="boolean"), "missing in 1 rows"),
+    "NA among booleans": (
+        pandas.array([pandas.NA, *(LABELS[1:] > 1)], dtype="boolean"),
+        "missing in 1 rows",
+    ),
     "periods": (pandas.Series(pandas.period_range("2020", periods=N)), "got Period"),
     "masked": (np.ma.array(LABELS, mask=LABELS == 2), "under the mask; leave such rows out"),
     "tensor on meta": (torch.tensor(LABELS, device="meta"), "dense tensor"),
@@ -217,7 +264,9 @@ def fresh():
     ]
 
 
-GATE = quietly(mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0)).fit, LOGITS, LABELS)
+GATE = quietly(
+    mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0)).fit, LOGITS, LABELS
+)
 VECTOR = mc.VectorScaling(regularisation=1.0).fit(LOGITS, LABELS)
 CLASSIFIER = LogisticRegression().fit(LOGITS, LABELS)
 
@@ -259,7 +308,10 @@ def test_tensors_of_other_kinds_are_answered_by_a_sentence(kind):
         table = quietly(tensor)
     except (RuntimeError, AttributeError):
         pytest.skip(f"this torch makes no {kind} tensors")
-    for call in (lambda: mc.TemperatureScaling().fit(table, LABELS), lambda: GATE.predict_proba(table)):
+    for call in (
+        lambda: mc.TemperatureScaling().fit(table, LABELS),
+        lambda: GATE.predict_proba(table),
+    ):
         with pytest.raises(mc.InputError, match=r"dense tensor.*dequantize"):
             call()
 
@@ -267,7 +319,11 @@ def test_tensors_of_other_kinds_are_answered_by_a_sentence(kind):
 @pytest.mark.parametrize("case", BAD_SIZES)
 def test_logits_of_no_usable_size_are_refused_by_the_fit(case):
     table, message = BAD_SIZES[case]
-    for estimator in (mc.TemperatureScaling(), mc.VectorScaling(), mc.MetaCal(mc.MaxMiscoverage(0.2))):
+    for estimator in (
+        mc.TemperatureScaling(),
+        mc.VectorScaling(),
+        mc.MetaCal(mc.MaxMiscoverage(0.2)),
+    ):
         with pytest.raises(mc.InputError, match=message):
             quietly(estimator.fit, table, LABELS)
 
@@ -276,7 +332,12 @@ def test_logits_of_no_usable_size_are_refused_by_the_fit(case):
 @pytest.mark.parametrize("case", [*ODD_TABLES, *BAD_SIZES])
 def test_probabilities_are_finite_and_sum_to_one_or_a_sentence_is_said(case):
     table = ODD_TABLES[case] if case in ODD_TABLES else BAD_SIZES[case][0]
-    estimators = [*fresh(), mc.MatrixScaling(regularisation=1.0), mc.GaussianProcessCalibration(), mc.PlattScaling()]
+    estimators = [
+        *fresh(),
+        mc.MatrixScaling(regularisation=1.0),
+        mc.GaussianProcessCalibration(),
+        mc.PlattScaling(),
+    ]
     for estimator in estimators:
         try:
             proba = quietly(quietly(estimator.fit, table, LABELS).predict_proba, table)
@@ -303,7 +364,11 @@ def test_the_same_labels_give_the_same_answer(case):
 @pytest.mark.parametrize("case", BAD_LABELS)
 def test_bad_labels_are_answered_by_a_sentence(case):
     labels, message = BAD_LABELS[case]
-    for estimator in (mc.TemperatureScaling(), mc.IsotonicCalibration(), mc.MetaCal(mc.MaxMiscoverage(0.2))):
+    for estimator in (
+        mc.TemperatureScaling(),
+        mc.IsotonicCalibration(),
+        mc.MetaCal(mc.MaxMiscoverage(0.2)),
+    ):
         with pytest.raises(mc.InputError, match=message):
             quietly(estimator.fit, LOGITS, labels)
     for metric in (mc.metrics.ece, mc.metrics.brier):
@@ -342,15 +407,23 @@ def test_shares_that_no_table_can_speak_of(promise, value):
 
 
 class TestOut:
-    """`out=` is the result's own shape and type, apart from the logits or exactly on top of them."""
+    """`out=` is the result's own shape and type, apart from the logits or exactly on top of
+    them.
+    """
 
     room = np.vstack([LOGITS, LOGITS[:1]])
 
-    @pytest.mark.parametrize("cal", [GATE, mc.TemperatureScaling().fit(LOGITS, LABELS)], ids=["gate", "temperature"])
+    @pytest.mark.parametrize(
+        "cal", [GATE, mc.TemperatureScaling().fit(LOGITS, LABELS)], ids=["gate", "temperature"]
+    )
     def test_overlap_is_refused_and_the_same_memory_is_not(self, cal):
         expected = cal.predict_proba(LOGITS)
         room = self.room.copy()
-        for table, out in ((room[:-1], room[1:]), (room[1:], room[:-1]), (room[::2], room[1::2][: len(room[::2])])):
+        for table, out in (
+            (room[:-1], room[1:]),
+            (room[1:], room[:-1]),
+            (room[::2], room[1::2][: len(room[::2])]),
+        ):
             if table.shape == out.shape and np.shares_memory(table, out):
                 with pytest.raises(mc.InputError, match="out overlaps"):
                     cal.predict_proba(table, out=out)
@@ -360,7 +433,9 @@ class TestOut:
 
     def test_neighbours_that_share_a_base_are_no_overlap(self):
         both = np.concatenate([LOGITS, np.empty_like(LOGITS)])
-        assert np.array_equal(GATE.predict_proba(both[:N], out=both[N:]), GATE.predict_proba(LOGITS))
+        assert np.array_equal(
+            GATE.predict_proba(both[:N], out=both[N:]), GATE.predict_proba(LOGITS)
+        )
 
     @pytest.mark.parametrize(
         ("out", "said"),
@@ -370,7 +445,10 @@ class TestOut:
             (np.empty((N, K), dtype=">f8"), "got a >f8 ndarray"),
             (np.broadcast_to(0.0, (N, K)), "got a read-only float64"),
             (np.ma.array(np.empty((N, K)), mask=True), "got a float64 MaskedArray"),
-            (np.lib.stride_tricks.as_strided(np.empty(K), (N, K), (0, 8), writeable=True), "overlap"),
+            (
+                np.lib.stride_tricks.as_strided(np.empty(K), (N, K), (0, 8), writeable=True),
+                "overlap",
+            ),
             ([[0.0] * K] * N, "got list"),
             (torch.empty(N, K, dtype=torch.float64), "got a torch.float64 Tensor"),
         ],

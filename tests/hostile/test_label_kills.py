@@ -1,4 +1,6 @@
-"""metacal label, the real command, killed and called several times at once; the long run is in benchmarks."""
+"""metacal label, the real command, killed and called several times at once; the long run is in
+benchmarks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A finite number that stands for a masked class is read as -inf wherever logits come in; an ordinary one never is."""
+"""A finite number that stands for a masked class is read as -inf wherever logits come in; an
+ordinary one never is.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,9 @@ def test_no_map_is_ruined(calibrator):
 
     found = quietly(clone(calibrator).fit, finite, LABELS)
     expected = quietly(clone(calibrator).fit, infinite, LABELS)
-    assert np.array_equal(quietly(found.predict_proba, finite), quietly(expected.predict_proba, infinite))
+    assert np.array_equal(
+        quietly(found.predict_proba, finite), quietly(expected.predict_proba, infinite)
+    )
     assert (quietly(found.predict_proba, finite)[MASKED] == 0.0).all()
 
 
@@ -104,7 +108,9 @@ def test_no_map_is_ruined(calibrator):
 def test_a_gate_scores_and_decides_alike(score):
     finite, infinite = written(np.float32, -1e9)
     gate = quietly(
-        mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0), score=score).fit, infinite, LABELS
+        mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0), score=score).fit,
+        infinite,
+        LABELS,
     )
     for method in (gate.ranking_scores, gate.accepts, gate.predict, gate.predict_proba):
         assert np.array_equal(quietly(method, finite), quietly(method, infinite))

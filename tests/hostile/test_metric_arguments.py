@@ -23,12 +23,19 @@ def named(metric):
 
 @pytest.mark.parametrize("metric", OF_TABLES, ids=named)
 def test_labels_before_the_table(metric):
-    for call in (lambda: metric.function(LABELS, PROBA), lambda: metrics.interval(metric.function, LABELS, PROBA)):
-        with pytest.raises(InputError, match=r"other way round.*\(40,\).*\(40, 3\).*\(proba, labels\)"):
+    for call in (
+        lambda: metric.function(LABELS, PROBA),
+        lambda: metrics.interval(metric.function, LABELS, PROBA),
+    ):
+        with pytest.raises(
+            InputError, match=r"other way round.*\(40,\).*\(40, 3\).*\(proba, labels\)"
+        ):
             call()
 
 
-@pytest.mark.parametrize("function", [metrics.evaluate, metrics.top_label, metrics.brier_decomposition])
+@pytest.mark.parametrize(
+    "function", [metrics.evaluate, metrics.top_label, metrics.brier_decomposition]
+)
 def test_labels_before_the_table_elsewhere(function):
     with pytest.raises(InputError, match="other way round"):
         function(LABELS.tolist(), PROBA.tolist())
@@ -44,7 +51,9 @@ def test_logits_where_probabilities_belong(metric):
         metric.function(PROBA / 2, LABELS)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in OF_TABLES if metric.input is TOP_LABEL], ids=named)
+@pytest.mark.parametrize(
+    "metric", [metric for metric in OF_TABLES if metric.input is TOP_LABEL], ids=named
+)
 def test_columns_in_the_wrong_order(metric):
     top = metrics.top_label(PROBA, LABELS)
     with pytest.raises(InputError, match=r"order is \(confidence, correct\)"):
@@ -54,7 +63,9 @@ def test_columns_in_the_wrong_order(metric):
 
 
 def test_columns_that_only_look_swapped_are_taken():
-    """A confidence of exactly 0 or 1 in every row is unusual, but floats may say it; fractions may be ties."""
+    """A confidence of exactly 0 or 1 in every row is unusual, but floats may say it; fractions may
+    be ties.
+    """
     assert metrics.accuracy([1.0, 0.0], [0.5, 1.0]) == 0.75
     assert metrics.accuracy(np.array([1, 0]), np.array([1.0, 0.0])) == 0.5
 
@@ -90,7 +101,9 @@ def test_infinite_scores_have_no_exponential_loss():
 
 
 def test_an_option_that_the_metric_has_not():
-    with pytest.raises(InputError, match="ece has no option 'bins'; its arguments are proba, labels, n_bins"):
+    with pytest.raises(
+        InputError, match="ece has no option 'bins'; its arguments are proba, labels, n_bins"
+    ):
         metrics.interval(metrics.ece, PROBA, LABELS, bins=5)
     with pytest.raises(InputError, match="nll has no option 'n_bins'"):
         metrics.interval(metrics.nll, PROBA, LABELS, n_bins=5)
@@ -98,13 +111,22 @@ def test_an_option_that_the_metric_has_not():
 
 @pytest.mark.parametrize(
     "display",
-    [plots.ReliabilityDisplay, plots.ConfidenceHistogramDisplay, plots.RiskCoverageDisplay, plots.ThresholdDisplay],
+    [
+        plots.ReliabilityDisplay,
+        plots.ConfidenceHistogramDisplay,
+        plots.RiskCoverageDisplay,
+        plots.ThresholdDisplay,
+    ],
 )
 def test_displays_say_which_they_are_and_what_they_take(display):
     name = display.__name__
     with pytest.raises(AttributeError, match="unexpected keyword argument 'bins'"):
         display.from_predictions(LABELS, PROBA, bins=5)
-    with pytest.raises(InputError, match=rf"{name}\.from_estimator takes \(estimator, logits, labels\).*ndarray"):
+    with pytest.raises(
+        InputError, match=rf"{name}\.from_estimator takes \(estimator, logits, labels\).*ndarray"
+    ):
         display.from_estimator(LOGITS, LABELS, None)
-    with pytest.raises(InputError, match=rf"{name}\(summary\) takes a Summary.*ndarray.*from_predictions"):
+    with pytest.raises(
+        InputError, match=rf"{name}\(summary\) takes a Summary.*ndarray.*from_predictions"
+    ):
         display(PROBA)

@@ -1,4 +1,6 @@
-"""metacal monitor, the real command, while somebody rotates, cuts off, tears and fills what it reads, or kills it."""
+"""metacal monitor, the real command, while somebody rotates, cuts off, tears and fills what it
+reads, or kills it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ def cal(tmp_path_factory):
 
 
 def row(name, label=None, values=(1.5, 0.0, -1.0)):
-    return json.dumps({"id": name, "logits": list(values), **({} if label is None else {"label": label})}) + "\n"
+    return (
+        json.dumps(
+            {"id": name, "logits": list(values), **({} if label is None else {"label": label})}
+        )
+        + "\n"
+    )
 
 
 def late(name, label=0):
@@ -42,14 +49,29 @@ def once(*args):
 
 
 class Follower:
-    """A monitor that follows a file: what it counts is read from its metrics; it ends by SIGTERM."""
+    """A monitor that follows a file: what it counts is read from its metrics; it ends by
+    SIGTERM.
+    """
 
     def __init__(self, cal, file, *options):
         self.metrics = file.parent / "monitor.prom"
         self.metrics.unlink(missing_ok=True)
-        call = [sys.executable, "-m", "metacal", "monitor", cal, file, "--follow", "--json", "--prometheus"]
+        call = [
+            sys.executable,
+            "-m",
+            "metacal",
+            "monitor",
+            cal,
+            file,
+            "--follow",
+            "--json",
+            "--prometheus",
+        ]
         self.process = subprocess.Popen(
-            [*map(str, [*call, self.metrics, *options])], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*map(str, [*call, self.metrics, *options])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def until(self, pattern, seconds=60):
@@ -86,7 +108,13 @@ def test_rotation(cal, tmp_path):
     log.write_text(row("d") + late("a"))
     following.rows(4)
     code, found, _ = following.end()
-    assert (code, found["rows"], found["labelled"], found["gaps"], found["unreadable"]) == (0, 4, 1, 0, 0)
+    assert (code, found["rows"], found["labelled"], found["gaps"], found["unreadable"]) == (
+        0,
+        4,
+        1,
+        0,
+        0,
+    )
     (tmp_path / "a.jsonl.1").rename(tmp_path / "a.jsonl.2")  # twice while nobody looks
     with open(log, "a") as writer:
         writer.write(row("e"))
@@ -125,7 +153,9 @@ def test_half_a_line(cal, tmp_path):
     log.write_text(row("a") + whole)
     assert once(cal, log, "--state", state)[1]["rows"] == 2
     assert once(cal, log, "--state", state)[1]["rows"] == 2
-    log.write_text(row("a") + whole.rstrip())  # as people write files: without a state, the last line is one
+    log.write_text(
+        row("a") + whole.rstrip()
+    )  # as people write files: without a state, the last line is one
     assert once(cal, log)[1]["rows"] == 2
 
 
@@ -145,7 +175,10 @@ def test_a_file_that_is_not_there_yet(cal, tmp_path):
 
 BAD = [
     (b'{"id": 1, "logits": [1, NaN, 2]}', "number 2 of the row is NaN"),
-    (b'{"id": 1, "logits": [1, 2]}', "this row has 2 numbers, and the gate was fitted on 3 classes"),
+    (
+        b'{"id": 1, "logits": [1, 2]}',
+        "this row has 2 numbers, and the gate was fitted on 3 classes",
+    ),
     (b'{"id": 1, "logits": [[1], [2], [3]]}', "is not a number"),
     (b'{"id": 1, "logits": "x"}', "no list of numbers"),
     (b'{"id": 1, "logits": [1, 2, 3], "label": 7}', "the label '7' is none of the gate's classes"),
@@ -169,10 +202,17 @@ def test_quarantine(cal, tmp_path):
         with open(log, "ab") as file:
             file.write(line + b"\n" + row(f"good {k}").encode())
     code, found, err = once(cal, log, "--state", state)
-    assert (code, found["rows"], found["unreadable"], found["raised"]) == (3, len(BAD), len(BAD), ["unreadable"])
+    assert (code, found["rows"], found["unreadable"], found["raised"]) == (
+        3,
+        len(BAD),
+        len(BAD),
+        ["unreadable"],
+    )
     assert err.count("Put aside: ") == 3
     assert "counted, not named" in err
-    aside = [json.loads(line) for line in (tmp_path / "s.quarantine.jsonl").read_text().splitlines()]
+    aside = [
+        json.loads(line) for line in (tmp_path / "s.quarantine.jsonl").read_text().splitlines()
+    ]
     for k, (entry, (line, reason)) in enumerate(zip(aside, BAD, strict=True)):
         assert entry["place"] == f"{log}:{2 * k + 1}"
         assert reason in entry["reason"]
@@ -185,7 +225,9 @@ def test_quarantine(cal, tmp_path):
 
 def test_a_csv_goes_on_after_a_line_that_is_none(cal, tmp_path):
     log, state = tmp_path / "a.csv", tmp_path / "s.journal"
-    log.write_bytes(b"id,0,1,2,label\na,1,2,3,0\nb,1,2\nc,1,2,3,9\nd,,2,3,\ne,1,2,x,\nf,3,2,1,\n\xff\n")
+    log.write_bytes(
+        b"id,0,1,2,label\na,1,2,3,0\nb,1,2\nc,1,2,3,9\nd,,2,3,\ne,1,2,x,\nf,3,2,1,\n\xff\n"
+    )
     assert once(cal, log, "--state", state)[1]["rows"] == 2
     with open(log, "a") as file:
         file.write("g,1,2,3,\n")
@@ -207,7 +249,11 @@ def test_labels_alone(cal, tmp_path, kind):
     with open(rows, "a") as file:
         file.write("a,,,,1\n" if kind == "csv" else late("a", 1))
     _, found, _ = once(cal, rows, "--state", state)
-    assert (found["rows"], found["labelled"], found["unknown"]) == (1, 1, 1)  # nobody waits any more
+    assert (found["rows"], found["labelled"], found["unknown"]) == (
+        1,
+        1,
+        1,
+    )  # nobody waits any more
 
 
 def test_long_ids_and_odd_ones(cal, tmp_path):
@@ -244,7 +290,9 @@ def test_one_at_a_time(cal, tmp_path):
     following.rows(1)
     code, _, err = once(cal, log, "--state", tmp_path / "s.journal")
     assert (code, f"is in use by process {following.process.pid}" in err) == (2, True)
-    assert mc.load_watch(tmp_path / "s.journal", mc.load_gate(cal)).counts.rows == 1  # to look is free
+    assert (
+        mc.load_watch(tmp_path / "s.journal", mc.load_gate(cal)).counts.rows == 1
+    )  # to look is free
     following.end()
 
 
@@ -256,7 +304,9 @@ def test_killed_again_and_again(cal, tmp_path):
     log.write_text("{\n")
     for _ in range(4):
         following = Follower(cal, log, "--state", state)
-        following.until("metacal_unreadable_lines_total [1-9]")  # what was rotated before anybody looked is nobody's
+        following.until(
+            "metacal_unreadable_lines_total [1-9]"
+        )  # what was rotated before anybody looked is nobody's
         for _ in range(5):
             with open(log, "a") as file:
                 for _ in range(20):
@@ -271,7 +321,12 @@ def test_killed_again_and_again(cal, tmp_path):
     log.touch()
     _, found, _ = once(cal, log, "--state", state)
     bad = sum(k % 7 == 0 for k in range(n))
-    assert (found["rows"], found["unreadable"], found["waiting"], found["gaps"]) == (n - bad, bad, n - bad, 0)
+    assert (found["rows"], found["unreadable"], found["waiting"], found["gaps"]) == (
+        n - bad,
+        bad,
+        n - bad,
+        0,
+    )
     assert len((tmp_path / "s.quarantine.jsonl").read_text().splitlines()) == bad
 
 
@@ -290,7 +345,9 @@ def test_a_tab_that_is_closed_says_nothing(cal, capfd):
             with socket.create_connection(place) as tab:
                 tab.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
                 tab.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            time.sleep(0.005)  # where more than five wait at the door, the next knocks again after a second
+            time.sleep(
+                0.005
+            )  # where more than five wait at the door, the next knocks again after a second
         time.sleep(0.1)
     assert capfd.readouterr().err == ""
 
@@ -317,7 +374,10 @@ def test_a_full_disk_at_the_start_does_not_stop_a_stream(cal, tmp_path, monkeypa
     disk = DiskWithoutSpace(monkeypatch, n_failures=5)
     with traffic.open() as stream:  # CliRunner's own stream has no descriptor to wait for
         monkeypatch.setattr("sys.stdin", stream)
-        main(["monitor", str(cal), "-", "--format", "jsonl", "--state", str(state), "--json"], standalone_mode=False)
+        main(
+            ["monitor", str(cal), "-", "--format", "jsonl", "--state", str(state), "--json"],
+            standalone_mode=False,
+        )
     assert disk.n_left == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["rows"] == 20

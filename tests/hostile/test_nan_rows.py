@@ -1,7 +1,8 @@
-"""NaN is never sure: a row with NaN or +inf, or with every class masked, has no score and is never accepted.
+"""NaN is never sure: a row with NaN or +inf, or with every class masked, has no score and is never
+accepted.
 
-Validated or not: the building blocks (`score_rows`, `map_.accepts`, the kernels) are public, and an exported gate has
-nobody who validates for it.
+Validated or not: the building blocks (`score_rows`, `map_.accepts`, the kernels) are public, and an
+exported gate has nobody who validates for it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def test_every_kernel_gives_nan_and_some_column(kernel, width, dtype):
     for name in SCORES:
         values = getattr(kernel, name)(table)
         assert np.isnan(values[3:]).all(), (name, bad[~np.isnan(values[3:])])
-        np.testing.assert_array_equal(values[:3], getattr(kernel, name)(good))  # neighbours do not suffer
+        np.testing.assert_array_equal(
+            values[:3], getattr(kernel, name)(good)
+        )  # neighbours do not suffer
         assert np.isfinite(values[:3]).all()
     columns = kernel.predicted(table)
     assert ((columns >= 0) & (columns < width)).all()
@@ -125,11 +128,18 @@ def test_exports_reject_it(score, alpha):
         gate = mc.MetaCal(mc.MaxMiscoverage(alpha), score=score).fit(logits, labels)
         for dtype in (np.float32, np.float64)[: 1 + (width > 5)]:  # many are scored in single first
             bad = bad_rows(width, dtype)
-            session = onnxruntime.InferenceSession(to_onnx(gate, dtype=np.dtype(dtype).name).SerializeToString())
-            answers = dict(
-                zip(("probs", "score", "accept"), session.run(["probs", "score", "accept"], {"logits": bad}))
+            session = onnxruntime.InferenceSession(
+                to_onnx(gate, dtype=np.dtype(dtype).name).SerializeToString()
             )
-            module = dict(zip(answers, (value.numpy() for value in to_module(gate)(torch.from_numpy(bad)))))
+            answers = dict(
+                zip(
+                    ("probs", "score", "accept"),
+                    session.run(["probs", "score", "accept"], {"logits": bad}),
+                )
+            )
+            module = dict(
+                zip(answers, (value.numpy() for value in to_module(gate)(torch.from_numpy(bad))))
+            )
             for found in (answers, module):
                 assert not found["accept"].any()
                 assert np.isnan(found["score"]).all()
@@ -143,7 +153,9 @@ def test_the_plain_kernels_on_tensors():
 
     for width in (2, 5, 40):
         for dtype in DTYPES:
-            table = torch.from_numpy(np.concatenate([good_rows(width, dtype), bad_rows(width, dtype)]))
+            table = torch.from_numpy(
+                np.concatenate([good_rows(width, dtype), bad_rows(width, dtype)])
+            )
             for name in SCORES:
                 values = on_tensors.of_formula(table, getattr(rowwise, name)).numpy()
                 assert np.isnan(values[3:]).all()
@@ -179,5 +191,7 @@ def test_the_fused_kernels_on_tensors_interpreted():
     pytest.importorskip("triton")
     path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path, "METACAL_KERNEL": "auto"}
-    found = subprocess.run([sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True, timeout=300)
+    found = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=env, capture_output=True, text=True, timeout=300
+    )
     assert found.stdout.strip() == "fine", found.stderr[-2000:]

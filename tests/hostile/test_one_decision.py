@@ -1,6 +1,8 @@
-"""One gate, one decision, everywhere: rows that tie, quantised rows and continuous ones, by every kernel and export.
+"""One gate, one decision, everywhere: rows that tie, quantised rows and continuous ones, by every
+kernel and export.
 
-The whole grid of cases is `benchmarks/decisions.py`; here is a share of it, what it rests on, and files from before.
+The whole grid of cases is `benchmarks/decisions.py`; here is a share of it, what it rests on, and
+files from before.
 """
 
 from __future__ import annotations
@@ -51,7 +53,13 @@ def assert_one_decision(tally, gates):
     assert tally.fits > 2 * gates // 3
     assert {"torch", "numpy"} <= set(tally.flips)
     assert not any(tally.flips.values()), tally.flips
-    assert tally.other_thresholds == tally.other_verdicts == tally.other_counts == tally.other_once_saved == 0
+    assert (
+        tally.other_thresholds
+        == tally.other_verdicts
+        == tally.other_counts
+        == tally.other_once_saved
+        == 0
+    )
 
 
 @pytest.mark.long
@@ -83,7 +91,7 @@ def test_learned_scores_of_rows_that_tie(decisions, ranker):
     assert not any(tally.flips.values()), tally.flips
 
 
-# ── the grid ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the grid ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def nearest(grid, value):
@@ -96,7 +104,9 @@ def nearest(grid, value):
 @pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(GRIDS))
 def test_rounding_is_to_the_nearest_grid_point_and_the_lower_of_two(value, grid):
-    expected = min(max(nearest(grid, value), -Fraction(np.finfo(float).max)), Fraction(np.finfo(float).max))
+    expected = min(
+        max(nearest(grid, value), -Fraction(np.finfo(float).max)), Fraction(np.finfo(float).max)
+    )
     found = grid.rounded([value])[0]
     assert Fraction(float(found)) == expected
     assert grid.rounded([found])[0] == found
@@ -106,7 +116,9 @@ def test_rounding_is_to_the_nearest_grid_point_and_the_lower_of_two(value, grid)
     st.floats(allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False),
     st.sampled_from(GRIDS), st.integers(-2, 2),
 )  # fmt: skip
-def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_rounded_one(value, other, grid, ulps):
+def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_rounded_one(
+    value, other, grid, ulps
+):
     """Also for scores that are the threshold itself, or next to it."""
     level = grid.settled(other)
     assert grid.settled(level) == level
@@ -120,7 +132,9 @@ def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_round
 
 def test_what_is_no_number_to_round_stays():
     odd = np.array([np.nan, np.inf, -np.inf, 0.0, np.finfo(float).max, -np.finfo(float).max])
-    odd[:1].view(np.uint64)[:] = 0x7FF0000000000001  # a NaN that rounding by bits would make infinite
+    odd[:1].view(np.uint64)[:] = (
+        0x7FF0000000000001  # a NaN that rounding by bits would make infinite
+    )
     for grid in (RELATIVE, ABSOLUTE):
         np.testing.assert_array_equal(grid.rounded(odd), odd)
         assert grid.settled(math.inf) == math.inf
@@ -133,14 +147,20 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
 
     rng = np.random.default_rng(0)
     values = rng.normal(size=4000) * 10.0 ** rng.integers(-310, 300, size=4000)
-    values = np.concatenate([values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]])
+    values = np.concatenate(
+        [values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]]
+    )
     for grid in (RELATIVE, ABSOLUTE):
         middles = np.array([grid.settled(value) for value in grid.rounded(values[:-5])])
-        every = np.concatenate([values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)])
-        np.testing.assert_array_equal(rounded(torch.from_numpy(every), grid).numpy(), grid.rounded(every))
+        every = np.concatenate(
+            [values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)]
+        )
+        np.testing.assert_array_equal(
+            rounded(torch.from_numpy(every), grid).numpy(), grid.rounded(every)
+        )
 
 
-# ── promises ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── promises ──────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -158,9 +178,14 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
 )
 def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(promise):
     rng = np.random.default_rng(1)
-    values = np.round(rng.random(3000), 2) * (1.0 + 1e-14 * rng.normal(size=3000))  # ties, but for rounding
+    values = np.round(rng.random(3000), 2) * (
+        1.0 + 1e-14 * rng.normal(size=3000)
+    )  # ties, but for rounding
     correct = rng.random(3000) < 1.0 - 0.4 * values**2
-    found, again = promise.certify(values, correct), promise.certify(RELATIVE.rounded(values), correct)
+    found, again = (
+        promise.certify(values, correct),
+        promise.certify(RELATIVE.rounded(values), correct),
+    )
     assert found == again
     assert 0 < found.n_accepted < 3000
     assert found.threshold == RELATIVE.settled(found.threshold)
@@ -177,12 +202,14 @@ def test_the_energy_of_log_probabilities_is_zero_on_every_row():
     assert set(scores.score_rows(Rows(logits), "energy")) == {0.0}
 
 
-# ── saved files ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── saved files ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
 def test_a_saved_file_keeps_its_decisions(path):
-    """Every row whose score is not within a grid step of the threshold, and the calibration rows on either side."""
+    """Every row whose score is not within a grid step of the threshold, and the calibration rows on
+    either side.
+    """
     data = json.loads(path.read_bytes())
     gate, source = artifact.loads(path.read_bytes()), data["stages"][0]["source"]
     stored = float(data["certificate"]["threshold"])
@@ -190,13 +217,17 @@ def test_a_saved_file_keeps_its_decisions(path):
     grid = scores.grid_of(gate.gate_.source.score)
     assert grid.settled(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
-    table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(2.0, 2.0, size=(4000, 1))
+    table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(
+        2.0, 2.0, size=(4000, 1)
+    )
     if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     rows = Rows(validate.logits_from(table, gate.gate_.source.input))
     raw = scores.collected(rows, scores.resolve(gate.gate_.source.score).unrounded)[1]
     far = (
-        np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored)) if math.isfinite(stored) else np.full(4000, True)
+        np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored))
+        if math.isfinite(stored)
+        else np.full(4000, True)
     )
     assert far.sum() > 3900
     np.testing.assert_array_equal(gate.accepts(table)[far], (raw <= stored)[far])
@@ -219,6 +250,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
             own_scores = scores.collected(rows, scores.resolve("entropy").unrounded)[1]
         found = fingerprint_rows(own_scores, correct)
         assert found.data_hash == gate.data_hash_
-        # Kernels differ in the last bits: a finely rounded score differs in one row of some ten thousand.
+        # Kernels differ in the last bits: a finely rounded score differs in one row of some ten
+        # thousand.
         assert len(sketch_hashes & set(found.sketch.words.tolist())) >= 0.98 * len(sketch_hashes)
         assert gate.gate_.find_fit_rows(own_scores[:2000], None) is not None

@@ -1,8 +1,10 @@
-"""Hostile model files: an ArtifactError or InputError with advice, or a valid file. Never a crash, a hang, or code run.
+"""Hostile model files: an ArtifactError or InputError with advice, or a valid file. Never a crash,
+a hang, or code run.
 
-Mutations of valid models, by bytes and by structure, go through `attach`. What survives the reading is checked and run
-as `save_attached` does it, by the same child process (many files to a process, for speed; whatever takes the process
-down is tried again alone). METACAL_MUTATIONS sets their number; 10,000 were run when this was written.
+Mutations of valid models, by bytes and by structure, go through `attach`. What survives the reading
+is checked and run as `save_attached` does it, by the same child process (many files to a process,
+for speed; whatever takes the process down is tried again alone). METACAL_MUTATIONS sets their
+number; 10,000 were run when this was written.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def network(*, branch=False):
             )
             for kind in ("Relu", "Abs")
         ]
-        nodes[1] = helper.make_node("If", ["flag"], ["active"], then_branch=sides[0], else_branch=sides[1])
+        nodes[1] = helper.make_node(
+            "If", ["flag"], ["active"], then_branch=sides[0], else_branch=sides[1]
+        )
         constants["flag"] = np.array(True)
     graph = helper.make_graph(
         nodes,
@@ -77,10 +81,12 @@ def network(*, branch=False):
 def gate():
     rng = np.random.default_rng(0)
     table = rng.normal(size=(500, 5)) * 3
-    return mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, (table + rng.gumbel(size=table.shape)).argmax(axis=1))
+    return mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
+        table, (table + rng.gumbel(size=table.shape)).argmax(axis=1)
+    )
 
 
-# ── mutations ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mutations ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def mutated_bytes(raw, rng):
@@ -118,9 +124,33 @@ def mutated_structure(model, rng):
     tensor = graph.initializer[int(rng.integers(len(graph.initializer)))]
     output = graph.output[int(rng.integers(len(graph.output)))]
     huge = HUGE[int(rng.integers(len(HUGE)))]
-    names = ["", "x", "logits", "label", "w1", "hidden", "probs", "metacal/constant_0", "a" * 5000, "\u0000", "../x"]
+    names = [
+        "",
+        "x",
+        "logits",
+        "label",
+        "w1",
+        "hidden",
+        "probs",
+        "metacal/constant_0",
+        "a" * 5000,
+        "\u0000",
+        "../x",
+    ]
     name = names[int(rng.integers(len(names)))]
-    kinds = ["Loop", "If", "Scan", "Softmax", "Reshape", "Expand", "ConstantOfShape", "Range", "Tile", "Nope", "Pad"]
+    kinds = [
+        "Loop",
+        "If",
+        "Scan",
+        "Softmax",
+        "Reshape",
+        "Expand",
+        "ConstantOfShape",
+        "Range",
+        "Tile",
+        "Nope",
+        "Pad",
+    ]
     choices = [
         lambda: tensor.dims.append(huge),
         lambda: tensor.dims.__setitem__(0, huge),
@@ -142,7 +172,9 @@ def mutated_structure(model, rng):
         lambda: setattr(output.type.tensor_type, "elem_type", int(rng.integers(-1, 30))),
         lambda: output.type.tensor_type.shape.dim.add().__setattr__("dim_value", huge),
         lambda: [setattr(dim, "dim_value", huge) for dim in output.type.tensor_type.shape.dim],
-        lambda: [setattr(dim, "dim_value", huge) for dim in graph.input[0].type.tensor_type.shape.dim],
+        lambda: [
+            setattr(dim, "dim_value", huge) for dim in graph.input[0].type.tensor_type.shape.dim
+        ],
         lambda: graph.input.__delitem__(slice(None)),
         lambda: setattr(mutant, "ir_version", int(huge if huge > -(2**63) else 0)),
         lambda: setattr(mutant.opset_import[0], "version", huge),
@@ -166,7 +198,7 @@ def _external(tensor, location):
     tensor.external_data.add(key="length", value=str(HUGE[4]))
 
 
-# ── the runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the runs ──────────────────────────────────────────────────────────────────────────────────────
 
 
 #: One child for many requests, which says besides how much memory it has held at most.
@@ -190,12 +222,19 @@ def probe_all(paths, folder):
     """Check and run files in one child; return those for which it left no reply."""
     for path in paths:
         (folder / path.stem).mkdir()
-    subprocess.run([sys.executable, "-P", "-c", MANY, PROBE, *paths], capture_output=True, timeout=300, check=False)
+    subprocess.run(
+        [sys.executable, "-P", "-c", MANY, PROBE, *paths],
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
     return [path for path in paths if not (folder / path.stem / "reply.json").exists()]
 
 
 def attached(path, gate):
-    """The model with its gate, or what was said against it; a warning is as bad as another exception."""
+    """The model with its gate, or what was said against it; a warning is as bad as another
+    exception.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -215,7 +254,9 @@ def test_mutated_models(gate, tmp_path):
     def flush():
         down = probe_all(waiting, tmp_path) if waiting else []
         for reply in tmp_path.glob("*/reply.json"):
-            counts["peak MB"] = max(counts["peak MB"], json.loads(reply.read_text())["peak_bytes"] >> 20)
+            counts["peak MB"] = max(
+                counts["peak MB"], json.loads(reply.read_text())["peak_bytes"] >> 20
+            )
         for path in down:
             counts["alone"] += 1
             with pytest.raises(ERRORS):  # what took the child down
@@ -226,7 +267,9 @@ def test_mutated_models(gate, tmp_path):
 
     for number in range(MUTATIONS):
         which = int(rng.integers(2))
-        raw = mutated_bytes(raws[which], rng) if number % 2 else mutated_structure(models[which], rng)
+        raw = (
+            mutated_bytes(raws[which], rng) if number % 2 else mutated_structure(models[which], rng)
+        )
         path = tmp_path / f"{number}.onnx"
         path.write_bytes(raw)
         began = time.process_time()
@@ -245,7 +288,9 @@ def test_mutated_models(gate, tmp_path):
     flush()
     assert counts["refused"] > MUTATIONS // 5, counts
     assert counts["survived"] > MUTATIONS // 20, counts
-    assert counts["peak MB"] < 280, counts  # of which onnx, onnxruntime and NumPy alone take about 80
+    assert counts["peak MB"] < 280, (
+        counts
+    )  # of which onnx, onnxruntime and NumPy alone take about 80
     if MUTATIONS > 1000:
         print(counts)
 
@@ -287,7 +332,9 @@ def _strings(model):
 
 def _bomb(model):
     """A constant that unfolds into 4 TB when the graph is loaded."""
-    model.graph.initializer.append(numpy_helper.from_array(np.array([2**20, 2**20], dtype=np.int64), "size"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.array([2**20, 2**20], dtype=np.int64), "size")
+    )
     model.graph.node.insert(0, helper.make_node("ConstantOfShape", ["size"], ["huge"]))
     model.graph.node.insert(1, helper.make_node("ReduceMax", ["huge"], ["most"], keepdims=0))
     model.graph.node.insert(2, helper.make_node("Add", ["x", "most"], ["more"]))
@@ -309,9 +356,13 @@ def _endless(model):
             helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
         ],
     )
-    model.graph.initializer.append(numpy_helper.from_array(np.array(2**60, dtype=np.int64), "rounds"))
+    model.graph.initializer.append(
+        numpy_helper.from_array(np.array(2**60, dtype=np.int64), "rounds")
+    )
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "go_on"))
-    model.graph.node.insert(0, helper.make_node("Loop", ["rounds", "go_on", "x"], ["spun"], body=body))
+    model.graph.node.insert(
+        0, helper.make_node("Loop", ["rounds", "go_on", "x"], ["spun"], body=body)
+    )
     model.graph.node[1].input[0] = "spun"
 
 

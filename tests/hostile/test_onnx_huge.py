@@ -1,4 +1,6 @@
-"""Logits near the end of their type's range: exported gates and modules answer with numbers, and as Python does."""
+"""Logits near the end of their type's range: exported gates and modules answer with numbers, and as
+Python does.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,23 @@ def huge_rows(width, dtype):
     rows = []
     for share in (1.0, 0.9, 0.3, 1e-2):
         big = float(np.finfo(dtype).max) * share
-        for start in ([big], [big, big / 3], [big, big], [big * 0.6, -big, -big], [9, -big], [0, big, -big], [-big]):
+        for start in (
+            [big],
+            [big, big / 3],
+            [big, big],
+            [big * 0.6, -big, -big],
+            [9, -big],
+            [0, big, -big],
+            [-big],
+        ):
             rows.append(np.array([*start, *np.zeros(width)])[:width])
-        for fill, place, value in ((big, 0, big), (-big, 0, -big), (-big, 0, big), (-big, -1, 5.0), (big, -1, -big)):
+        for fill, place, value in (
+            (big, 0, big),
+            (-big, 0, -big),
+            (-big, 0, big),
+            (-big, -1, 5.0),
+            (big, -1, -big),
+        ):
             rows.append(np.full(width, fill))
             rows[-1][place] = value
         rows.append(np.array([big, *[-np.inf] * (width - 1)]))
@@ -51,7 +67,9 @@ def session_of(model):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def run(model, table):
@@ -62,13 +80,17 @@ def run(model, table):
 
 @pytest.fixture(scope="module")
 def fitted():
-    """Rows to fit on, and a gate of each score, for few classes and for many (which are scored in float32 first)."""
+    """Rows to fit on, and a gate of each score, for few classes and for many (which are scored in
+    float32 first).
+    """
     found = {}
     for width in WIDTHS:
         rng = np.random.default_rng(0)
         labels = rng.integers(width, size=1500)
         table = (rng.normal(size=(1500, width)) + 3.0 * np.eye(width)[labels]).astype(np.float32)
-        gates = [mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(table, labels) for score in NAMED]
+        gates = [
+            mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(table, labels) for score in NAMED
+        ]
         found[width] = (table, labels, gates)
     return found
 
@@ -102,9 +124,14 @@ def test_every_calibrator_in_onnx(kind, fitted):
             rows = huge_rows(width, dtype)
             read = with_masks(rows)  # Python's front door
             assert_numbers(base.predict_proba(read), base.predict_proba(read), 1e-5)
-            if place == WIDTHS.index(width):  # the map alone in one type for each width, in a gate in all
-                assert_numbers(run(to_onnx(base, dtype=dtype), rows)["probs"], base.predict_proba(read), 1e-5)
-            # Every score with temperature scaling, which the decision is fused with; one with each other map.
+            if place == WIDTHS.index(
+                width
+            ):  # the map alone in one type for each width, in a gate in all
+                assert_numbers(
+                    run(to_onnx(base, dtype=dtype), rows)["probs"], base.predict_proba(read), 1e-5
+                )
+            # Every score with temperature scaling, which the decision is fused with; one with each
+            # other map.
             for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 found = run(to_onnx(with_base(gate, base), dtype=dtype), rows)
                 np.testing.assert_array_equal(found["accept"], gate.accepts(read))
@@ -125,7 +152,9 @@ def test_every_calibrator_in_torch(kind, fitted):
             for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 probs, _, accept = to_module(with_base(gate, base))(torch.from_numpy(rows))
                 np.testing.assert_array_equal(accept.numpy(), gate.accepts(read))
-                assert_numbers(probs.numpy(), gate.predict_proba(read), 1.5e-3 if dtype == "float16" else 1e-5)
+                assert_numbers(
+                    probs.numpy(), gate.predict_proba(read), 1.5e-3 if dtype == "float16" else 1e-5
+                )
 
 
 @pytest.mark.slow
@@ -148,14 +177,21 @@ def test_probabilities_that_are_no_numbers_are_never_accepted(kind, fitted):
     base = base_of(kind, 5)
     model = to_onnx(with_base(gates[0], base))
     assert run(model, table[:100])["accept"].any()
-    # Every double constant as large as the map's own becomes NaN: the scores are computed without them.
+    # Every double constant as large as the map's own becomes NaN: the scores are computed without
+    # them.
     own = {"vector": (5,), "isotonic": None, "temperature": ()}[kind]
     spoilt = 0
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
-        hit = array.dtype.kind == "f" and (array.shape == own if own is not None else array.size > 20)
+        hit = array.dtype.kind == "f" and (
+            array.shape == own if own is not None else array.size > 20
+        )
         if kind == "temperature":
-            hit = array.dtype == np.float32 and array.size == 1 and np.isclose(array, base.map_.inverse_temperature)
+            hit = (
+                array.dtype == np.float32
+                and array.size == 1
+                and np.isclose(array, base.map_.inverse_temperature)
+            )
         if hit:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.full_like(array, np.nan), tensor.name))
             spoilt += 1
@@ -191,4 +227,6 @@ def test_rows_of_an_ordinary_size_are_not_touched():
     assert within_reach(table.astype(np.float32)).dtype == np.float32
     far = np.where(np.arange(4) == 2, -1.7e308, table)
     assert (within_reach(far)[:, 2] == -REACH).all()
-    np.testing.assert_array_equal(np.delete(within_reach(far), 2, axis=1), np.delete(table, 2, axis=1))
+    np.testing.assert_array_equal(
+        np.delete(within_reach(far), 2, axis=1), np.delete(table, 2, axis=1)
+    )

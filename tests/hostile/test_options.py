@@ -91,14 +91,30 @@ def test_absurd_numbers_are_refused(folder, words):
 
 
 def test_the_cap_is_said(folder):
-    assert "10000000 is not in the range 1<=x<=1000" in run(folder, "report", "val.npz", "--bins", "10000000").output
-    assert "at most 1024" in run(folder, "fit", "val.npz", "--max-miscoverage", "0.1", "-n", "5000").output
+    assert (
+        "10000000 is not in the range 1<=x<=1000"
+        in run(folder, "report", "val.npz", "--bins", "10000000").output
+    )
+    assert (
+        "at most 1024"
+        in run(folder, "fit", "val.npz", "--max-miscoverage", "0.1", "-n", "5000").output
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folds", ["300", "1000"])
 def test_more_folds_than_rows_allow(folder, folds):
-    result = run(folder, "compare", "val.npz", "--folds", folds, "--repeats", "1", "--calibrators", "temperature")
+    result = run(
+        folder,
+        "compare",
+        "val.npz",
+        "--folds",
+        folds,
+        "--repeats",
+        "1",
+        "--calibrators",
+        "temperature",
+    )
     assert "unexpected" not in result.output
     assert result.exit_code in (0, 2)
 
@@ -110,7 +126,16 @@ def test_more_folds_than_rows_allow(folder, folds):
         ["fit", "val.npz", "--max-miscoverage", "0.1", "-o", "./val.npz"],
         ["fit", "val.npz", "--max-miscoverage", "0.1", "-o", "hard.npz"],
         ["fit", "val.npz", "--max-miscoverage", "0.1", "-o", "soft.npz"],
-        ["fit", "val.npz", "--max-miscoverage", "0.1", "--classes", "@names.csv", "-o", "names.csv"],
+        [
+            "fit",
+            "val.npz",
+            "--max-miscoverage",
+            "0.1",
+            "--classes",
+            "@names.csv",
+            "-o",
+            "names.csv",
+        ],
         ["fit", "z.npy", "--labels", "y.txt", "--max-miscoverage", "0.1", "-o", "y.txt"],
         ["apply", "cal.json", "val.npz", "-o", "val.npz"],
         ["apply", "cal.json", "val.npz", "-o", "hard.npz"],

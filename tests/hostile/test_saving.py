@@ -46,7 +46,7 @@ def val(tmp_path):
     return tmp_path / "val.npz"
 
 
-# ── what fit would write and nobody could read ───────────────────────────────────────────────────────────────────────
+# ── what fit would write and nobody could read ────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("calibrator", ["temperature", "vector"])
@@ -68,7 +68,18 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
     if "--classes" in more:
         monkeypatch.setattr("metacal.io.artifact.sources._MOST_NAME_CHARACTERS", 8)
         np.savez(val, logits=ROWS, labels=np.array(["cat", "dog", "cow"])[CODES])
-    done = run("fit", val, "--max-miscoverage", "0.1", "--calibrator", calibrator, "-o", path, *more, code=code)
+    done = run(
+        "fit",
+        val,
+        "--max-miscoverage",
+        "0.1",
+        "--calibrator",
+        calibrator,
+        "-o",
+        path,
+        *more,
+        code=code,
+    )
     assert said in " ".join(done.stderr.split())
     assert path.read_text() == "old"
     assert sorted(item.name for item in val.parent.iterdir()) == ["cal.json", "val.npz"]
@@ -84,7 +95,10 @@ UNLOADABLE = {
         {"classes": ["a", "b", "\ud800"], "reject_label": "no"},
         r"values\[2\] holds half a surrogate pair",
     ),
-    "half a label": ({"classes": ["a", "b", "c"], "reject_label": "\udfff"}, "reject_label holds half a surrog"),
+    "half a label": (
+        {"classes": ["a", "b", "c"], "reject_label": "\udfff"},
+        "reject_label holds half a surrog",
+    ),
 }
 
 
@@ -111,7 +125,9 @@ def test_seeds_beyond_64_bits(tmp_path):
 def test_names_that_come_back_as_they_were(tmp_path):
     """Control characters, composed and decomposed letters: odd names, but names."""
     names = ["\x1b[31mred", "e\u0301", "\u00e9"]
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="\n").fit(ROWS, np.array(names)[CODES])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="\n").fit(
+        ROWS, np.array(names)[CODES]
+    )
     mc.save(gate, tmp_path / "cal.json")
     assert mc.load(tmp_path / "cal.json").classes_.tolist() == names
     shown = run("show", tmp_path / "cal.json").stdout
@@ -122,7 +138,9 @@ def test_names_that_come_back_as_they_were(tmp_path):
 
 def test_too_many_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(wrapping, "_MAX_VALUES", 5)
-    with pytest.raises(ArtifactError, match="cannot be saved, for it could not be loaded: it holds too many values"):
+    with pytest.raises(
+        ArtifactError, match="cannot be saved, for it could not be loaded: it holds too many values"
+    ):
         mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())
 
@@ -131,7 +149,9 @@ def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(wrapping, "MAX_BYTES", 300)
     monkeypatch.setattr(document, "MAX_BYTES", 300)
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
-    with pytest.raises(ArtifactError, match=r"more than load takes by default.*save and load it with max_bytes=\d+"):
+    with pytest.raises(
+        ArtifactError, match=r"more than load takes by default.*save and load it with max_bytes=\d+"
+    ):
         mc.save(cal, tmp_path / "cal.json")
     mc.save(cal, tmp_path / "cal.json", max_bytes=5000)
     assert mc.load(tmp_path / "cal.json", max_bytes=5000).map_ == cal.map_
@@ -140,7 +160,10 @@ def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
 def test_a_map_changed_after_fit_is_not_saved(tmp_path):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     cal.map_ = TemperatureMap(1e60)
-    with pytest.raises(ArtifactError, match="could not be loaded: the map gives no probabilities for flat rows in flo"):
+    with pytest.raises(
+        ArtifactError,
+        match="could not be loaded: the map gives no probabilities for flat rows in flo",
+    ):
         mc.save(cal, tmp_path / "cal.json")
 
 
@@ -186,7 +209,14 @@ assert "metacal.io.artifact.document" in sys.modules and "sklearn" not in sys.mo
 
 @pytest.mark.slow
 def test_fit_save_show_and_load_without_scikit_learn(val):
-    arguments = [sys.executable, "-c", WITHOUT_SCIKIT_LEARN, str(val), str(val.with_name("cal.json")), *METHODS]
+    arguments = [
+        sys.executable,
+        "-c",
+        WITHOUT_SCIKIT_LEARN,
+        str(val),
+        str(val.with_name("cal.json")),
+        *METHODS,
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -194,7 +224,12 @@ def test_fit_save_show_and_load_without_scikit_learn(val):
 @pytest.mark.parametrize("name", [*METHODS, "MetaCal"])
 def test_the_parameters_in_files_are_those_of_the_estimator(name):
     cls = MetaCal if name == "MetaCal" else METHODS[name].estimator_class()
-    by_name = ("score", "ranking", "first", "then")  # code, or another estimator: files have its name
+    by_name = (
+        "score",
+        "ranking",
+        "first",
+        "then",
+    )  # code, or another estimator: files have its name
     elsewhere = (
         "classes",
         "positive",
@@ -207,11 +242,13 @@ def test_the_parameters_in_files_are_those_of_the_estimator(name):
     hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
     own = {key: hints[key] for key in inspect.signature(cls).parameters if key not in elsewhere}
     held = of_a_gate if name == "MetaCal" else sources.parameters_of(METHODS[name])
-    held = {key: str if key == "input" else kind for key, kind in held.items() if key not in elsewhere}
+    held = {
+        key: str if key == "input" else kind for key, kind in held.items() if key not in elsewhere
+    }
     assert held == own
 
 
-# ── maps are asked before they are trusted ───────────────────────────────────────────────────────────────────────────
+# ── maps are asked before they are trusted ────────────────────────────────────────────────────────
 
 
 def forged(name, *path, value):
@@ -226,7 +263,11 @@ def forged(name, *path, value):
 
 def test_names_that_nobody_gave_can_be_saved_again():
     loaded = artifact.loads(forged("gate-min-accuracy", "classes_given", value=False))
-    assert artifact.loads(artifact.dumps(loaded).encode()).classes_.tolist() == ["cat", "dog", "größe"]
+    assert artifact.loads(artifact.dumps(loaded).encode()).classes_.tolist() == [
+        "cat",
+        "dog",
+        "größe",
+    ]
 
 
 def refused(raw):
@@ -239,7 +280,9 @@ def refused(raw):
 @pytest.mark.parametrize("b", [1e39, 1e50, 1e300])
 @pytest.mark.parametrize("name", ["temperature", "ensemble-temperature"])
 def test_an_inverse_temperature_that_float32_cannot_hold(name, b):
-    assert "in float32: some are not finite" in refused(forged(name, "map", "inverse_temperature", value=b))
+    assert "in float32: some are not finite" in refused(
+        forged(name, "map", "inverse_temperature", value=b)
+    )
 
 
 @pytest.mark.parametrize("name", ["irm", "isotonic", "irova-ts", "top-label-isotonic"])
@@ -247,7 +290,9 @@ def test_an_increasing_curve_that_falls(name):
     data = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
     values = artifact.loads(json.dumps(data).encode()).map_.values[::-1]
     array = {"dtype": "<f8", "shape": [len(values)], "values": values.tolist()}
-    assert "the values of an increasing curve must not fall" in refused(forged(name, "map", "values", value=array))
+    assert "the values of an increasing curve must not fall" in refused(
+        forged(name, "map", "values", value=array)
+    )
 
 
 def test_steps_may_fall():
@@ -275,7 +320,10 @@ def test_a_map_whose_rows_do_not_sum_to_one():
         (lambda rows: np.full(rows.shape, 0.5), "they sum to 1.5"),
         (lambda rows: np.ones(3), "does not give probabilities of 3 columns"),
         (lambda rows: 1 / 0, "does not work on 3 columns (division by zero)"),
-        (lambda rows: np.where(rows.dtype == np.float64, 0.5, 1 / 3) * np.ones(rows.shape), "in float64: they sum"),
+        (
+            lambda rows: np.where(rows.dtype == np.float64, 0.5, 1 / 3) * np.ones(rows.shape),
+            "in float64: they sum",
+        ),
     ],
 )
 def test_answers_that_are_no_probabilities(answer, said):

@@ -1,4 +1,6 @@
-"""Score files, JSON lines and gates on scores made to hurt: a sentence or a sound answer, never a raw exception."""
+"""Score files, JSON lines and gates on scores made to hurt: a sentence or a sound answer, never a
+raw exception.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ artifact_mutations = importlib.import_module("artifact_mutations")
 
 CASES = 250
 ROWS = [
-    {"id": f"q{k}", "mark": round(k / 40, 3), "ok": k % 3 > 0, "logits": mutate.TABLE[k].tolist(), "label": int(label)}
+    {
+        "id": f"q{k}",
+        "mark": round(k / 40, 3),
+        "ok": k % 3 > 0,
+        "logits": mutate.TABLE[k].tolist(),
+        "label": int(label),
+    }
     for k, label in enumerate(mutate.LABELS)
 ]
 ODD = [
@@ -54,12 +62,17 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
         if suffix == ".jsonl":
             path.write_bytes(spoilt_lines(seed))
         else:
-            data = bytearray(("mark,ok\n" + "".join(f"{row['mark']},{row['ok']}\n" for row in ROWS)).encode())
+            data = bytearray(
+                ("mark,ok\n" + "".join(f"{row['mark']},{row['ok']}\n" for row in ROWS)).encode()
+            )
             dice = random.Random(seed)
             for _ in range(dice.choice([0, 1, 1, 2])):
                 dice.choice(mutate.ANY)(data, dice)
             path.write_bytes(data)
-        for read in (lambda: read_scores(path, score_key="mark"), lambda: mc.read_predictions(path)):
+        for read in (
+            lambda: read_scores(path, score_key="mark"),
+            lambda: mc.read_predictions(path),
+        ):
             try:
                 found = read()
             except mc.InputError:
@@ -78,7 +91,9 @@ def test_spoilt_files_give_a_sentence_or_sound_columns(tmp_path, suffix):
 def test_mutated_gates_are_refused_or_sound():
     rng = np.random.default_rng(0)
     mark = rng.random(1000)
-    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark, rng.random(1000) > (1 - mark) ** 2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(
+        mark, rng.random(1000) > (1 - mark) ** 2
+    )
     files = {"scored": dumps(gate)}
     refused = 0
     for number in range(4 * CASES):
@@ -92,6 +107,8 @@ def test_mutated_gates_are_refused_or_sound():
             continue
         decided = found.decide([0.0, 0.5, 1.0, None])
         assert not decided.accept[3]
-        assert (np.diff(decided.confidence[:3]) >= 0).all() if decided.confidence is not None else True
+        assert (
+            (np.diff(decided.confidence[:3]) >= 0).all() if decided.confidence is not None else True
+        )
         assert found.promise.contradiction(found.certificate_) is None
     assert refused > 3 * CASES

@@ -1,4 +1,6 @@
-"""The example service: every odd body is answered with 422 or 413 and a reason, never with an error of the server."""
+"""The example service: every odd body is answered with 422 or 413 and a reason, never with an error
+of the server.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,17 @@ def client(tmp_path_factory):
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (folder / "model.onnx").write_bytes(model.SerializeToString())
     table = rng.normal(size=(500, CLASSES)) * 3
-    cal = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, (table + rng.gumbel(size=table.shape)).argmax(axis=1))
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
+        table, (table + rng.gumbel(size=table.shape)).argmax(axis=1)
+    )
     save_attached(folder / "model.onnx", cal, folder / "served.onnx")
     spec = importlib.util.spec_from_file_location("serve_fastapi", EXAMPLES / "serve_fastapi.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["serve_fastapi"] = module
     spec.loader.exec_module(module)
-    with TestClient(module.create_app(folder / "served.onnx"), raise_server_exceptions=False) as client:
+    with TestClient(
+        module.create_app(folder / "served.onnx"), raise_server_exceptions=False
+    ) as client:
         yield client
 
 
@@ -132,7 +138,11 @@ def test_an_odd_body_is_answered_with_a_reason(client, name):
     assert 10 < len(detail) < 600
     assert "Traceback" not in reply.text
     accepted = [line for line in before.splitlines() if line.startswith("metacal_decisions")]
-    after = [line for line in client.get("/metrics").text.splitlines() if line.startswith("metacal_decisions")]
+    after = [
+        line
+        for line in client.get("/metrics").text.splitlines()
+        if line.startswith("metacal_decisions")
+    ]
     assert accepted == after  # nothing was decided
 
 
@@ -141,17 +151,24 @@ def test_one_bad_row_spoils_the_batch(client):
     assert client.post("/predict", content=body, headers=HEADERS).status_code == 422
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonx"]
+)
 def test_another_content_type(client, kind):
     body = json.dumps({"inputs": [GOOD]}).encode()
     assert client.post("/predict", content=body, headers={"content-type": kind}).status_code == 422
-    assert client.post("/predict", content=body, headers={"content-type": "application/json; charset=utf-8"}).is_success
+    assert client.post(
+        "/predict", content=body, headers={"content-type": "application/json; charset=utf-8"}
+    ).is_success
 
 
 def test_a_body_over_the_limit(client):
     large = b'{"inputs": [[' + b"0," * (2 * 2**20) + b"0]]}"
     reply = client.post("/predict", content=large, headers=HEADERS)
-    assert (reply.status_code, "over 4,194,304 bytes" in strict(reply.text)["detail"]) == (413, True)
+    assert (reply.status_code, "over 4,194,304 bytes" in strict(reply.text)["detail"]) == (
+        413,
+        True,
+    )
 
 
 def filled(head, unit, tail, n_bytes):
@@ -184,8 +201,12 @@ def test_a_full_batch_is_within_the_limits(client):
     batch = {"inputs": [[-1.2345678901234567e-30] * WIDTH] * 1024}
     reply = client.post("/predict", content=json.dumps(batch, indent=4).encode(), headers=HEADERS)
     assert len(reply.json()["predictions"]) == 1024
-    truths = [{"id": answer["id"], "label": answer["label"]} for answer in reply.json()["predictions"]]
-    reply = client.post("/feedback", content=json.dumps({"outcomes": truths}).encode(), headers=HEADERS)
+    truths = [
+        {"id": answer["id"], "label": answer["label"]} for answer in reply.json()["predictions"]
+    ]
+    reply = client.post(
+        "/feedback", content=json.dumps({"outcomes": truths}).encode(), headers=HEADERS
+    )
     assert reply.json() == {"counted": 1024, "unknown": []}
 
 

@@ -1,4 +1,6 @@
-"""SIGTERM, SIGHUP and Ctrl-C in the middle of a write: no part is left, and what stood there stands."""
+"""SIGTERM, SIGHUP and Ctrl-C in the middle of a write: no part is left, and what stood there
+stands.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ pytestmark = [
 ]
 
 PROGRAM = [sys.executable, "-c", "from metacal.cli import main; main()"]
-#: The same with a write that waits when its first bytes are there, so that the signal comes in the middle.
+#: The same with a write that waits when its first bytes are there, so that the signal comes in the
+#: middle.
 WAITING = """
 import sys, time
 from metacal.io.formats import FORMATS
@@ -64,9 +67,14 @@ def folder(tmp_path_factory):
 
 
 def stopped(code, arguments, number):
-    """Start the command, send the signal when it writes, and return the exit code and what it said."""
+    """Start the command, send the signal when it writes, and return the exit code and what it
+    said.
+    """
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     said = ""
     while "writing" not in said:
@@ -94,7 +102,9 @@ def test_apply_leaves_nothing_behind(folder, tmp_path, number, suffix):
         pytest.importorskip("pyarrow")
     out = tmp_path / f"out.{suffix}"
     out.write_bytes(b"what stood here")
-    code, said = stopped(WAITING, ["apply", folder / "cal.json", folder / "val.npz", "-o", out], number)
+    code, said = stopped(
+        WAITING, ["apply", folder / "cal.json", folder / "val.npz", "-o", out], number
+    )
     assert code == 128 + number
     assert ("Aborted." if number == signal.SIGINT else "Stopped.") in said
     assert "Traceback" not in said
@@ -104,7 +114,11 @@ def test_apply_leaves_nothing_behind(folder, tmp_path, number, suffix):
 
 @pytest.mark.parametrize(
     ("number", "command"),
-    [(number, command) for command in ("fit", "report", "export") for number in SIGNALS[: 1 + (command == "fit")]],
+    [
+        (number, command)
+        for command in ("fit", "report", "export")
+        for number in SIGNALS[: 1 + (command == "fit")]
+    ],
 )
 def test_other_commands_leave_nothing_behind(folder, tmp_path, number, command):
     arguments = {
@@ -125,7 +139,9 @@ def test_a_signal_that_was_ignored_stays_ignored(folder, tmp_path):
     code = WAITING.replace("time.sleep(60)", "time.sleep(1)")
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + code
     out = tmp_path / "out.csv"
-    exit_code, said = stopped(code, ["apply", folder / "cal.json", folder / "val.npz", "-o", out], signal.SIGHUP)
+    exit_code, said = stopped(
+        code, ["apply", folder / "cal.json", folder / "val.npz", "-o", out], signal.SIGHUP
+    )
     assert exit_code == 0, said
     assert len(out.read_text().splitlines()) == 2001
 
@@ -158,7 +174,9 @@ def test_standard_input_leaves_no_copy_behind(folder, tmp_path):
     )
     process.stdin.write((folder / "val.npz").read_bytes()[:5000])
     process.stdin.flush()
-    while not any(tmp_path.glob("metacal-*")):  # before it Python tries the folder out with a file of its own
+    while not any(
+        tmp_path.glob("metacal-*")
+    ):  # before it Python tries the folder out with a file of its own
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)

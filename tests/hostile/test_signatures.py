@@ -29,7 +29,9 @@ OTHER = bytes(range(40))
 def gate():
     rng = np.random.default_rng(5)
     table = rng.normal(size=(400, 3)) * 3
-    return mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(table, (table + rng.normal(size=table.shape)).argmax(1))
+    return mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
+        table, (table + rng.normal(size=table.shape)).argmax(1)
+    )
 
 
 @pytest.fixture
@@ -44,7 +46,9 @@ def keys(tmp_path):
         "secret.key": SECRET + b"\n",
         "other.key": OTHER,
         "private.pem": private.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain),
-        "public.pem": private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo),
+        "public.pem": (
+            private.public_key().public_bytes(pem, serialization.PublicFormat.SubjectPublicKeyInfo)
+        ),
         "locked.pem": private.private_bytes(
             pem, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"word")
         ),
@@ -62,10 +66,12 @@ def refused(raw, key, match, error=ArtifactError):
     assert SECRET.decode() not in str(caught.value)
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("sign", "verify"), [("secret.key",) * 2, ("private.pem",) * 2, ("private.pem", "public.pem")])
+@pytest.mark.parametrize(
+    ("sign", "verify"), [("secret.key",) * 2, ("private.pem",) * 2, ("private.pem", "public.pem")]
+)
 def test_a_signed_file_loads_with_its_key_and_without(gate, keys, sign, verify):
     path = keys / "cal.json"
     mc.save(gate, path, key=keys / sign)
@@ -87,7 +93,10 @@ def test_the_signature_covers_what_the_checksum_covers(gate):
     }
     assert data["checksum"] == "sha256:" + hashlib.sha256(canonical(data)).hexdigest()
     # Spaces and the order of entries carry no meaning.
-    assert artifact.loads(json.dumps(dict(reversed(data.items())), indent=3).encode(), key=SECRET).map_ == gate.map_
+    assert (
+        artifact.loads(json.dumps(dict(reversed(data.items())), indent=3).encode(), key=SECRET).map_
+        == gate.map_
+    )
 
 
 def test_the_same_key_with_a_line_end_or_without(gate):
@@ -101,11 +110,15 @@ def test_the_same_key_with_a_line_end_or_without(gate):
 
 def test_another_key_or_another_file(gate, keys):
     raw = artifact.dumps(gate, key=SECRET).encode()
-    refused(raw, OTHER, "signature does not match: it was signed with another key, or changed since")
+    refused(
+        raw, OTHER, "signature does not match: it was signed with another key, or changed since"
+    )
     data = json.loads(raw)
     data["reject_label"] = -2
     data["checksum"] = artifact.checksum(data)
-    assert artifact.loads(json.dumps(data).encode()).reject_label == -2  # a checksum is no signature
+    assert (
+        artifact.loads(json.dumps(data).encode()).reject_label == -2
+    )  # a checksum is no signature
     refused(json.dumps(data).encode(), SECRET, "signature does not match")
     pair = artifact.dumps(gate, key=keys / "private.pem").encode()
     changed = json.loads(pair)
@@ -123,8 +136,14 @@ def test_the_kind_of_signature_follows_from_the_key(gate, keys):
     data = json.loads(artifact.dumps(gate))
     forged = hmac.new(public, canonical(data), hashlib.sha256).hexdigest()
     data["signature"] = {"algorithm": "hmac-sha256", "value": forged}
-    refused(json.dumps(data).encode(), public, "signed by hmac-sha256, but the key is one for ed25519")
-    refused(artifact.dumps(gate, key=keys / "private.pem").encode(), SECRET, "signed by ed25519, but the key is one")
+    refused(
+        json.dumps(data).encode(), public, "signed by hmac-sha256, but the key is one for ed25519"
+    )
+    refused(
+        artifact.dumps(gate, key=keys / "private.pem").encode(),
+        SECRET,
+        "signed by ed25519, but the key is one",
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,7 +168,7 @@ def test_signatures_that_are_none(gate, signature, match):
         refused(json.dumps(data).encode(), SECRET, match)
 
 
-# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── keys ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -172,9 +191,15 @@ def test_contents_that_are_no_key(content, match):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", "no PEM key that can be read"),
+        (
+            b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+            "no PEM key that can be read",
+        ),
         (b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 64, "no PEM key that can be read"),
-        (b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me", "no PEM key"),
+        (
+            b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me",
+            "no PEM key",
+        ),
     ],
 )
 def test_pem_that_is_no_key(content, match):
@@ -188,7 +213,9 @@ def test_keys_of_another_kind(keys):
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
     key = generate_private_key(SECP256R1()).public_key()
-    content = key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    content = key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
     with pytest.raises(InputError, match="another kind than Ed25519; make one: openssl genpkey"):
         read_key(content)
     with pytest.raises(InputError, match=r"locked\.pem: this private key is locked by a password"):
@@ -228,12 +255,15 @@ def test_a_key_is_never_shown():
 
 def test_ed25519_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with pytest.raises(MissingExtraError, match=r'a PEM key: a signature by Ed25519 .* pip install "metacal\[sign\]"'):
+    with pytest.raises(
+        MissingExtraError,
+        match=r'a PEM key: a signature by Ed25519 .* pip install "metacal\[sign\]"',
+    ):
         read_key(b"-----BEGIN PUBLIC KEY-----\n")
     assert read_key(SECRET).algorithm == "hmac-sha256"  # which needs nothing
 
 
-# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
 
 
 def run(*args, code=0):
@@ -247,7 +277,9 @@ def run(*args, code=0):
 def rows(keys):
     rng = np.random.default_rng(6)
     table = rng.normal(size=(300, 3)).astype(np.float32) * 3
-    np.savez(keys / "val.npz", logits=table, labels=(table + rng.normal(size=table.shape)).argmax(1))
+    np.savez(
+        keys / "val.npz", logits=table, labels=(table + rng.normal(size=table.shape)).argmax(1)
+    )
     return keys / "val.npz"
 
 
@@ -257,8 +289,12 @@ def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     path = keys / "cal.json"
     fit = ("fit", rows, "--max-miscoverage", "0.1", "--calibrator", calibrator, "-o", path)
     assert "and signed" in run(*fit, "--sign", keys / "private.pem").stderr
-    assert "signed by ed25519, not verified: give --key" in " ".join(run("show", path).stdout.split())
-    assert "verified with the key" in " ".join(run("show", path, "--key", keys / "public.pem").stdout.split())
+    assert "signed by ed25519, not verified: give --key" in " ".join(
+        run("show", path).stdout.split()
+    )
+    assert "verified with the key" in " ".join(
+        run("show", path, "--key", keys / "public.pem").stdout.split()
+    )
     answer = json.loads(run("show", path, "--key", keys / "public.pem", "--json").stdout)
     assert answer["signature"] == {"algorithm": "ed25519", "verified": True}
     run(*fit)
@@ -281,7 +317,9 @@ def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
         "attach": ("attach", "model.onnx", path, "-o", f"{out}.onnx"),
     }
     for name, command in commands.items():
-        assert "signature does not match" in run(*command, "--key", keys / "other.key", code=2).stderr, name
+        assert (
+            "signature does not match" in run(*command, "--key", keys / "other.key", code=2).stderr
+        ), name
     for name in ("apply", "evaluate", "show"):
         run(*commands[name], "--key", keys / "secret.key")
     # The rows are those of the fit, which do not judge the gate.
@@ -291,17 +329,26 @@ def test_every_command_that_reads_a_saved_file_takes_a_key(keys, rows):
 def test_a_key_that_cannot_sign_is_refused_before_anything_is_fitted(keys):
     missing = keys / "none.npz"  # would be the next complaint
     fit = ("fit", missing, "--max-miscoverage", "0.1")
-    assert "can only verify" in run(*fit, "-o", keys / "a.json", "--sign", keys / "public.pem", code=2).stderr
-    assert "no such file" in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=2).stderr
+    assert (
+        "can only verify"
+        in run(*fit, "-o", keys / "a.json", "--sign", keys / "public.pem", code=2).stderr
+    )
+    assert (
+        "no such file" in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=2).stderr
+    )
     assert "--sign signs what -o saves" in run(*fit, "--sign", keys / "secret.key", code=2).stderr
-    assert "is also read" in run(*fit, "-o", keys / "secret.key", "--sign", keys / "secret.key", code=2).stderr
+    assert (
+        "is also read"
+        in run(*fit, "-o", keys / "secret.key", "--sign", keys / "secret.key", code=2).stderr
+    )
 
 
 def test_openssl_makes_the_keys_that_the_messages_name(gate, tmp_path):
     pytest.importorskip("cryptography")
     made = subprocess.run(
-        "openssl genpkey -algorithm ed25519 -out private.pem && openssl pkey -in private.pem -pubout -out public.pem "
-        "&& openssl rand -hex 32 > secret.key && chmod 600 private.pem secret.key",
+        "openssl genpkey -algorithm ed25519 -out private.pem && openssl pkey -in private.pem"
+        " -pubout -out public.pem && openssl rand -hex 32 > secret.key && chmod 600 private.pem"
+        " secret.key",
         shell=True,
         cwd=tmp_path,
         capture_output=True,

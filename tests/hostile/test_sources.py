@@ -1,4 +1,6 @@
-"""What lies in a folder beside files with rows: parts without any, pipes, sockets, links to nothing."""
+"""What lies in a folder beside files with rows: parts without any, pipes, sockets, links to
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,14 @@ def write_none(path, kind):
         case ".npz", _:
             np.savez(path, logits=LOGITS[:0], labels=LABELS[:0])
         case ".safetensors", _:
-            pytest.importorskip("safetensors.numpy").save_file({"logits": LOGITS[:0], "labels": LABELS[:0]}, path)
+            pytest.importorskip("safetensors.numpy").save_file(
+                {"logits": LOGITS[:0], "labels": LABELS[:0]}, path
+            )
         case ".pt", _:
             torch = pytest.importorskip("torch")
-            torch.save({"logits": torch.zeros(0, 3), "labels": torch.zeros(0, dtype=torch.int64)}, path)
+            torch.save(
+                {"logits": torch.zeros(0, 3), "labels": torch.zeros(0, dtype=torch.int64)}, path
+            )
 
 
 EMPTY = [
@@ -84,7 +90,9 @@ def test_a_part_without_rows_contributes_nothing(tmp_path, suffix, kind):
 def test_what_is_damaged_is_no_part_without_rows(tmp_path):
     write_rows(tmp_path / "1.parquet")
     (tmp_path / "0.parquet").write_bytes(b"")
-    with pytest.raises(mc.InputError, match=r"0\.parquet: the file is empty \(0 bytes\); write it again"):
+    with pytest.raises(
+        mc.InputError, match=r"0\.parquet: the file is empty \(0 bytes\); write it again"
+    ):
         read_predictions(tmp_path)
 
 
@@ -110,14 +118,23 @@ def test_pipes_and_sockets_among_files_are_named_and_left_out(tmp_path):
     os.mkfifo(tmp_path / "0.csv")
     with socket.socket(socket.AF_UNIX) as listening:
         folder = os.open(tmp_path, os.O_RDONLY)
-        listening.bind(f"/proc/self/fd/{folder}/2.csv" if os.path.isdir("/proc/self/fd") else str(tmp_path / "2.csv"))
+        listening.bind(
+            f"/proc/self/fd/{folder}/2.csv"
+            if os.path.isdir("/proc/self/fd")
+            else str(tmp_path / "2.csv")
+        )
         os.close(folder)
         for path in (tmp_path, str(tmp_path / "*.csv")):
-            with pytest.warns(mc.MetacalWarning, match=r"[02]\.csv: this is a pipe, a socket or a device") as caught:
+            with pytest.warns(
+                mc.MetacalWarning, match=r"[02]\.csv: this is a pipe, a socket or a device"
+            ) as caught:
                 assert len(read_predictions(path)) == 4
             assert len(caught) == 2
     (tmp_path / "1.csv").unlink()
-    with pytest.warns(mc.MetacalWarning), pytest.raises(mc.InputError, match="only pipes, sockets and devices"):
+    with (
+        pytest.warns(mc.MetacalWarning),
+        pytest.raises(mc.InputError, match="only pipes, sockets and devices"),
+    ):
         read_predictions(tmp_path)
 
 

@@ -17,9 +17,12 @@ import metacal as mc
 from metacal import cli
 from metacal.display import visible
 
-#: Clear the screen, set the title, a bell, a carriage return, C1's introducer, right-to-left, a line, delete.
+#: Clear the screen, set the title, a bell, a carriage return, C1's introducer, right-to-left, a
+#: line, delete.
 EVIL = "cat\x1b[2J\x1b]0;owned\x07\r\x9b31m\u202eabc\u2028\x7f"
-CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
+CONTROLS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]"
+)
 
 
 def run(*arguments, input=None):
@@ -36,7 +39,9 @@ def folder(tmp_path_factory):
     logits = rng.normal(size=(800, 3)) + 3 * np.eye(3)[codes]
     names = np.array([EVIL, "dog\nCertified: everything", "fox"])
     np.savez(folder / "val.npz", logits=logits, labels=names[codes], classes=names)
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="no\x1b[31m").fit(logits, names[codes])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="no\x1b[31m").fit(
+        logits, names[codes]
+    )
     mc.save(gate, folder / "cal.json")
     return folder
 
@@ -103,7 +108,9 @@ def test_json_keeps_the_names(folder):
 
 
 def test_everything_goes_through_one_door():
-    """No command prints past `metacal.cli.printing`; the group itself only prints words of its own."""
+    """No command prints past `metacal.cli.printing`; the group itself only prints words of its
+    own.
+    """
     for path in Path(cli.__file__).parent.glob("*.py"):
         if path.name != "printing.py":
             for line in path.read_text(encoding="utf-8").splitlines():
@@ -118,7 +125,15 @@ def test_everything_goes_through_one_door():
 def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):
     import pty
 
-    words = ["apply", str(folder / "cal.json"), str(folder / "val.npz"), "-o", "-", "--output-format", kind]
+    words = [
+        "apply",
+        str(folder / "cal.json"),
+        str(folder / "val.npz"),
+        "-o",
+        "-",
+        "--output-format",
+        kind,
+    ]
     command = [sys.executable, "-c", "from metacal.cli import main; main()", *words]
     piped = subprocess.run(command, capture_output=True, check=True).stdout
     leader, follower = pty.openpty()

@@ -1,6 +1,8 @@
-"""Tables whose bytes begin anywhere: after a header, inside a record, backwards, as a network layer hands them over.
+"""Tables whose bytes begin anywhere: after a header, inside a record, backwards, as a network layer
+hands them over.
 
-NumPy calls such an array contiguous and computes with it; a kernel that walks memory must not assume more.
+NumPy calls such an array contiguous and computes with it; a kernel that walks memory must not
+assume more.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def shifted(table, by=1):
 
 
 def in_records(table, label=np.int8):
-    """The rows as a field of records of an odd size: the rows' strides are no multiple of the item size."""
+    """The rows as a field of records of an odd size: the rows' strides are no multiple of the item
+    size.
+    """
     records = np.zeros(len(table), [("label", label), ("logits", table.dtype, (table.shape[1],))])
     records["logits"] = table
     return records["logits"]
@@ -45,9 +49,9 @@ LAYOUTS = {
     "every other row": lambda table: np.repeat(table, 2, axis=0)[::2],
     "every other column": lambda table: np.repeat(table, 2, axis=1)[:, ::2],
     "one row, repeated": lambda table: np.broadcast_to(table[:1], table.shape),
-    "read only, off": lambda table: np.frombuffer(b"#" + table.tobytes(), dtype=table.dtype, offset=1).reshape(
-        table.shape
-    ),
+    "read only, off": lambda table: np.frombuffer(
+        b"#" + table.tobytes(), dtype=table.dtype, offset=1
+    ).reshape(table.shape),
     "other byte order": lambda table: table.astype(table.dtype.newbyteorder()),
 }
 
@@ -67,14 +71,20 @@ def test_every_kernel_reads_it(layout, dtype):
     weights = shifted(np.linspace(0.5, 1.5, len(odd)))
     loss = kernels.tempered_loss(odd, shifted(codes), weights, 1.3)
     np.testing.assert_array_equal(loss, kernels.tempered_loss(plain, codes, weights.copy(), 1.3))
-    np.testing.assert_array_equal(kernels.members(odd, shifted(codes), 1.3), kernels.members(plain, codes, 1.3))
+    np.testing.assert_array_equal(
+        kernels.members(odd, shifted(codes), 1.3), kernels.members(plain, codes, 1.3)
+    )
     assert kernels.looked_over(odd)[0] is None
     for score in NAMED:
         np.testing.assert_array_equal(score_rows(Rows(odd), score), score_rows(Rows(plain), score))
 
 
 #: Not read only, not one row standing for all, and of the processor's own byte order.
-WRITEABLE = [name for name in LAYOUTS if not name.startswith(("read only", "one row", "other", "in records, one"))]
+WRITEABLE = [
+    name
+    for name in LAYOUTS
+    if not name.startswith(("read only", "one row", "other", "in records, one"))
+]
 
 
 @pytest.mark.parametrize("name", WRITEABLE)
@@ -88,7 +98,9 @@ def test_softmax_writes_where_it_is_told(name, dtype):
     np.testing.assert_allclose(out, expected, rtol=1e-6 if dtype == np.float32 else 1e-14)
 
 
-@pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")  # backwards the logits say nothing about the labels
+@pytest.mark.filterwarnings(
+    "ignore::metacal.MetacalWarning"
+)  # backwards the logits say nothing about the labels
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_gate_is_fitted_and_applied(layout, dtype):
     odd = layout(LOGITS.astype(dtype))
@@ -97,7 +109,10 @@ def test_a_gate_is_fitted_and_applied(layout, dtype):
     np.testing.assert_array_equal(gate.predict_proba(odd), gate.predict_proba(plain))
     np.testing.assert_array_equal(gate.accepts(odd), gate.accepts(plain))
     if len(odd) == len(LABELS) and len(np.unique(plain, axis=0)) > 1:
-        found, expected = mc.TemperatureScaling().fit(odd, LABELS), mc.TemperatureScaling().fit(plain, LABELS)
+        found, expected = (
+            mc.TemperatureScaling().fit(odd, LABELS),
+            mc.TemperatureScaling().fit(plain, LABELS),
+        )
         assert found.temperature_ == expected.temperature_
 
 
@@ -108,7 +123,9 @@ def test_probabilities_into_an_unaligned_table(dtype):
     for room in (shifted, in_records, np.asfortranarray):
         out = room(np.zeros_like(plain))
         assert gate.predict_proba(plain, out=out) is out
-        np.testing.assert_allclose(out, gate.predict_proba(plain), rtol=1e-6 if dtype == np.float32 else 1e-14)
+        np.testing.assert_allclose(
+            out, gate.predict_proba(plain), rtol=1e-6 if dtype == np.float32 else 1e-14
+        )
 
 
 def test_what_the_copy_is_for():

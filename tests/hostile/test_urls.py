@@ -1,4 +1,6 @@
-"""Files behind a URL, from servers that fail in every way: a sentence that names the URL, and never a local file."""
+"""Files behind a URL, from servers that fail in every way: a sentence that names the URL, and never
+a local file.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,10 @@ def test_nobody_there():
         ("reference://a.csv::file://{secret}", r"one address inside another \(::\) is not read"),
         ("simplecache::file://{secret}", r"one address inside another \(::\) is not read"),
         ("filecache::http://127.0.0.1:1/a.csv", r"one address inside another \(::\) is not read"),
-        ("http://127.0.0.1:1/a.csv::file://{secret}", r"one address inside another \(::\) is not read"),
+        (
+            "http://127.0.0.1:1/a.csv::file://{secret}",
+            r"one address inside another \(::\) is not read",
+        ),
         ("zip://a.csv::file://{secret}", r"one address inside another \(::\) is not read"),
         ("local://{secret}", "local:// is not read"),
         ("ftp://127.0.0.1/a.csv", "ftp:// is not read"),
@@ -160,9 +165,13 @@ def test_schemes_come_from_a_list(server, url, message):
 def test_the_command_line_says_it_in_one_line(address, tmp_path):
     mc.save(mc.TemperatureScaling().fit(LOGITS, [0, 1, 1]), tmp_path / "t.json")
     words = ["apply", tmp_path / "t.json", f"{address}/500.csv", "-o", f"{tmp_path}/out/"]
-    done = subprocess.run([sys.executable, "-m", "metacal", *map(str, words)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "metacal", *map(str, words)], capture_output=True, text=True
+    )
     assert done.returncode == 2, done.stderr
-    assert done.stderr == f"Error: {address}/500.csv: the server answers 500 Internal Server Error.\n"
+    assert (
+        done.stderr == f"Error: {address}/500.csv: the server answers 500 Internal Server Error.\n"
+    )
 
 
 def test_results_of_a_web_address_are_kept_by_its_mark(address, tmp_path):

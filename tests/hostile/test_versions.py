@@ -1,4 +1,6 @@
-"""What changes from one NumPy, SciPy or Python to another: type aliases, integers that wrap, declared versions."""
+"""What changes from one NumPy, SciPy or Python to another: type aliases, integers that wrap,
+declared versions.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +90,12 @@ def test_no_annotation_of_a_map_is_left_an_alias():
             assert not hasattr(found, "__value__"), f"{cls.__name__}.{field.name}"
 
 
-# ── integers that do not fit: NumPy 1 wraps them in silence, NumPy 2 raises, of a float the processor decides ─────────
+# ── integers that do not fit: NumPy 1 wraps them in silence, NumPy 2 raises, of a float the process
 
 
-@pytest.mark.parametrize(("dtype", "number"), [("|i1", 300), ("|i1", -129), ("|u1", -1), ("<u8", -1), ("<i4", 2**40)])
+@pytest.mark.parametrize(
+    ("dtype", "number"), [("|i1", 300), ("|i1", -129), ("|u1", -1), ("<u8", -1), ("<i4", 2**40)]
+)
 def test_an_array_of_an_artifact_never_wraps(dtype, number):
     with pytest.raises(ArtifactError, match="does not fit"):
         encoding.decode(np.ndarray, {"dtype": dtype, "shape": [2], "values": [0, number]}, "x")
@@ -104,7 +108,15 @@ def test_an_array_of_an_artifact_holds_what_fits(number):
 
 
 @pytest.mark.parametrize(
-    "labels", [[0, 2**70], [0, -(2**70)], [0, 2**63], [0.0, 1e300], [0.0, -1e19], np.array([0, 2**63], dtype=object)]
+    "labels",
+    [
+        [0, 2**70],
+        [0, -(2**70)],
+        [0, 2**63],
+        [0.0, 1e300],
+        [0.0, -1e19],
+        np.array([0, 2**63], dtype=object),
+    ],
 )
 def test_labels_beyond_64_bits_are_refused(labels):
     with pytest.raises(InputError, match="64 bits; row 1"):
@@ -118,16 +130,19 @@ def test_labels_at_the_edge_of_64_bits_are_found(edge):
 
 
 @pytest.mark.parametrize(
-    ("classes", "reject_label"), [(np.arange(3, dtype=np.uint64) + 2**63, -1), (np.arange(3), 2**63), (None, 2**64)]
+    ("classes", "reject_label"),
+    [(np.arange(3, dtype=np.uint64) + 2**63, -1), (np.arange(3), 2**63), (None, 2**64)],
 )
 def test_a_reject_label_that_would_round_the_classes_is_refused(classes, reject_label):
-    """int64 and uint64 have only float64 in common: 9223372036854775809 would come back as 9223372036854775808."""
+    """int64 and uint64 have only float64 in common: 9223372036854775809 would come back as
+    9223372036854775808.
+    """
     known = np.arange(3) if classes is None else classes
     with pytest.raises(InputError, match="integer"):
         reject_label_of(reject_label, known)
 
 
-# ── what is declared is what is tested ───────────────────────────────────────────────────────────────────────────────
+# ── what is declared is what is tested ────────────────────────────────────────────────────────────
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -137,7 +152,10 @@ EXTRAS = [name for name in PROJECT["optional-dependencies"] if name != "docs"]
 
 def declared() -> dict[str, Version]:
     """The lower bound of each package that is not pinned; the same wherever it is named."""
-    lines = [*PROJECT["dependencies"], *(line for name in EXTRAS for line in PROJECT["optional-dependencies"][name])]
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for name in EXTRAS for line in PROJECT["optional-dependencies"][name]),
+    ]
     bounds: dict[str, set[Version]] = {}
     pinned = set()
     for requirement in map(Requirement, lines):
@@ -163,7 +181,9 @@ def test_the_run_with_the_lower_bounds_has_every_declared_bound():
 
 
 def test_python_versions_are_those_declared():
-    named = [text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text]
+    named = [
+        text.rpartition(" :: ")[2] for text in PROJECT["classifiers"] if ":: Python :: 3." in text
+    ]
     oldest = min(map(Version, named))
     assert PROJECT["requires-python"] == f">={oldest}", "the oldest classifier is the bound"
     assert [str(version) for version in sorted(map(Version, named))] == named
@@ -173,36 +193,40 @@ def test_python_versions_are_those_declared():
 
 @pytest.mark.long
 def test_nothing_of_ours_leans_on_private_or_deprecated_names_of_numpy():
-    """Each module is imported with every warning about something deprecated, in metacal's own lines, an error."""
+    """Each module is imported with every warning about something deprecated, in metacal's own
+    lines, an error.
+    """
     code = (
-        "import importlib, pkgutil, warnings\n"
-        "for kind in (DeprecationWarning, FutureWarning, PendingDeprecationWarning):\n"
-        "    warnings.filterwarnings('error', category=kind, module='metacal')\n"
-        "import metacal\n"
-        "for found in pkgutil.walk_packages(metacal.__path__, 'metacal.'):\n"
-        "    try: importlib.import_module(found.name)\n"
-        "    except ImportError as error:\n"
-        "        if error.name in {'torch', 'triton', 'transformers'} or 'pip install' in str(error): continue\n"
-        "        raise\n"
+        "import importlib, pkgutil, warnings\nfor kind in (DeprecationWarning, FutureWarning,"
+        " PendingDeprecationWarning):\n    warnings.filterwarnings('error', category=kind,"
+        " module='metacal')\nimport metacal\nfor found in pkgutil.walk_packages(metacal.__path__,"
+        " 'metacal.'):\n    try: importlib.import_module(found.name)\n    except ImportError as"
+        " error:\n        if error.name in {'torch', 'triton', 'transformers'} or 'pip install' in"
+        " str(error): continue\n        raise\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    private = re.compile(r"(?:from|import) (?:numpy|scipy|sklearn)(?:\.\w+)*\._|\bnp\.(?:core|_core|lib\._)\b")
+    private = re.compile(
+        r"(?:from|import) (?:numpy|scipy|sklearn)(?:\.\w+)*\._|\bnp\.(?:core|_core|lib\._)\b"
+    )
     found = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sorted((ROOT / "src").rglob("*.py"))
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if private.search(line) and "sklearn.utils._array_api" not in line  # it has no public name yet
+        if private.search(line)
+        and "sklearn.utils._array_api" not in line  # it has no public name yet
     ]
     assert not found, "private names go from one version to the next"
 
 
-# ── an empty batch ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── an empty batch ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("score", ["margin", "entropy", "max_probability", "energy"])
 def test_an_empty_batch_ends_no_onnx_runtime(score):
-    """TopK of no rows divides by zero and ends the process, in every onnxruntime from 1.17 to 1.30 that was tried."""
+    """TopK of no rows divides by zero and ends the process, in every onnxruntime from 1.17 to 1.30
+    that was tried.
+    """
     onnxruntime = pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(0)
     labels = rng.integers(5, size=500)
@@ -210,7 +234,9 @@ def test_an_empty_batch_ends_no_onnx_runtime(score):
     gate = mc.MetaCal(mc.MaxMiscoverage(0.2), score=score).fit(logits, labels)
     model = to_onnx(gate)
     assert "TopK" not in {node.op_type for node in model.graph.node}
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     probs, _, accept = session.run(["probs", "score", "accept"], {"logits": logits[:0]})
     assert probs.shape == (0, 5)
     assert accept.shape[0] == 0

@@ -1,4 +1,6 @@
-"""Sample weights of any size: rescaled where sums of them would not be numbers, refused where they are no weights."""
+"""Sample weights of any size: rescaled where sums of them would not be numbers, refused where they
+are no weights.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_beyond_them_ratios_are_kept_to_the_last_bit(power):
 @pytest.mark.parametrize("value", [1e308, 5e-324])
 def test_equal_weights_of_any_size_are_no_weights(value):
     plain = mc.TemperatureScaling().fit(LOGITS, LABELS).temperature_
-    found = mc.TemperatureScaling().fit(LOGITS, LABELS, sample_weight=np.full(N, value)).temperature_
+    found = (
+        mc.TemperatureScaling().fit(LOGITS, LABELS, sample_weight=np.full(N, value)).temperature_
+    )
     assert found == pytest.approx(plain, rel=1e-9)
 
 
@@ -95,7 +99,9 @@ def test_every_calibrator_survives(calibrator, value):
 def test_a_huge_weight_beside_tiny_ones_is_the_only_row_that_counts():
     weights = np.where(np.arange(N) < 60, 1e308, 5e-324)
     found = mc.TemperatureScaling().fit(LOGITS, LABELS, sample_weight=weights)
-    assert found.temperature_ == pytest.approx(mc.TemperatureScaling().fit(LOGITS[:60], LABELS[:60]).temperature_)
+    assert found.temperature_ == pytest.approx(
+        mc.TemperatureScaling().fit(LOGITS[:60], LABELS[:60]).temperature_
+    )
 
 
 @pytest.mark.parametrize("calibrator", CALIBRATORS, ids=lambda c: type(c).__name__)

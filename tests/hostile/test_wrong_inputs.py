@@ -1,4 +1,6 @@
-"""Wrong inputs through the command line: each is told its cause, in words that were read and kept."""
+"""Wrong inputs through the command line: each is told its cause, in words that were read and
+kept.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ import pytest
 
 import metacal as mc
 
-_SPEC = importlib.util.spec_from_file_location("wrong_inputs", Path(__file__).with_name("wrong_inputs.py"))
+_SPEC = importlib.util.spec_from_file_location(
+    "wrong_inputs", Path(__file__).with_name("wrong_inputs.py")
+)
 wrong_inputs = sys.modules["wrong_inputs"] = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(wrong_inputs)
 
@@ -35,7 +39,9 @@ def test_a_wrong_input_is_told_what_is_wrong(folder, words):
     if needed is not None:
         pytest.importorskip(needed)
     said = wrong_inputs.answer(folder, words)
-    assert said == KEPT[words], "read the new message; if it is better: python tests/hostile/wrong_inputs.py"
+    assert said == KEPT[words], (
+        "read the new message; if it is better: python tests/hostile/wrong_inputs.py"
+    )
     assert "Error: " in said or "Warning: " in said
     assert "Traceback" not in said
     assert "unexpected: please report" not in said
@@ -72,7 +78,12 @@ def test_no_certificate_without_its_cause(folder, tmp_path, file):
 
 
 @pytest.mark.parametrize(
-    "words", ["fit val.npz --max-miscoverage 0.1", "fit val.csv --max-miscoverage 0.1", "apply cal.json val.npz --json"]
+    "words",
+    [
+        "fit val.npz --max-miscoverage 0.1",
+        "fit val.csv --max-miscoverage 0.1",
+        "apply cal.json val.npz --json",
+    ],
 )
 def test_a_good_file_is_not_questioned(folder, words):
     assert wrong_inputs.answer(folder, f"{words} --strict") == "exit 0"
@@ -91,6 +102,8 @@ def test_standard_output_by_any_name(folder):
     from metacal.cli import main
 
     words = ["apply", str(folder / "cal.json"), str(folder / "val.npz"), "-o"]
-    plain, device = (CliRunner().invoke(main, [*words, name]).stdout for name in ("-", "/dev/stdout"))
+    plain, device = (
+        CliRunner().invoke(main, [*words, name]).stdout for name in ("-", "/dev/stdout")
+    )
     assert plain == device
     assert plain.startswith("prediction,answer,confidence,accept")

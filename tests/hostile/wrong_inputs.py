@@ -1,7 +1,9 @@
-"""Files that are not quite what metacal thinks, commands that are handed them, and what each then says.
+"""Files that are not quite what metacal thinks, commands that are handed them, and what each then
+says.
 
-`wrong_inputs.txt` beside this file keeps the messages; they were read by a person once. After a message was changed on
-purpose, `python tests/hostile/wrong_inputs.py` writes it again: read what the difference says before it is committed.
+`wrong_inputs.txt` beside this file keeps the messages; they were read by a person once. After a
+message was changed on purpose, `python tests/hostile/wrong_inputs.py` writes it again: read what
+the difference says before it is committed.
 """
 
 from __future__ import annotations
@@ -150,7 +152,9 @@ def make_files(folder: Path) -> None:
     _arrays(folder, rng, logits, labels, softmax)
     _texts(folder, rng, logits, labels, softmax)
     _others(folder, logits, labels)
-    (folder / "mixed.jsonl").write_text('{"id": 1, "logits": [1, 2]}\n{"id": 2, "label": "cow"}\nnothing\n')
+    (folder / "mixed.jsonl").write_text(
+        '{"id": 1, "logits": [1, 2]}\n{"id": 2, "label": "cow"}\nnothing\n'
+    )
     _saved(folder)
 
 
@@ -203,7 +207,12 @@ def _texts(folder, rng, logits, labels, softmax):
     csv("rounded", [*NAMES, "label"], softmax.round(2), names)
     csv("latency", [*NAMES, "label", "latency_s"], logits, names, seconds)
     csv("latency-counted", [*NAMES, "label", "latency_s"], logits, numbers, seconds)
-    csv("unnamed", ["Unnamed: 0", *NAMES, "label"], np.column_stack([np.arange(600), logits]), numbers)
+    csv(
+        "unnamed",
+        ["Unnamed: 0", *NAMES, "label"],
+        np.column_stack([np.arange(600), logits]),
+        numbers,
+    )
     csv("split", [*NAMES, "split", "label"], np.column_stack([logits, halves]), names)
     csv("target", [*NAMES, "target"], logits, names)
     csv("target-counted", [*NAMES, "target"], logits, numbers)
@@ -219,9 +228,14 @@ def _texts(folder, rng, logits, labels, softmax):
     (folder / "gap.csv").write_text("\n".join([*good[:3], "1.5,,2.5,cat", *good[3:]]))
     (folder / "word.csv").write_text("\n".join([*good[:3], "1.5,n/a,2.5,cat", *good[3:]]))
     (folder / "utf16.csv").write_text("\n".join(good), encoding="utf-16")
-    (folder / "rows.jsonl").write_text('{"logits": [1.5, 2.5, 0.5], "label": 1}\n{"logits": [1.5, 2.5, 0.5]\n')
+    (folder / "rows.jsonl").write_text(
+        '{"logits": [1.5, 2.5, 0.5], "label": 1}\n{"logits": [1.5, 2.5, 0.5]\n'
+    )
     row = '{{"cat": {}, "dog": {}, "bird": {}, "split": {}, "label": "{}"}}\n'
-    lines = [row.format(*values, half, name) for values, half, name in zip(logits.tolist(), halves, names)]
+    lines = [
+        row.format(*values, half, name)
+        for values, half, name in zip(logits.tolist(), halves, names)
+    ]
     (folder / "split.jsonl").write_text("".join(lines))
     (folder / "sheet.xlsx").write_bytes(b"PK\x03\x04")
     (folder / "model.pkl").write_bytes(b"\x80\x04K\x01.")
@@ -239,9 +253,13 @@ def _others(folder, logits, labels):
         columns = dict(zip(NAMES.tolist(), logits.T.copy()))
         names = pa.array(NAMES[labels].tolist(), pa.string())
         halves = np.arange(600) % 2
-        parquet.write_table(pa.table({**columns, "split": halves, "label": names}), folder / "split.parquet")
+        parquet.write_table(
+            pa.table({**columns, "split": halves, "label": names}), folder / "split.parquet"
+        )
         parquet.write_table(pa.table({**columns, "target": names}), folder / "target.parquet")
-        parquet.write_table(pa.table({"label": labels % 2, "prob": logits[:, 0]}), folder / "binary.parquet")
+        parquet.write_table(
+            pa.table({"label": labels % 2, "prob": logits[:, 0]}), folder / "binary.parquet"
+        )
 
 
 def _saved(folder):
@@ -255,21 +273,28 @@ def _saved(folder):
     }.items():
         answer(folder, f"{words} --max-miscoverage 0.1 -o {name}.json")
     held = np.load(folder / "val.npz")
-    mc.save(mc.TemperatureScaling().fit(held["logits"], held["labels"]), folder / "temperature.json")
+    mc.save(
+        mc.TemperatureScaling().fit(held["logits"], held["labels"]), folder / "temperature.json"
+    )
     (folder / "cut.json").write_bytes((folder / "cal.json").read_bytes()[:700])
 
 
 def answer(folder: Path, words: str) -> str:
-    """The exit code, and the warnings and errors that a command gives in the folder; usage lines are click's."""
+    """The exit code, and the warnings and errors that a command gives in the folder; usage lines
+    are click's.
+    """
     here = os.getcwd()
     os.chdir(folder)
     try:
-        # People read some warnings as notes of the certificate; whoever asks for JSON is told all of them on stderr.
+        # People read some warnings as notes of the certificate; whoever asks for JSON is told all
+        # of them on stderr.
         machine = ["--json"] if words.startswith("fit ") else []
         done = CliRunner().invoke(main, [*shlex.split(words), *machine], prog_name="metacal")
     finally:
         os.chdir(here)
-    lines = [line for line in done.stderr.splitlines() if re.match("(Warning|Error): |Traceback", line)]
+    lines = [
+        line for line in done.stderr.splitlines() if re.match("(Warning|Error): |Traceback", line)
+    ]
     said = "\n".join([f"exit {done.exit_code}", *lines]).replace(str(folder.resolve()), "FOLDER")
     return re.sub(
         r"\((?:Expecting|Unterminated) .*?\(char \d+\)\)", "(...)", said
@@ -278,12 +303,22 @@ def answer(folder: Path, words: str) -> str:
 
 def needs(words: str) -> str | None:
     """The package that a command cannot do without, if it is none of metacal's own."""
-    return "torch" if ".pt" in words else "pyarrow" if ".parquet" in words else "onnx" if ".onnx" in words else None
+    return (
+        "torch"
+        if ".pt" in words
+        else "pyarrow"
+        if ".parquet" in words
+        else "onnx"
+        if ".onnx" in words
+        else None
+    )
 
 
 def kept() -> dict[str, str]:
     """The messages by command."""
-    parts = re.split(r"^\$ metacal (.*)\n", GOLDEN.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    parts = re.split(r"^\$ metacal (.*)\n", GOLDEN.read_text(encoding="utf-8"), flags=re.MULTILINE)[
+        1:
+    ]
     return {words: text.strip() for words, text in zip(parts[::2], parts[1::2])}
 
 

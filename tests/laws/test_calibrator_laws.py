@@ -1,4 +1,6 @@
-"""What every calibrator owes: laws, degenerate inputs, files, and its place as the base of a gate."""
+"""What every calibrator owes: laws, degenerate inputs, files, and its place as the base of a
+gate.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ KEEPS_PREDICTIONS = {
 }  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
-#: One set of each kind: embedded, the one that a looser rule of choice did harm on, the paper's, under-confident.
+#: One set of each kind: embedded, the one that a looser rule of choice did harm on, the paper's,
+#: under-confident.
 AUTO_SETS = (
     "cifar10-resnet110",
     pytest.param("cifar100-resnet110", marks=pytest.mark.long),
@@ -44,7 +47,11 @@ def saved(estimator):
 
 
 def proba_of(name, fit, labels, new=None, **fit_options):
-    proba = CALIBRATORS[name]().fit(fit, labels, **fit_options).predict_proba(fit if new is None else new)
+    proba = (
+        CALIBRATORS[name]()
+        .fit(fit, labels, **fit_options)
+        .predict_proba(fit if new is None else new)
+    )
     assert np.isfinite(proba).all()
     assert (proba >= 0).all()
     np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-9)
@@ -64,7 +71,9 @@ def test_rows_of_weight_zero_change_nothing(name):
     logits, labels = noisy()
     more, others = noisy(seed=1, sharpness=9.0)
     weights = np.repeat([1.0, 0.0], 600)
-    with_them = proba_of(name, np.vstack([logits, more]), np.append(labels, others), logits, sample_weight=weights)
+    with_them = proba_of(
+        name, np.vstack([logits, more]), np.append(labels, others), logits, sample_weight=weights
+    )
     np.testing.assert_allclose(with_them, proba_of(name, logits, labels), atol=2e-5)
 
 
@@ -100,15 +109,25 @@ def test_near_identity_on_calibrated_logits(name):
     logits, labels = noisy(n=50_000, k=3, sharpness=1.0)
     new, _ = noisy(n=2000, k=3, seed=9, sharpness=1.0)
     difference = np.abs(proba_of(name, logits, labels, new) - softmax(new, axis=1))
-    assert difference.mean() < (0.02 if name in ("histogram", "top-label-histogram", "imax") else 0.01)
+    assert difference.mean() < (
+        0.02 if name in ("histogram", "top-label-histogram", "imax") else 0.01
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_single_precision_stays_single_and_agrees(name):
     logits, labels = noisy()
-    single = CALIBRATORS[name]().fit(logits.astype(np.float32), labels).predict_proba(logits.astype(np.float32))
+    single = (
+        CALIBRATORS[name]()
+        .fit(logits.astype(np.float32), labels)
+        .predict_proba(logits.astype(np.float32))
+    )
     assert single.dtype == np.float32
-    double = CALIBRATORS[name]().fit(logits.astype(np.float32).astype(np.float64), labels).predict_proba(logits)
+    double = (
+        CALIBRATORS[name]()
+        .fit(logits.astype(np.float32).astype(np.float64), labels)
+        .predict_proba(logits)
+    )
     if "bbq" in name or "histogram" in name:  # a row on the edge of a bin may fall to either side
         assert np.abs(single - double).mean() < 3e-3
     else:
@@ -119,7 +138,9 @@ def test_single_precision_stays_single_and_agrees(name):
 def test_adding_a_constant_to_a_row_changes_nothing(name):
     logits, labels = noisy()
     shift = np.random.default_rng(2).normal(size=(600, 1)) * 20
-    np.testing.assert_allclose(proba_of(name, logits + shift, labels), proba_of(name, logits, labels), atol=1e-5)
+    np.testing.assert_allclose(
+        proba_of(name, logits + shift, labels), proba_of(name, logits, labels), atol=1e-5
+    )
 
 
 DEGENERATE = {
@@ -178,7 +199,9 @@ def test_saved_alone_and_in_a_gate(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_threads_leave_every_bit(name):
     logits, labels = noisy()
-    one, two = (CALIBRATORS[name](n_jobs=n).fit(logits, labels).predict_proba(logits) for n in (1, 2))
+    one, two = (
+        CALIBRATORS[name](n_jobs=n).fit(logits, labels).predict_proba(logits) for n in (1, 2)
+    )
     assert one.tobytes() == two.tobytes()
 
 
@@ -193,7 +216,9 @@ class TestAuto:
         rows = np.arange(len(new))
 
         def losses(calibrator):
-            proba = calibrator.fit(real_set.logits[fit], real_set.labels[fit]).predict_proba(real_set.logits[new])
+            proba = calibrator.fit(real_set.logits[fit], real_set.labels[fit]).predict_proba(
+                real_set.logits[new]
+            )
             return -np.log(proba[rows, real_set.labels[new]].astype(np.float64))
 
         difference = losses(mc.AutoCalibrator()) - losses(mc.TemperatureScaling())
@@ -203,8 +228,12 @@ class TestAuto:
         logits, labels = noisy()
         weights = np.repeat([1.0, 0.0], 300)
         half = mc.AutoCalibrator([mc.TemperatureScaling()]).fit(logits[:300], labels[:300])
-        weighted = mc.AutoCalibrator([mc.TemperatureScaling()]).fit(logits, labels, sample_weight=weights)
-        np.testing.assert_allclose(weighted.predict_proba(logits), half.predict_proba(logits), rtol=1e-6)
+        weighted = mc.AutoCalibrator([mc.TemperatureScaling()]).fit(
+            logits, labels, sample_weight=weights
+        )
+        np.testing.assert_allclose(
+            weighted.predict_proba(logits), half.predict_proba(logits), rtol=1e-6
+        )
 
 
 def test_warnings_are_ours():

@@ -49,7 +49,9 @@ def constraints():
 
 
 def knots(estimator):
-    """Those of the spline in the default base of many classes; none where there is no such spline."""
+    """Those of the spline in the default base of many classes; none where there is no such
+    spline.
+    """
     return getattr(getattr(estimator.calibrator_.map_, "then", None), "knots", ())
 
 
@@ -71,9 +73,12 @@ def test_permuting_rows_changes_nothing_but_order(table, promise, score, shuffle
     )
     assert shuffled.threshold_ == plain.threshold_
     np.testing.assert_array_equal(shuffled.accepts(logits), plain.accepts(logits))
-    # Knots of the default base stand on a grid: where one of them is a step further for a last bit, so are its slopes.
+    # Knots of the default base stand on a grid: where one of them is a step further for a last bit,
+    # so are its slopes.
     near = 1e-7 if np.array_equal(knots(shuffled), knots(plain)) else 1e-2
-    np.testing.assert_allclose(shuffled.predict_proba(logits), plain.predict_proba(logits), rtol=near, atol=1e-12)
+    np.testing.assert_allclose(
+        shuffled.predict_proba(logits), plain.predict_proba(logits), rtol=near, atol=1e-12
+    )
 
 
 @pytest.mark.slow
@@ -93,7 +98,9 @@ def test_relabelling_classes_changes_nothing_but_columns(table, promise, score, 
         atol=1e-12,
     )
     named = np.append(order, -1)[renamed.predict(logits[:, order])]
-    near = np.abs(plain.ranking_scores(logits) - plain.threshold_) < 1e-9 * (1 + abs(plain.threshold_))
+    near = np.abs(plain.ranking_scores(logits) - plain.threshold_) < 1e-9 * (
+        1 + abs(plain.threshold_)
+    )
     np.testing.assert_array_equal(named[~near], plain.predict(logits)[~near])
 
 
@@ -112,7 +119,9 @@ def test_duplicating_every_row_leaves_the_temperature(table, copies):
 def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
     logits, labels = table
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(threads) as pool:
-        patch.setattr(rows_module.strips, "STRIP_ELEMENTS", 64)  # so that these small tables have many strips
+        patch.setattr(
+            rows_module.strips, "STRIP_ELEMENTS", 64
+        )  # so that these small tables have many strips
         patch.setattr(rows_module, "BLOCK_ELEMENTS", 256)
         plain = Rows(logits)
         other = Rows(logits, block_rows=block_rows, executor=pool)
@@ -123,14 +132,22 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
         loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
         kept = other.where(keep).sum(loss, labels[keep], None)
         assert kept.tobytes() == plain.where(keep).sum(loss, labels[keep], None).tobytes()
-        one, many = mc.MetaCal(mc.MaxMiscoverage(0.1)), mc.MetaCal(mc.MaxMiscoverage(0.1), n_jobs=threads)
+        one, many = (
+            mc.MetaCal(mc.MaxMiscoverage(0.1)),
+            mc.MetaCal(mc.MaxMiscoverage(0.1), n_jobs=threads),
+        )
         one.fit(logits, labels)
         many.fit(logits, labels)
         assert one.certificate_ == many.certificate_
         assert one.predict_proba(logits).tobytes() == many.predict_proba(logits).tobytes()
 
 
-@given(st.lists(st.tuples(st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1.5]), st.booleans()), min_size=1))
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e300, 1e300) | st.sampled_from([0.0, -0.0, 1.5]), st.booleans()),
+        min_size=1,
+    )
+)
 def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     raw, correct = (np.array(column) for column in zip(*rows))
     scores = RELATIVE.rounded(raw)
@@ -140,7 +157,9 @@ def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     assert np.array_equal(ranking.ranks, np.flatnonzero(last) + 1)
     assert np.array_equal(ranking.scores, scores[order][last])
     assert np.array_equal(ranking.errors, np.cumsum(~correct[order])[last])
-    odd = Ranking.of(np.nextafter(scores, np.inf), correct)  # no grid points: the last bit is not free
+    odd = Ranking.of(
+        np.nextafter(scores, np.inf), correct
+    )  # no grid points: the last bit is not free
     assert np.array_equal(odd.ranks, ranking.ranks)
     assert np.array_equal(odd.errors, ranking.errors)
 
@@ -164,12 +183,19 @@ def test_adding_a_constant_to_a_row_changes_nothing(table, promise, shift):
 def test_single_and_double_precision_agree(table, promise):
     logits, labels = table
     logits = logits.astype(np.float32)
-    single, double = fitted(promise, logits, labels), fitted(promise, logits.astype(np.float64), labels)
+    single, double = (
+        fitted(promise, logits, labels),
+        fitted(promise, logits.astype(np.float64), labels),
+    )
     assert single.threshold_ == pytest.approx(double.threshold_, rel=1e-5)
-    assert single.calibrator_.temperature_ == pytest.approx(double.calibrator_.temperature_, rel=1e-5)
-    # The usual base is fitted to confidences that differ in their last single bit: its knots, and with them its curve,
-    # move by more than that (2.6e-5 on one table of 364 rows).
-    np.testing.assert_allclose(single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-4)
+    assert single.calibrator_.temperature_ == pytest.approx(
+        double.calibrator_.temperature_, rel=1e-5
+    )
+    # The usual base is fitted to confidences that differ in their last single bit: its knots, and
+    # with them its curve, move by more than that (2.6e-5 on one table of 364 rows).
+    np.testing.assert_allclose(
+        single.predict_proba(logits), double.predict_proba(logits.astype(np.float64)), atol=1e-4
+    )
 
 
 @pytest.mark.slow
@@ -177,7 +203,9 @@ def test_single_and_double_precision_agree(table, promise):
 def test_temperature_scales_with_the_logits(table, factor):
     logits, labels = table
     once = fit_temperature(Rows(logits), labels).temperature
-    assert fit_temperature(Rows(logits * factor), labels).temperature == pytest.approx(once * factor, rel=1e-7)
+    assert fit_temperature(Rows(logits * factor), labels).temperature == pytest.approx(
+        once * factor, rel=1e-7
+    )
 
 
 @pytest.mark.slow
@@ -187,10 +215,14 @@ def test_the_temperature_is_a_minimum(table):
     fit = fit_temperature(Rows(logits), labels)
 
     def loss(b):
-        return Rows(logits).sum(partial(kernels.tempered_loss, inverse_temperature=b), labels, None)[0]
+        return Rows(logits).sum(
+            partial(kernels.tempered_loss, inverse_temperature=b), labels, None
+        )[0]
 
     best = loss(fit.inverse_temperature)
-    assert best <= min(loss(fit.inverse_temperature * 1.001), loss(fit.inverse_temperature / 1.001)) + 1e-9 * abs(best)
+    assert best <= min(
+        loss(fit.inverse_temperature * 1.001), loss(fit.inverse_temperature / 1.001)
+    ) + 1e-9 * abs(best)
 
 
 @pytest.mark.slow
@@ -200,7 +232,9 @@ def test_a_looser_promise_never_accepts_fewer(table, first, second):
     logits, labels = table
     strict, loose = sorted((first, second))
     scores, correct = kernels.entropy(logits), logits.argmax(axis=1) == labels
-    thresholds = [mc.MaxMiscoverage(alpha).certify(scores, correct).threshold for alpha in (strict, loose)]
+    thresholds = [
+        mc.MaxMiscoverage(alpha).certify(scores, correct).threshold for alpha in (strict, loose)
+    ]
     assert thresholds[1] <= thresholds[0]
     ranking = Ranking.of(scores, correct)
     assert certified_prefix(ranking, 1 - loose, None) >= certified_prefix(ranking, 1 - strict, None)

@@ -18,7 +18,9 @@ from metacal.metrics.registry import METRICS, TOP_LABEL
 TOP_LABEL_METRICS = [metric.function for metric in METRICS.values() if metric.input is TOP_LABEL]
 SCORE_METRICS = [metric.function for metric in METRICS.values() if metric.input is RANKING]
 COARSE = st.integers(0, 20).map(lambda step: step / 20)
-ROWS = st.lists(st.tuples(COARSE | st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=40)
+ROWS = st.lists(
+    st.tuples(COARSE | st.floats(0, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=40
+)
 RANKED = st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=40)
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -41,7 +43,9 @@ def split(rows):
 def test_row_order_does_not_matter(metric, rows, seed):
     confidence, correct = split(rows)
     order = np.random.default_rng(seed).permutation(len(rows))
-    assert metric(confidence[order], correct[order]) == pytest.approx(metric(confidence, correct), abs=1e-7)
+    assert metric(confidence[order], correct[order]) == pytest.approx(
+        metric(confidence, correct), abs=1e-7
+    )
 
 
 @pytest.mark.parametrize("metric", SCORE_METRICS, ids=lambda metric: metric.__name__)
@@ -49,7 +53,9 @@ def test_row_order_does_not_matter(metric, rows, seed):
 def test_row_order_does_not_matter_to_rankings(metric, rows, seed):
     score, correct = split(rows)
     order = np.random.default_rng(seed).permutation(len(rows))
-    assert metric(score[order], correct[order]) == pytest.approx(metric(score, correct), abs=1e-12, nan_ok=True)
+    assert metric(score[order], correct[order]) == pytest.approx(
+        metric(score, correct), abs=1e-12, nan_ok=True
+    )
     if metric is metrics.exponential_ranking_loss:  # feels the scale of the margins, but no shift
         shifted = metric(score + 1, correct)
     else:
@@ -120,7 +126,8 @@ def test_no_binning_beats_the_supremum(rows, n_bins):
 def test_norms_are_ordered(rows, n_bins):
     data = split(rows)
     ece, rms, largest = (
-        f(*data, n_bins) for f in (metrics.ece, metrics.rms_calibration_error, metrics.max_calibration_error)
+        f(*data, n_bins)
+        for f in (metrics.ece, metrics.rms_calibration_error, metrics.max_calibration_error)
     )
     assert ece <= rms + 1e-12
     assert rms <= largest + 1e-12
@@ -152,7 +159,9 @@ def test_class_order_does_not_matter(seed):
         metrics.brier,
         metrics.accuracy,
     ):
-        assert metric(table[:, order], place[labels]) == pytest.approx(metric(table, labels), abs=1e-9)
+        assert metric(table[:, order], place[labels]) == pytest.approx(
+            metric(table, labels), abs=1e-9
+        )
 
 
 @given(seed=SEEDS)
@@ -160,14 +169,28 @@ def test_float32_and_float64_agree(seed):
     """Uniform rows stay ties; elsewhere rounding moves an error by no more than rounding."""
     table, labels = table_of(seed)
     narrow = table.astype(np.float32)
-    for metric in (metrics.accuracy, metrics.ece, metrics.sup_ece, metrics.nll, metrics.brier, metrics.smooth_ece):
+    for metric in (
+        metrics.accuracy,
+        metrics.ece,
+        metrics.sup_ece,
+        metrics.nll,
+        metrics.brier,
+        metrics.smooth_ece,
+    ):
         assert metric(narrow, labels) == pytest.approx(metric(table, labels), abs=1e-5)
 
 
 @given(seed=SEEDS)
 def test_a_table_written_twice_has_the_same_metrics(seed):
     table, labels = table_of(seed)
-    for metric in (metrics.ece, metrics.classwise_ece, metrics.sup_ece, metrics.nll, metrics.brier, metrics.ks_error):
+    for metric in (
+        metrics.ece,
+        metrics.classwise_ece,
+        metrics.sup_ece,
+        metrics.nll,
+        metrics.brier,
+        metrics.ks_error,
+    ):
         twice = metric(np.concatenate((table, table)), np.concatenate((labels, labels)))
         assert twice == pytest.approx(metric(table, labels), abs=1e-12)
 

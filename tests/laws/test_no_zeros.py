@@ -1,4 +1,6 @@
-"""No map gives a possible class probability 0 or 1, in any precision or runtime: a log loss is never infinite."""
+"""No map gives a possible class probability 0 or 1, in any precision or runtime: a log loss is
+never infinite.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def hostile_rows() -> np.ndarray:
     far = random.normal(0.0, 200.0, (40, N_CLASSES))
     huge = random.normal(0.0, 1e6, (10, N_CLASSES))
     tied = np.repeat(random.normal(0.0, 50.0, (5, 1)), N_CLASSES, axis=1)
-    floored = np.where(random.random((40, N_CLASSES)) < 0.5, -27.6, random.normal(0.0, 1.0, (40, N_CLASSES)))
+    floored = np.where(
+        random.random((40, N_CLASSES)) < 0.5, -27.6, random.normal(0.0, 1.0, (40, N_CLASSES))
+    )
     steep = np.eye(N_CLASSES)[random.integers(N_CLASSES, size=20)] * 800.0
     return np.concatenate([far, huge, tied, floored, steep])
 
@@ -56,14 +60,18 @@ def test_no_calibrator_gives_zero_or_one(fitted, name, dtype):
 
 @pytest.mark.parametrize("name", ["temperature", "composed", "platt", "isotonic", "structured"])
 def test_a_masked_class_keeps_zero_and_the_only_possible_one_has_all(fitted, name):
-    rows = np.array([[900.0, -900.0, -np.inf, 0.0], [3.0, -np.inf, -np.inf, -np.inf]], dtype=np.float32)
+    rows = np.array(
+        [[900.0, -900.0, -np.inf, 0.0], [3.0, -np.inf, -np.inf, -np.inf]], dtype=np.float32
+    )
     proba = fitted[name].predict_proba(rows)
     assert (proba[0, 2], proba[1].tolist()) == (0.0, [1.0, 0.0, 0.0, 0.0])
     assert proba[0, [0, 1, 3]].min() > 0.0
     assert proba[0].max() < 1.0
 
 
-@pytest.mark.parametrize("name", ["temperature", "composed", "beta", "local-temperature", "top-label-histogram"])
+@pytest.mark.parametrize(
+    "name", ["temperature", "composed", "beta", "local-temperature", "top-label-histogram"]
+)
 def test_torch_says_the_same(fitted, name):
     torch = pytest.importorskip("torch")
     from metacal.export.torch import to_module
@@ -75,7 +83,9 @@ def test_torch_says_the_same(fitted, name):
         check(module(torch.from_numpy(rows))[0].numpy(), rows, cal.map_.preserves_accuracy)
 
 
-@pytest.mark.parametrize("name", ["temperature", "composed", "beta", "local-temperature", "top-label-histogram"])
+@pytest.mark.parametrize(
+    "name", ["temperature", "composed", "beta", "local-temperature", "top-label-histogram"]
+)
 def test_onnx_says_the_same(fitted, name):
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")
@@ -83,9 +93,13 @@ def test_onnx_says_the_same(fitted, name):
 
     cal, rows = fitted[name], hostile_rows().astype(np.float32)
     model = to_onnx(mc.Gate.of(Table(cal.map_, np.arange(N_CLASSES))))
-    session = runtime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     check(session.run(["probs"], {"logits": rows})[0], rows, cal.map_.preserves_accuracy)
-    masked = np.array([[900.0, -900.0, -np.inf, 0.0], [3.0, -np.inf, -np.inf, -np.inf]], dtype=np.float32)
+    masked = np.array(
+        [[900.0, -900.0, -np.inf, 0.0], [3.0, -np.inf, -np.inf, -np.inf]], dtype=np.float32
+    )
     found = session.run(["probs"], {"logits": masked})[0]
     assert (found[0, 2], found[1].tolist()) == (0.0, [1.0, 0.0, 0.0, 0.0])
     assert found[0, 1] > 0.0

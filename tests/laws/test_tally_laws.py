@@ -1,4 +1,6 @@
-"""Counting certifies what sorting certifies, bit for bit: ties, infinities, any order, blocks and number of cells."""
+"""Counting certifies what sorting certifies, bit for bit: ties, infinities, any order, blocks and
+number of cells.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from metacal.kernels.keys import CellCounts
 from metacal.promises.rules import sequence
 from metacal.promises.rules.passes import Passes, Tally, _counted_array
 
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, 1.5, -2.0, np.finfo(float).max, -np.finfo(float).max, 5e-324, 1e-300]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    1.0,
+    1.5,
+    -2.0,
+    np.finfo(float).max,
+    -np.finfo(float).max,
+    5e-324,
+    1e-300,
+]
 PROMISES = [
     mc.MaxMiscoverage(0.05),
     mc.MaxMiscoverage(0.3, delta=None),
@@ -30,7 +44,9 @@ PROMISES = [
 
 
 def one_pass(blocks, passes, cut):
-    """All blocks counted, in an order of their own each time, and one of them again after its answer was lost."""
+    """All blocks counted, in an order of their own each time, and one of them again after its
+    answer was lost.
+    """
     passes.append(cut.size)
     order = np.random.default_rng(len(passes)).permutation(len(blocks))
     _counted_array(*blocks[order[0]], cut)
@@ -38,7 +54,9 @@ def one_pass(blocks, passes, cut):
 
 
 def answer(certify):
-    """The certificate, or what is said instead; how many rows would do is an estimate, and left out."""
+    """The certificate, or what is said instead; how many rows would do is an estimate, and left
+    out.
+    """
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -51,7 +69,10 @@ def answer(certify):
 
 def same_answer(promise, scores, correct, cells, n_blocks=3):
     """Passes that it took."""
-    blocks, passes = list(zip(np.array_split(scores, n_blocks), np.array_split(correct, n_blocks))), []
+    blocks, passes = (
+        list(zip(np.array_split(scores, n_blocks), np.array_split(correct, n_blocks))),
+        [],
+    )
     by_counts = answer(lambda: promise.certify(Passes(partial(one_pass, blocks, passes), cells)))
     assert by_counts == answer(lambda: promise.certify(scores, correct))
     return len(passes)
@@ -59,27 +80,41 @@ def same_answer(promise, scores, correct, cells, n_blocks=3):
 
 @st.composite
 def columns(draw):
-    """Scores and flags: drawn one by one, or some hundred rows of a kind, in rising, falling or no order."""
+    """Scores and flags: drawn one by one, or some hundred rows of a kind, in rising, falling or no
+    order.
+    """
     if draw(st.booleans()):
-        number = st.floats(allow_nan=False) | st.sampled_from(SPECIAL) | st.integers(-3, 3).map(float)
+        number = (
+            st.floats(allow_nan=False) | st.sampled_from(SPECIAL) | st.integers(-3, 3).map(float)
+        )
         rows = draw(st.lists(st.tuples(number, st.booleans()), min_size=1, max_size=60))
         scores, correct = (np.array(column) for column in zip(*rows))
         return scores.astype(float), correct
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     n, digits = draw(st.integers(50, 900)), draw(st.sampled_from([0, 1, 2, 15]))
-    scores = np.round(rng.random(n) ** draw(st.sampled_from([1, 30])) * draw(st.sampled_from([1.0, -1.0, 3.0])), digits)
+    scores = np.round(
+        rng.random(n) ** draw(st.sampled_from([1, 30])) * draw(st.sampled_from([1.0, -1.0, 3.0])),
+        digits,
+    )
     odds = draw(st.sampled_from([0.3, 0.1, 0.05, 0.0]))
     correct = rng.random(n) >= odds * (0.3 + np.argsort(np.argsort(scores)) / n)
     order = draw(st.sampled_from(["none", "rising", "falling", "wrong first", "right first"]))
     if order != "none":
-        keys = {"rising": scores, "falling": -scores, "wrong first": correct, "right first": ~correct}
+        keys = {
+            "rising": scores,
+            "falling": -scores,
+            "wrong first": correct,
+            "right first": ~correct,
+        }
         placed = np.argsort(keys[order], kind="stable")
         scores, correct = scores[placed], correct[placed]
     return scores, correct
 
 
 @pytest.mark.parametrize(
-    "promise", [pytest.param(p, marks=[pytest.mark.slow] * (p == mc.MinAccuracy(0.9))) for p in PROMISES], ids=repr
+    "promise",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p == mc.MinAccuracy(0.9))) for p in PROMISES],
+    ids=repr,
 )
 @settings(max_examples=25)
 @given(columns(), st.sampled_from([16, 256, 1 << 12]), st.integers(1, 5))
@@ -149,7 +184,9 @@ def test_blocks_are_read_by_any_executor():
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
     promise = mc.MinAccuracy(0.95)
-    expected = promise.certify(*(np.concatenate(column) for column in zip(*map(rows_of, range(12)))))
+    expected = promise.certify(
+        *(np.concatenate(column) for column in zip(*map(rows_of, range(12))))
+    )
     for pool in (ThreadPoolExecutor(3), ProcessPoolExecutor(2)):
         with pool:
             assert promise.certify(Passes.over(rows_of, range(12), executor=pool)) == expected
@@ -163,7 +200,9 @@ def test_what_cannot_be_counted_is_said():
             Passes.over(lambda _: (np.array([1.0, np.nan]), np.array([True, True])), range(2))
         )
     with pytest.raises(InputError, match="no calibration row is classified correctly"):
-        mc.MaxMiscoverage(0.1).certify(Passes.over(lambda _: (np.ones(2), np.zeros(2, dtype=bool)), range(2)))
+        mc.MaxMiscoverage(0.1).certify(
+            Passes.over(lambda _: (np.ones(2), np.zeros(2, dtype=bool)), range(2))
+        )
     calls = []
 
     def changing(_):

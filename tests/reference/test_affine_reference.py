@@ -1,8 +1,8 @@
 """Other packages' numbers for the affine calibrators on real logits.
 
-scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.affine`` with the
-versions named beside each: the mean negative log-likelihood on rows 5,000 to 15,000 of cifar10-resnet110 after fitting
-on the first 5,000, in float64.
+scikit-learn is asked live. The others are golden values, printed by ``python -m
+benchmarks.reference.affine`` with the versions named beside each: the mean negative log-likelihood
+on rows 5,000 to 15,000 of cifar10-resnet110 after fitting on the first 5,000, in float64.
 """
 
 from __future__ import annotations
@@ -58,33 +58,44 @@ def test_ensemble_temperature(script, loss_of):
 
 
 def test_vector_scaling_without_penalty(loss_of):
-    # probmetrics 1.3.0 (torch 2.13.0), VectorScalingCalibrator: logits that are not centred, but here nearly are
+    # probmetrics 1.3.0 (torch 2.13.0), VectorScalingCalibrator: logits that are not centred, but
+    # here nearly are
     assert loss_of(fit_vector, regularisation=0.0) == pytest.approx(0.22218491705354723, abs=5e-5)
 
 
 def test_matrix_scaling_without_penalty(loss_of):
-    # probmetrics 1.3.0 (torch 2.13.0), MatrixScalingCalibrator: not centred, and no penalty of a thousandth of a row
+    # probmetrics 1.3.0 (torch 2.13.0), MatrixScalingCalibrator: not centred, and no penalty of a
+    # thousandth of a row
     assert loss_of(fit_matrix, regularisation=0.0) == pytest.approx(0.22627575549993295, abs=1e-4)
 
 
 def test_structured_scaling(loss_of):
-    # probmetrics 1.3.0, SVSCalibrator(): the same but for its temperature, which is mixed with Laplace smoothing
-    assert loss_of(fit_structured, regularisation=1.0) == pytest.approx(0.22162382304668427, abs=2e-4)
+    # probmetrics 1.3.0, SVSCalibrator(): the same but for its temperature, which is mixed with
+    # Laplace smoothing
+    assert loss_of(fit_structured, regularisation=1.0) == pytest.approx(
+        0.22162382304668427, abs=2e-4
+    )
 
 
 def test_structured_matrix_scaling(loss_of):
-    # probmetrics 1.3.0, SMSCalibrator(): on log-probabilities, that is our Dirichlet map with the structured penalty;
-    # what is left is the Laplace smoothing of its temperature.
-    assert loss_of(fit_dirichlet, regularisation=1.0) == pytest.approx(0.22001250104814654, abs=2e-4)
+    # probmetrics 1.3.0, SMSCalibrator(): on log-probabilities, that is our Dirichlet map with the
+    # structured penalty; what is left is the Laplace smoothing of its temperature.
+    assert loss_of(fit_dirichlet, regularisation=1.0) == pytest.approx(
+        0.22001250104814654, abs=2e-4
+    )
     assert loss_of(fit_matrix, regularisation=1.0) == pytest.approx(0.22001250104814654, abs=1e-3)
 
 
 @pytest.mark.slow
 def test_dirichlet_calibration(loss_of):
-    # dirichletcal 0.5.3 (jax 0.12.0.1), FullDirichletCalibrator(ref_row=False) with reg_lambda = λK(K-1)T²/n and
-    # reg_mu = λK/n; ours holds the diagonal by a tenth of a row.
-    assert loss_of(fit_dirichlet, penalty="odir", regularisation=1.0) == pytest.approx(0.22068563895353327, abs=2e-5)
-    assert loss_of(fit_dirichlet, penalty="odir", regularisation=0.01) == pytest.approx(0.22628732181293154, abs=1e-4)
+    # dirichletcal 0.5.3 (jax 0.12.0.1), FullDirichletCalibrator(ref_row=False) with reg_lambda =
+    # λK(K-1)T²/n and reg_mu = λK/n; ours holds the diagonal by a tenth of a row.
+    assert loss_of(fit_dirichlet, penalty="odir", regularisation=1.0) == pytest.approx(
+        0.22068563895353327, abs=2e-5
+    )
+    assert loss_of(fit_dirichlet, penalty="odir", regularisation=0.01) == pytest.approx(
+        0.22628732181293154, abs=1e-4
+    )
 
 
 def test_matrix_scaling_is_a_logistic_regression(script, monkeypatch):
@@ -94,6 +105,16 @@ def test_matrix_scaling_is_a_logistic_regression(script, monkeypatch):
     centred = logits - logits.mean(axis=1, keepdims=True)
     temperature = TemperatureScaling().fit(logits, labels).temperature_
     for strength in (10.0, 0.5):
-        peer = LogisticRegression(C=1.0 / (2.0 * strength), tol=1e-8, max_iter=5000).fit(centred / temperature, labels)
-        ours = fit_matrix(Rows(logits), labels, penalty="l2", regularisation=strength, intercept_regularisation=0.0)
-        np.testing.assert_allclose(ours(logits), peer.predict_proba(centred / temperature), atol=1e-4)
+        peer = LogisticRegression(C=1.0 / (2.0 * strength), tol=1e-8, max_iter=5000).fit(
+            centred / temperature, labels
+        )
+        ours = fit_matrix(
+            Rows(logits),
+            labels,
+            penalty="l2",
+            regularisation=strength,
+            intercept_regularisation=0.0,
+        )
+        np.testing.assert_allclose(
+            ours(logits), peer.predict_proba(centred / temperature), atol=1e-4
+        )

@@ -1,7 +1,9 @@
-"""Gaussian-process calibration against a dense process, sampled: same prior, same likelihood, nothing else shared.
+"""Gaussian-process calibration against a dense process, sampled: same prior, same likelihood,
+nothing else shared.
 
-The original (Wenger et al. 2020) runs no more. Here the latent function is drawn at every logit of a small table,
-without inducing inputs, bounds or Newton steps, by elliptical slice sampling (Murray, Adams & MacKay, AISTATS 2010).
+The original (Wenger et al. 2020) runs no more. Here the latent function is drawn at every logit of
+a small table, without inducing inputs, bounds or Newton steps, by elliptical slice sampling
+(Murray, Adams & MacKay, AISTATS 2010).
 """
 
 from __future__ import annotations
@@ -18,14 +20,18 @@ SHARE, VARIANCE = 0.4, 2.0
 
 
 def bent(n, k, seed):
-    """Logits whose log-odds are bent: too large where they are large, too small where they are small."""
+    """Logits whose log-odds are bent: too large where they are large, too small where they are
+    small.
+    """
     random = np.random.default_rng(seed)
     truth = random.normal(0.0, 1.5, (n, k))
     return np.sign(truth) * truth**2, (truth + random.gumbel(size=(n, k))).argmax(axis=1)
 
 
 def dense_posterior(points, lengthscale, labels, draws, seed):
-    """Draws of f at every entry of `points` (rows × classes), f ~ GP(identity, squared exponential)."""
+    """Draws of f at every entry of `points` (rows × classes), f ~ GP(identity, squared
+    exponential).
+    """
     random = np.random.default_rng(seed)
     flat = points.ravel()
     gaps = (flat[:, None] - flat[None, :]) / lengthscale
@@ -33,7 +39,11 @@ def dense_posterior(points, lengthscale, labels, draws, seed):
     root = vectors * np.sqrt(np.maximum(values, 0.0))
 
     def likelihood(away):
-        return float(log_softmax(points + away.reshape(points.shape), axis=1)[np.arange(len(labels)), labels].sum())
+        return float(
+            log_softmax(points + away.reshape(points.shape), axis=1)[
+                np.arange(len(labels)), labels
+            ].sum()
+        )
 
     away = np.zeros(len(flat))
     here, found = likelihood(away), []
@@ -74,5 +84,7 @@ def test_the_posterior_is_that_of_a_dense_process(monkeypatch, n, k, seed):
 
 
 def _centred(latent):
-    """Less the mean of the row: a constant added to f changes no probability, and the rows say nothing about it."""
+    """Less the mean of the row: a constant added to f changes no probability, and the rows say
+    nothing about it.
+    """
     return latent - latent.mean(axis=-1, keepdims=True)

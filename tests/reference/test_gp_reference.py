@@ -1,7 +1,8 @@
 """Gaussian-process calibration against the number that the paper prints for it.
 
-Ma & Blaschko (ICML 2021), Table 1: an ECE of .00634 for GPC (Wenger et al. 2020) on DenseNet-40, CIFAR-10, the
-mean over 40 merged 5,000/10,000 splits. `benchmarks/reference/gp.py splits` runs all 40.
+Ma & Blaschko (ICML 2021), Table 1: an ECE of .00634 for GPC (Wenger et al. 2020) on DenseNet-40,
+CIFAR-10, the mean over 40 merged 5,000/10,000 splits. `benchmarks/reference/gp.py splits` runs all
+40.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Other packages' numbers for the same sample.
 
-scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.metrics`` in an
-environment with the versions named beside each (numpy 2.4.6, Python 3.11), on its seeded `sample()`: 2,100 rows of 5
-classes.
+scikit-learn is asked live. The others are golden values, printed by ``python -m
+benchmarks.reference.metrics`` in an environment with the versions named beside each (numpy 2.4.6,
+Python 3.11), on its seeded `sample()`: 2,100 rows of 5 classes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def test_ece(sample):
     assert metrics.ece(*sample) == pytest.approx(0.15454590439743032, abs=1e-14)
     # uncertainty-calibration 0.1.4, calibration.get_ece(proba, labels, num_bins=15)
     assert metrics.ece(*sample) == pytest.approx(0.1545459043974305, abs=1e-14)
-    # torchmetrics 1.9.0 (torch 2.13.0), multiclass_calibration_error(norm="l1", n_bins=15): float32 inside
+    # torchmetrics 1.9.0 (torch 2.13.0), multiclass_calibration_error(norm="l1", n_bins=15): float32
+    # inside
     assert metrics.ece(*sample) == pytest.approx(0.154545858502388, abs=1e-6)
 
 
@@ -42,7 +43,8 @@ def test_equal_mass_ece(sample):
 
 
 def test_root_mean_square_and_largest_gap(sample):
-    # torchmetrics 1.9.0 (torch 2.13.0), multiclass_calibration_error(norm="l2" and "max", n_bins=15)
+    # torchmetrics 1.9.0 (torch 2.13.0), multiclass_calibration_error(norm="l2" and "max",
+    # n_bins=15)
     assert metrics.rms_calibration_error(*sample) == pytest.approx(0.15977203845977783, abs=1e-6)
     assert metrics.max_calibration_error(*sample) == pytest.approx(0.7407190799713135, abs=1e-6)
     # netcal 1.4.0, netcal.metrics.MCE(15).measure(proba, labels)
@@ -50,18 +52,21 @@ def test_root_mean_square_and_largest_gap(sample):
 
 
 def test_debiased_errors(sample):
-    # uncertainty-calibration 0.1.4, lower_bound_scaling_top_ce(proba, labels, p=2, debias=True, num_bins=15)
+    # uncertainty-calibration 0.1.4, lower_bound_scaling_top_ce(proba, labels, p=2, debias=True,
+    # num_bins=15)
     ours = metrics.debiased_rms_calibration_error(*sample, 15, metrics.equal_mass)
     assert ours == pytest.approx(0.1574856914854615, abs=1e-14)
-    # uncertainty-calibration 0.1.4, mean of 50 calls of get_ece_em(proba, labels, debias=True, num_bins=15), seed 0:
-    # the peer samples what is a closed form here; its mean has a standard error near 5e-5.
+    # uncertainty-calibration 0.1.4, mean of 50 calls of get_ece_em(proba, labels, debias=True,
+    # num_bins=15), seed 0: the peer samples what is a closed form here; its mean has a standard
+    # error near 5e-5.
     ours = metrics.debiased_ece(*sample, 15, metrics.equal_mass)
     assert ours == pytest.approx(0.15509873765022003, abs=2e-4)
 
 
 @pytest.mark.parametrize(
     ("bandwidth", "theirs"),
-    # relplot 1.0.3, relplot.metrics.smECE_sigma(confidence, correct, bandwidth), on its mesh of 200 points
+    # relplot 1.0.3, relplot.metrics.smECE_sigma(confidence, correct, bandwidth), on its mesh of 200
+    # points
     [(0.02, 0.15007969512451735), (0.05, 0.13641735934683635), (0.1, 0.11689139076393683)],
 )
 def test_smooth_ece_at_fixed_bandwidths(sample, bandwidth, theirs, smooth_ece_at):
@@ -77,7 +82,9 @@ def test_scikit_learn_agrees_on_proper_scores_and_ranking(sample):
     proba, labels = sample
     assert metrics.nll(proba, labels) == pytest.approx(log_loss(labels, proba), rel=1e-12)
     one_hot = np.eye(5)[labels]
-    assert metrics.brier(proba, labels) == pytest.approx(((proba - one_hot) ** 2).sum(axis=1).mean(), rel=1e-12)
+    assert metrics.brier(proba, labels) == pytest.approx(
+        ((proba - one_hot) ** 2).sum(axis=1).mean(), rel=1e-12
+    )
     score, correct = np.round(1 - proba.max(axis=1), 2), proba.argmax(axis=1) == labels
     assert metrics.auroc(score, correct) == pytest.approx(roc_auc_score(~correct, score), rel=1e-12)
 
@@ -88,4 +95,6 @@ def test_scikit_learn_agrees_on_the_binary_brier_score(sample):
     positive, outcome = sample[0][:, 0], sample[1] == 0
     table = np.column_stack((1 - positive, positive))
     # The multi-class score counts both columns: twice the binary one.
-    assert metrics.brier(table, outcome) == pytest.approx(2 * brier_score_loss(outcome, positive), rel=1e-12)
+    assert metrics.brier(table, outcome) == pytest.approx(
+        2 * brier_score_loss(outcome, positive), rel=1e-12
+    )

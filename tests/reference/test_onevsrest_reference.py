@@ -1,8 +1,9 @@
-"""Other packages' answers on the same logits: cifar10-resnet110, the first 5,000 rows fit, the other 10,000 evaluate.
+"""Other packages' answers on the same logits: cifar10-resnet110, the first 5,000 rows fit, the
+other 10,000 evaluate.
 
-scikit-learn is asked live. The others are golden values, printed by ``python -m benchmarks.reference.onevsrest`` in an
-environment with netcal 1.4.0 and betacal 1.1.0 (numpy 2.4.6, scikit-learn 1.9.1, torch 2.13.0, Python 3.11). "Binary"
-is class 3 against the rest.
+scikit-learn is asked live. The others are golden values, printed by ``python -m
+benchmarks.reference.onevsrest`` in an environment with netcal 1.4.0 and betacal 1.1.0 (numpy 2.4.6,
+scikit-learn 1.9.1, torch 2.13.0, Python 3.11). "Binary" is class 3 against the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def table(script):
 def binary(script):
     proba, labels = script.sample()
     rest = np.delete(proba, script.CLASS, axis=1).sum(axis=1)
-    return np.log(np.column_stack((rest, proba[:, script.CLASS]))), (labels == script.CLASS).astype(np.intp)
+    return np.log(np.column_stack((rest, proba[:, script.CLASS]))), (labels == script.CLASS).astype(
+        np.intp
+    )
 
 
 def evaluated(script, problem, fit, **options):
@@ -46,7 +49,7 @@ def evaluated(script, problem, fit, **options):
     return script.nll(fitted(logits[script.N_FIT :]), labels[script.N_FIT :]), fitted
 
 
-# ── scikit-learn, live ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── scikit-learn, live ────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("k", range(10))
@@ -62,7 +65,10 @@ def test_isotonic_curves_are_scikit_learns(script, table, k):
 def test_isotonic_one_vs_rest_is_scikit_learns_normalised(script, table):
     logits, labels = table
     n, proba = script.N_FIT, np.exp(logits)
-    fits = [IsotonicRegression(out_of_bounds="clip").fit(proba[:n, k], labels[:n] == k) for k in range(10)]
+    fits = [
+        IsotonicRegression(out_of_bounds="clip").fit(proba[:n, k], labels[:n] == k)
+        for k in range(10)
+    ]
     theirs = np.column_stack([fit.predict(proba[n:, k]) for k, fit in enumerate(fits)])
     theirs /= theirs.sum(axis=1, keepdims=True)
     ours, _ = evaluated(script, table, fit_isotonic, prior_rows=0.0)
@@ -72,7 +78,9 @@ def test_isotonic_one_vs_rest_is_scikit_learns_normalised(script, table):
 def test_one_prior_row_moves_isotonic_answers_by_at_most_its_share(script, binary):
     logits, labels = binary
     n = script.N_FIT
-    plain, blended = (fit_isotonic(Rows(logits[:n]), labels[:n], prior_rows=s)(logits[n:]) for s in (0.0, 1.0))
+    plain, blended = (
+        fit_isotonic(Rows(logits[:n]), labels[:n], prior_rows=s)(logits[n:]) for s in (0.0, 1.0)
+    )
     assert np.abs(plain - blended).max() <= 1.0 / (n + 1)
 
 
@@ -80,9 +88,15 @@ def test_top_label_isotonic_is_scikit_learns_on_confidence_and_correctness(scrip
     logits, labels = table
     n = script.N_FIT
     confidence, correct = np.exp(logits).max(axis=1), logits.argmax(axis=1) == labels
-    theirs = IsotonicRegression(out_of_bounds="clip").fit(confidence[:n], correct[:n]).predict(confidence[n:])
+    theirs = (
+        IsotonicRegression(out_of_bounds="clip")
+        .fit(confidence[:n], correct[:n])
+        .predict(confidence[n:])
+    )
     fitted = fit_top_label_isotonic(Rows(logits[:n]), labels[:n], tempered=False, prior_rows=0.0)
-    np.testing.assert_allclose(np.interp(confidence[n:], fitted.knots, fitted.values), theirs, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(
+        np.interp(confidence[n:], fitted.knots, fitted.values), theirs, rtol=0, atol=1e-8
+    )
 
 
 def test_platt_is_scikit_learns_sigmoid(script, binary):
@@ -96,13 +110,15 @@ def test_platt_is_scikit_learns_sigmoid(script, binary):
     assert nll == pytest.approx(script.binary_nll(theirs.predict(odds[n:]), labels[n:]), abs=1e-5)
 
 
-# ── netcal 1.4.0 ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── netcal 1.4.0 ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("n_bins", "theirs"), [(10, 0.4950879037974706), (15, 0.5394799959136072)])
 def test_histogram_binning_is_netcals(script, table, n_bins, theirs):
     # HistogramBinning(n_bins).fit(proba, labels).transform(...), float64
-    assert evaluated(script, table, fit_histogram, n_bins=n_bins, prior_rows=0.0)[0] == pytest.approx(theirs, abs=1e-12)
+    assert evaluated(script, table, fit_histogram, n_bins=n_bins, prior_rows=0.0)[
+        0
+    ] == pytest.approx(theirs, abs=1e-12)
     # A row's worth of the uncalibrated model in each bin, the default, spares its zeros.
     assert evaluated(script, table, fit_histogram, n_bins=n_bins)[0] < theirs - 0.1
 
@@ -114,9 +130,10 @@ def test_binary_histogram_binning_is_netcals(script, binary):
 
 
 def test_binary_bbq_is_better_than_netcals(script, binary):
-    # BBQ("BIC") and BBQ("AIC").fit(column, outcome).transform(...), float64. Not the same method: netcal averages bins
-    # of equal width by BIC or AIC and leaves their zeros, the paper (and we) bins of equal mass by their evidence with
-    # a Beta prior. The formula itself is checked against a plain transcription in tests/unit/test_binned.py.
+    # BBQ("BIC") and BBQ("AIC").fit(column, outcome).transform(...), float64. Not the same method:
+    # netcal averages bins of equal width by BIC or AIC and leaves their zeros, the paper (and we)
+    # bins of equal mass by their evidence with a Beta prior. The formula itself is checked against
+    # a plain transcription in tests/unit/test_binned.py.
     ours, _ = evaluated(script, binary, fit_bbq)
     assert ours < min(0.10701737666341657, 0.10844881495237896) - 0.02
 
@@ -126,12 +143,13 @@ def test_binary_beta_calibration_is_netcals(script, binary):
     assert evaluated(script, binary, fit_beta)[0] == pytest.approx(0.07608691823278932, abs=1e-6)
 
 
-# ── betacal 1.1.0 ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── betacal 1.1.0 ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
     ("variant", "nll", "a", "b"),
-    # BetaCalibration(variant).fit(column, outcome); .predict(...), .calibrator_.map_: L-BFGS stopped at 1e-4
+    # BetaCalibration(variant).fit(column, outcome); .predict(...), .calibrator_.map_: L-BFGS
+    # stopped at 1e-4
     [
         ("abm", 0.07608707721424397, 0.3039431916425293, 0.2450240011288385),
         ("am", 0.07612066858954365, 0.2780163966578839, 0.2780163966578839),
@@ -146,7 +164,8 @@ def test_binary_beta_calibration_is_betacals(script, binary, variant, nll, a, b)
 
 
 @pytest.mark.parametrize(
-    ("variant", "nll"), [("abm", 0.22438840712974306), ("am", 0.2244390300199547), ("ab", 0.2238628889795571)]
+    ("variant", "nll"),
+    [("abm", 0.22438840712974306), ("am", 0.2244390300199547), ("ab", 0.2238628889795571)],
 )
 def test_one_vs_rest_beta_calibration_is_betacals_class_by_class(script, table, variant, nll):
     assert evaluated(script, table, fit_beta, variant=variant)[0] == pytest.approx(nll, abs=3e-5)

@@ -1,8 +1,9 @@
 """The paper's own numbers, from a file it used: DenseNet-40 on CIFAR-10, Table 1.
 
-Provenance: Ma & Blaschko, ICML 2021, Table 1, row CIFAR10 / DenseNet40: Uncal .05105, TS .00510, MetaMis .00434,
-MetaAcc .00355, each the mean over 40 random merged 5,000/10,000 splits, 15 equal-width bins. Its evaluation counts a
-rejected, uniform row by argmax (class 0); ours counts it 1/K, which takes off the part that is chance.
+Provenance: Ma & Blaschko, ICML 2021, Table 1, row CIFAR10 / DenseNet40: Uncal .05105, TS .00510,
+MetaMis .00434, MetaAcc .00355, each the mean over 40 random merged 5,000/10,000 splits, 15
+equal-width bins. Its evaluation counts a rejected, uniform row by argmax (class 0); ours counts it
+1/K, which takes off the part that is chance.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from metacal.metrics import top_label
 
 SPLITS = 40
 #: What the paper's table calls the methods.
-COLUMN = {"uncalibrated": "uncal", "temperature": "ts", "miscoverage": "meta_mis", "accuracy": "meta_acc"}
+COLUMN = {
+    "uncalibrated": "uncal",
+    "temperature": "ts",
+    "miscoverage": "meta_mis",
+    "accuracy": "meta_acc",
+}
 
 
 def paper_ece(proba, labels):
@@ -33,16 +39,27 @@ def table(paper_set):
     for seed in range(SPLITS):
         order = np.random.default_rng(seed).permutation(len(real.labels))
         fit, test = order[:5000], order[5000:]
-        x, y, new_x, new_y = real.logits[fit], real.labels[fit], real.logits[test], real.labels[test]
+        x, y, new_x, new_y = (
+            real.logits[fit],
+            real.labels[fit],
+            real.logits[test],
+            real.labels[test],
+        )
         base = mc.TemperatureScaling()
         methods = {
             "uncalibrated": softmax(new_x, axis=1),
             "temperature": mc.TemperatureScaling().fit(x, y).predict_proba(new_x),
-            "miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.05, seed), base).fit(x, y).predict_proba(new_x),
-            "accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.97, seed), base).fit(x, y).predict_proba(new_x),
+            "miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.05, seed), base)
+            .fit(x, y)
+            .predict_proba(new_x),
+            "accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.97, seed), base)
+            .fit(x, y)
+            .predict_proba(new_x),
         }
         for name, proba in methods.items():
-            found.setdefault(name, []).append((paper_ece(proba, new_y), metrics.ece(*top_label(proba, new_y))))
+            found.setdefault(name, []).append(
+                (paper_ece(proba, new_y), metrics.ece(*top_label(proba, new_y)))
+            )
     return {name: np.mean(values, axis=0) for name, values in found.items()}
 
 
@@ -71,7 +88,9 @@ def test_rejected_rows_account_for_the_difference(table):
 
 
 def test_table_1_mixes_two_sets_of_test_rows(paper_set):
-    """Its accuracies are those of the 10,000 official test rows, its ECEs means over splits of all 15,000 rows."""
+    """Its accuracies are those of the 10,000 official test rows, its ECEs means over splits of all
+    15,000 rows.
+    """
     official = slice(5000, None)  # the file has its 5,000 calibration rows first
     printed = ACCURACY["CIFAR-10", "DenseNet-40"]
     assert paper_set.correct[official].mean() == pytest.approx(printed, abs=1e-9)

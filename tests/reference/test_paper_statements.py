@@ -1,7 +1,8 @@
 """What the paper says and is not so, by number: one small counter-example each.
 
-Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021. docs/deviations.md has the words.
-The ways of its published code are those of github.com/maxc01/metacal at commit 7f29db7, told in our own lines.
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021.
+docs/deviations.md has the words. The ways of its published code are those of
+github.com/maxc01/metacal at commit 7f29db7, told in our own lines.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ def all_binnings_ece(confidence, correct):
     for mask in range(2 ** (len(levels) - 1)):
         edges = [levels[i] for i in range(len(levels) - 1) if mask >> i & 1]
         bins = np.searchsorted(edges, confidence, side="left")
-        best = max(best, sum(abs((correct - confidence)[bins == b].sum()) for b in np.unique(bins)) / len(confidence))
+        best = max(
+            best,
+            sum(abs((correct - confidence)[bins == b].sum()) for b in np.unique(bins))
+            / len(confidence),
+        )
     return best
 
 
 def test_proposition_1_second_half_an_estimate_exceeds_the_error():
-    """ECE >= ECE_B is true of the whole distribution; estimated from n rows of a calibrated model it is never 0."""
+    """ECE >= ECE_B is true of the whole distribution; estimated from n rows of a calibrated model
+    it is never 0.
+    """
     rng = np.random.default_rng(1)
     estimates = []
     for _ in range(400):
@@ -40,7 +47,9 @@ def test_proposition_1_second_half_an_estimate_exceeds_the_error():
 
 
 def test_proposition_2_the_supremum_over_maps_is_one_for_every_classifier():
-    """ "sup over B and g" leaves nothing to minimise: confidence 1 for an incorrect class on every row reaches 1."""
+    """ "sup over B and g" leaves nothing to minimise: confidence 1 for an incorrect class on every
+    row reaches 1.
+    """
     rng = np.random.default_rng(2)
     for n_classes in (2, 5, 10):
         labels = rng.integers(0, n_classes, 50)
@@ -63,7 +72,9 @@ def test_proposition_2_the_optimal_map_has_no_error_zero_on_a_finite_set():
     law = n_rejected / n * math.sqrt(2 * (n_classes - 1) / (math.pi * n_classes**2 * n_rejected))
     assert np.mean(estimates) == pytest.approx(law, abs=4 * np.std(estimates) / math.sqrt(draws))
     assert np.mean(estimates) > 0.001
-    assert metrics.sup_ece(confidence, np.where(is_correct, 1.0, 1 / n_classes)) == pytest.approx(0.0, abs=1e-12)
+    assert metrics.sup_ece(confidence, np.where(is_correct, 1.0, 1 / n_classes)) == pytest.approx(
+        0.0, abs=1e-12
+    )
 
 
 def test_proposition_2_a_constant_map_is_as_good_and_keeps_every_prediction():
@@ -88,13 +99,21 @@ def test_proposition_5_corrected_fails_with_ties_and_holds_without():
         shown = np.where(accept, confidence, 1 / n_classes)
         counted = np.where(accept, right, 1 / n_classes)  # a rejected, uniform row counts 1/K
         missed = (accept & ~right).sum() / (~right).sum()
-        assert metrics.sup_ece(shown, counted) >= bounds.meta_cal_sup_ece(missed, right.mean(), n_classes) - 1e-12
+        assert (
+            metrics.sup_ece(shown, counted)
+            >= bounds.meta_cal_sup_ece(missed, right.mean(), n_classes) - 1e-12
+        )
 
 
 def test_proposition_6_has_a_flat_map_and_proposition_7_needs_a_strict_one():
-    """Three scores, equally frequent: a non-decreasing t is calibrated, and the error of prefixes is not monotone."""
+    """Three scores, equally frequent: a non-decreasing t is calibrated, and the error of prefixes
+    is not monotone.
+    """
     rate = np.array([0.1, 0.5, 0.2])
-    for t in (np.full(3, rate.mean()), np.array([0.1, 0.35, 0.35])):  # a constant; the isotonic projection
+    for t in (
+        np.full(3, rate.mean()),
+        np.array([0.1, 0.35, 0.35]),
+    ):  # a constant; the isotonic projection
         assert np.all(np.diff(t) >= 0.0)
         for u in np.unique(t):
             assert rate[t == u].mean() == pytest.approx(u)
@@ -122,7 +141,10 @@ def test_the_rough_estimate_of_the_miscoverage_is_not_below_alpha():
 
 
 def test_coverage_accuracy_is_not_the_precision_of_phi():
-    right, accept = np.array([True] * 9 + [False] * 3), np.array([True] * 8 + [False, True, False, False])
+    right, accept = (
+        np.array([True] * 9 + [False] * 3),
+        np.array([True] * 8 + [False, True, False, False]),
+    )
     phi = np.where(accept, -1, 1)  # +1: taken to be wrong
     precision = (~right)[phi == 1].mean()
     assert precision == pytest.approx(2 / 3)
@@ -135,8 +157,12 @@ def test_the_ranking_risk_with_its_missing_sign_is_one_minus_the_auroc():
     sign = np.where(wrong, 1, -1)
     product = (sign[:, None] - sign) * (score[:, None] - score)
     among_pairs = sign[:, None] != sign
-    assert (product < 0)[among_pairs].mean() == pytest.approx(1 - metrics.auroc(score, ~wrong), abs=1e-12)
-    assert (product < 0).mean() < (product < 0)[among_pairs].mean()  # as a probability over all pairs it is smaller
+    assert (product < 0)[among_pairs].mean() == pytest.approx(
+        1 - metrics.auroc(score, ~wrong), abs=1e-12
+    )
+    assert (product < 0).mean() < (product < 0)[
+        among_pairs
+    ].mean()  # as a probability over all pairs it is smaller
 
 
 def test_the_smallest_miscoverage_is_that_of_one_score_only():
@@ -155,7 +181,9 @@ def code_bins(scores, correct, n_bins=20):
 
 
 def code_prefix_accuracies(scores, correct):
-    accuracies = [correct[rows].mean() if rows.any() else 0.0 for rows in code_bins(scores, correct)]
+    accuracies = [
+        correct[rows].mean() if rows.any() else 0.0 for rows in code_bins(scores, correct)
+    ]
     return np.cumsum(accuracies) / np.arange(1, len(accuracies) + 1)
 
 
@@ -181,7 +209,9 @@ def test_published_bins_weigh_the_same_and_count_as_wrong_where_empty():
 
 
 def test_published_rank_is_another():
-    """np.quantile with "higher" is rank ceil((n-1)(1-alpha)) + 1: its mean miscoverage exceeds alpha for most n."""
+    """np.quantile with "higher" is rank ceil((n-1)(1-alpha)) + 1: its mean miscoverage exceeds
+    alpha for most n.
+    """
     exceeds = 0
     for n in range(10, 501):
         rank = int(np.quantile(np.arange(1, n + 1), 0.95, method="higher"))

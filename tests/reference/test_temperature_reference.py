@@ -14,7 +14,9 @@ import metacal as mc
 def test_against_a_scalar_minimiser_in_float64(real_set):
     logits = real_set.logits.astype(np.float64)
     own = logits[np.arange(len(logits)), real_set.labels]
-    found = minimize_scalar(lambda b: (logsumexp(b * logits, axis=1) - b * own).mean(), bracket=(0.2, 1.0), tol=1e-12)
+    found = minimize_scalar(
+        lambda b: (logsumexp(b * logits, axis=1) - b * own).mean(), bracket=(0.2, 1.0), tol=1e-12
+    )
     fitted = mc.TemperatureScaling().fit(real_set.logits, real_set.labels).temperature_
     assert fitted == pytest.approx(1 / found.x, rel=1e-6)
 

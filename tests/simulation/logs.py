@@ -1,4 +1,6 @@
-"""A folder of logs that somebody writes, rotates and cuts off while somebody else reads them; all from a seed."""
+"""A folder of logs that somebody writes, rotates and cuts off while somebody else reads them; all
+from a seed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ LOG, LONGEST = "logs/a.log", 400
 
 @dataclass
 class File:
-    """What an inode stands for; `lines` are those that were written into it since it was last empty."""
+    """What an inode stands for; `lines` are those that were written into it since it was last
+    empty.
+    """
 
     inode: int
     content: bytes = b""
@@ -46,8 +50,8 @@ class Opened:
 class Folder(Logs):
     """Names and inodes, and a writer that holds its file open as real ones do.
 
-    Every line has a name of its own; those that cannot be read are called bad. `destroyed` are lines of which nothing
-    is left, by file; somebody may have read them before.
+    Every line has a name of its own; those that cannot be read are called bad. `destroyed` are
+    lines of which nothing is left, by file; somebody may have read them before.
     """
 
     def __init__(self, world: World, kind: str) -> None:
@@ -73,7 +77,7 @@ class Folder(Logs):
     def beside(self, path: str) -> Iterator[str]:
         yield from sorted(name.removeprefix("logs/") for name in self.names)
 
-    # ── who writes ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── who writes ────────────────────────────────────────────────────────────────────────────────
 
     def create(self) -> File:
         self.inodes += 1
@@ -85,12 +89,20 @@ class Folder(Logs):
         if not self.rest and self.names.get(LOG) is not self.file and self.rng.random() < 0.7:
             self.file = self.names.get(LOG) or self.create()  # told to open it anew
         if not self.rest:
-            if self.kind == "csv" and not self.file.content and self.file.inode not in self.had_header:
+            if (
+                self.kind == "csv"
+                and not self.file.content
+                and self.file.inode not in self.had_header
+            ):
                 self.file.content += b"id,logits_0,logits_1,logits_2,label\n"
                 self.had_header.add(self.file.inode)
             self.current, content = self.line()
             self.rest = content + b"\n"
-        n = len(self.rest) if self.rng.random() < 0.7 else int(self.rng.integers(1, len(self.rest) + 1))
+        n = (
+            len(self.rest)
+            if self.rng.random() < 0.7
+            else int(self.rng.integers(1, len(self.rest) + 1))
+        )
         self.file.content += self.rest[:n]
         self.rest = self.rest[n:]
         self.touch(self.file)
@@ -111,13 +123,19 @@ class Folder(Logs):
             of = self.waiting.pop(int(self.rng.integers(len(self.waiting))))
             label = int(self.rng.integers(3))
             row = {"id": f"row{of}", "label": label}
-            content = f"row{of},,,,{label}".encode() if self.kind == "csv" else json.dumps(row).encode()
+            content = (
+                f"row{of},,,,{label}".encode() if self.kind == "csv" else json.dumps(row).encode()
+            )
         else:
             numbers = [round(float(x), 3) for x in self.rng.normal(size=3)]
             label = int(self.rng.integers(3)) if self.rng.random() < 0.3 else None
             if label is None:
                 self.waiting.append(self.rows)
-            row = {"id": f"row{self.rows}", "logits": numbers, **({} if label is None else {"label": label})}
+            row = {
+                "id": f"row{self.rows}",
+                "logits": numbers,
+                **({} if label is None else {"label": label}),
+            }
             cells = [f"row{self.rows}", *map(str, numbers), "" if label is None else str(label)]
             content = ",".join(cells).encode() if self.kind == "csv" else json.dumps(row).encode()
             self.rows += 1
@@ -147,7 +165,7 @@ class Folder(Logs):
             self.rest = b""
             self.touch(self.file)
 
-    # ── who rotates ──────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── who rotates ───────────────────────────────────────────────────────────────────────────────
 
     def shift(self) -> None:
         """log.2 -> log.3, log.1 -> log.2; what was log.3 is gone."""
@@ -171,7 +189,9 @@ class Folder(Logs):
         if self.names.get(LOG) is not self.file or not self.file.content:
             return False
         if self.rest and self.rest != self.written[-1][1] + b"\n":
-            self.destroyed.append([self.current])  # its halves stand in two files, and may look like whole lines
+            self.destroyed.append(
+                [self.current]
+            )  # its halves stand in two files, and may look like whole lines
             self.halves += 1
             self.current = ""
         if copied:

@@ -1,8 +1,10 @@
-"""A folder of results on a disk that fails, among sources that change, vanish and come back, with runs that overlap.
+"""A folder of results on a disk that fails, among sources that change, vanish and come back, with
+runs that overlap.
 
-The laws: when a run has ended, every result is what a fresh run makes of a content that its source had during that run;
-in peace, of the content that it has. No result without a source is left once it was pruned, and what is no result of
-ours is never touched. Nobody writes into the folder who does not hold its lock.
+The laws: when a run has ended, every result is what a fresh run makes of a content that its source
+had during that run; in peace, of the content that it has. No result without a source is left once
+it was pruned, and what is no result of ours is never touched. Nobody writes into the folder who
+does not hold its lock.
 """
 
 from __future__ import annotations
@@ -45,11 +47,15 @@ class Guarded(World):
 
     def _guard(self, path):
         if path.startswith(OUT):
-            assert self.held.get(f"{OUT}/{JOURNAL}.lock") == str(self.process), "a second run writes"
+            assert self.held.get(f"{OUT}/{JOURNAL}.lock") == str(self.process), (
+                "a second run writes"
+            )
 
 
 class History:
-    """Runs on a folder, one after the other and at once, and a person who changes what they read."""
+    """Runs on a folder, one after the other and at once, and a person who changes what they
+    read.
+    """
 
     def __init__(self, seed: int) -> None:
         self.world = Guarded(seed, killed=0.012, full=0.01, unsynced=0.01, busy=0.05)
@@ -65,7 +71,9 @@ class History:
         self.world.meanwhile = self.someone
 
     def change(self, source: str) -> None:
-        """Write it anew: mostly to the same length, now and then to nothing, or not at all any more."""
+        """Write it anew: mostly to the same length, now and then to nothing, or not at all any
+        more.
+        """
         kind = self.rng.random()
         if kind < 0.1:
             self.world.files.pop(source, None)
@@ -91,7 +99,9 @@ class History:
                 raise InputError(f"{source}: there is no such file.")
             if not content:
                 return 0
-            begun = self.world.read(source)  # rows are read one after the other: the rest may be another file's
+            begun = self.world.read(
+                source
+            )  # rows are read one after the other: the rest may be another file's
             mixed = content[:1] + (begun or b"??")[1:]
             self.world.append(part, b"half")
             self.world.write(part, result_of(mixed, gate))
@@ -103,7 +113,9 @@ class History:
     def run(self, *, prune: bool = False) -> bool:
         """One run; whether it came to its end."""
         gate = self.gate
-        present = {source.rpartition("/")[2]: source for source in SOURCES if source in self.world.files}
+        present = {
+            source.rpartition("/")[2]: source for source in SOURCES if source in self.world.files
+        }
         since = {source: len(contents) - 1 for source, contents in self.had.items()}
         if not present:
             return True
@@ -151,7 +163,9 @@ class History:
             if self.rng.random() < 0.1:
                 self.gate = f"g{self.rng.integers(2)}"
             if self.world.files.get(f"{OUT}/0.csv") == EDITED:
-                if self.rng.random() < 0.5:  # runs that would replace it are refused until somebody moves it away
+                if (
+                    self.rng.random() < 0.5
+                ):  # runs that would replace it are refused until somebody moves it away
                     del self.world.files[f"{OUT}/0.csv"]
             elif self.rng.random() < 0.1:
                 self.world.files[f"{OUT}/0.csv"] = EDITED
@@ -164,14 +178,21 @@ class History:
         assert self.world.life(lambda: self.run(prune=True)) is True
         self.law()
         now = {path for path in self.world.files if path.startswith(OUT)}
-        results = {f"{OUT}/{path.rpartition('/')[2]}" for path in SOURCES if self.world.files.get(path)}
-        left = {path for path in now if not path.startswith(f"{OUT}/{JOURNAL}")} - {*results, *FOREIGN}
+        results = {
+            f"{OUT}/{path.rpartition('/')[2]}" for path in SOURCES if self.world.files.get(path)
+        }
+        left = {path for path in now if not path.startswith(f"{OUT}/{JOURNAL}")} - {
+            *results,
+            *FOREIGN,
+        }
         assert all(self.world.files[path] == EDITED for path in left), left
         assert results <= now
         for path in SOURCES:
             content = self.world.files.get(path)
             if content:
-                assert self.world.files[f"{OUT}/{path.rpartition('/')[2]}"] == result_of(content, self.gate)
+                assert self.world.files[f"{OUT}/{path.rpartition('/')[2]}"] == result_of(
+                    content, self.gate
+                )
         kept, redone = self.kept, self.redone
         assert self.world.life(self.run) is True
         assert self.redone == redone, "in peace everything is kept"
@@ -181,7 +202,14 @@ class History:
 
 def histories(seeds) -> dict[str, int]:
     """Live them all; what came to pass."""
-    counts = {"histories": 0, "deaths": 0, "kept": 0, "redone": 0, "second_runs_refused": 0, "edits_spared": 0}
+    counts = {
+        "histories": 0,
+        "deaths": 0,
+        "kept": 0,
+        "redone": 0,
+        "second_runs_refused": 0,
+        "edits_spared": 0,
+    }
     for seed in seeds:
         history = History(seed)
         counts["deaths"] += history.live().deaths

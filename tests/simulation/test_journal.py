@@ -20,7 +20,9 @@ PATH = "a.journal"
 
 
 def lives(seed: int, n_records: int = 12) -> World:
-    """Processes that each count on from what they find, until there are enough; checks the law at each step."""
+    """Processes that each count on from what they find, until there are enough; checks the law at
+    each step.
+    """
     world = World(seed, killed=0.08, full=0.05, unsynced=0.03, busy=0.1)
     acknowledged: list[int] = []
 
@@ -67,7 +69,10 @@ def test_a_changed_byte_is_noticed(tmp_path, at):
     assert at < content.rfind(b"\n", 0, -1)  # a last line that is torn is another matter
     content[at] ^= 0x21
     path.write_bytes(bytes(content))
-    with pytest.raises(ArtifactError, match=r"a\.journal:\d+: this record is damaged"), Journal(str(path), "count"):
+    with (
+        pytest.raises(ArtifactError, match=r"a\.journal:\d+: this record is damaged"),
+        Journal(str(path), "count"),
+    ):
         pass
 
 
@@ -78,7 +83,10 @@ def test_a_line_taken_out_is_noticed(tmp_path):
             journal.append({"n": n})
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
-    with pytest.raises(ArtifactError, match=r"a\.journal:3: this record is damaged"), Journal(str(path), "count"):
+    with (
+        pytest.raises(ArtifactError, match=r"a\.journal:3: this record is damaged"),
+        Journal(str(path), "count"),
+    ):
         pass
 
 
@@ -90,14 +98,21 @@ def test_another_tools_journal_is_refused(tmp_path):
         pass
 
 
-# ── the last record ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the last record ───────────────────────────────────────────────────────────────────────────────
 
-ANSWERS = {"rows": list(range(1200, 1220)), "right": [1] * 20, "classes": [3] * 20, "by": "a person"}
+ANSWERS = {
+    "rows": list(range(1200, 1220)),
+    "right": [1] * 20,
+    "classes": [3] * 20,
+    "by": "a person",
+}
 
 
 @pytest.fixture
 def written():
-    """The files of a world with a journal whose last record holds a round of 20 answers, and its content."""
+    """The files of a world with a journal whose last record holds a round of 20 answers, and its
+    content.
+    """
     world = World(0, killed=0.0)
     with Journal(PATH, "label", disk=world) as journal:
         journal.append({"n": 0})
@@ -186,7 +201,11 @@ def test_zeros_in_the_middle_of_a_last_line_are_saved_and_reported(written):
 def test_two_tails_have_two_names_and_one_tail_has_one(written):
     world, content = written
     start = content.rfind(b"\n", 0, -1) + 1
-    for tail in (b"abc", b"def", b"def"):  # the last as if a crash had come between saving and cutting off
+    for tail in (
+        b"abc",
+        b"def",
+        b"def",
+    ):  # the last as if a crash had come between saving and cutting off
         world.files[PATH] = content[:start] + tail
         open_and_listen(world)
     assert beside(world) == {"a.journal.tail-1": b"abc", "a.journal.tail-2": b"def"}
@@ -206,7 +225,14 @@ def test_zeros_before_the_last_record_are_an_error(written, damage):
 
 @pytest.mark.parametrize(
     "content",
-    [b"my notes", b"\x89PNG\0\0\n\0\0\n", bytes(20) + b"ftypisom", b"a,b\n1,2", b"{", b'{"journal": 1}'],
+    [
+        b"my notes",
+        b"\x89PNG\0\0\n\0\0\n",
+        bytes(20) + b"ftypisom",
+        b"a,b\n1,2",
+        b"{",
+        b'{"journal": 1}',
+    ],
 )
 def test_a_file_that_is_no_journal_is_not_touched(tmp_path, content):
     path = tmp_path / "notes"
@@ -235,10 +261,12 @@ def test_a_first_record_that_was_cut_off_begins_anew():
             assert world.files[PATH] == content
 
 
-# ── one writer ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one writer ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(params=["two symbolic links", "a link and the file", "a hard link", "links into another folder"])
+@pytest.fixture(
+    params=["two symbolic links", "a link and the file", "a hard link", "links into another folder"]
+)
 def names(request, tmp_path):
     """Two names of one journal."""
     path = tmp_path / "a.journal"

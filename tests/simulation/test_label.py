@@ -1,14 +1,16 @@
-"""metacal label in histories of kills, full disks, failed syncs and second calls: no answer lost, none doubled.
+"""metacal label in histories of kills, full disks, failed syncs and second calls: no answer lost,
+none doubled.
 
-A history is a person who fills in the sheet, at any moment, and a tool that is called again and again. Every call may
-end in the middle of anything, and another may run in between. In the end it is called in peace until it is finished.
-The laws:
+A history is a person who fills in the sheet, at any moment, and a tool that is called again and
+again. Every call may end in the middle of anything, and another may run in between. In the end it
+is called in peace until it is finished. The laws:
 
 - an answer that a sheet held when a call ended well is in the journal, once, as it was given;
-- a sheet with answers that are not in the journal is never overwritten: it stays, or it has another name beside it;
+- a sheet with answers that are not in the journal is never overwritten: it stays, or it has another
+  name beside it;
 - two calls never both write: whoever comes second is told so and changes nothing;
-- the certificate at the end is that of a labelling that was never interrupted, and where the person always fills in
-  whole sheets, so are the answers.
+- the certificate at the end is that of a labelling that was never interrupted, and where the person
+  always fills in whole sheets, so are the answers.
 """
 
 from __future__ import annotations
@@ -43,10 +45,20 @@ class History:
         doubts = rng.random(90).round(int(rng.integers(1, 4)))
         self.right = rng.random(90) >= rng.uniform(0.1, 0.6) * doubts**2
         self.pool = Scores("pool", doubts, ids=np.array([f"r{k}" for k in range(90)]))
-        self.options = {"labels": int(rng.integers(20, 60)), "higher_is": "doubtful", "random_state": seed}
+        self.options = {
+            "labels": int(rng.integers(20, 60)),
+            "higher_is": "doubtful",
+            "random_state": seed,
+        }
         self.rng = rng
         self.world = World(
-            seed, killed=0.06, full=0.04, unsynced=0.03, busy=0.12, meanwhile=self.someone, swaps=seed % 3 > 0
+            seed,
+            killed=0.06,
+            full=0.04,
+            unsynced=0.03,
+            busy=0.12,
+            meanwhile=self.someone,
+            swaps=seed % 3 > 0,
         )
         self.saved_meanwhile = 0
         self.answered: set[int] = set()  # what the person has filled in at some time
@@ -58,7 +70,9 @@ class History:
         next_round(CALL, self.pool, PROMISE, options=self.options, disk=self.world)
 
     def someone(self) -> None:
-        """What happens in the middle of a call: the person saves the sheet, or another call begins."""
+        """What happens in the middle of a call: the person saves the sheet, or another call
+        begins.
+        """
         if self.rng.random() < 0.6:
             self.saved_meanwhile += 1
             self.person()
@@ -95,7 +109,12 @@ class History:
         content = self.world.files.get(JOURNAL, b"")
         lines = content[: content.rfind(b"\n") + 1].splitlines()
         records = [json.loads(line.partition(b" ")[2]) for line in lines if b"\0" not in line]
-        return [(row, bool(ok)) for one in records if "rows" in one for row, ok in zip(one["rows"], one["right"])]
+        return [
+            (row, bool(ok))
+            for one in records
+            if "rows" in one
+            for row, ok in zip(one["rows"], one["right"])
+        ]
 
     def check(self) -> None:
         """The laws that hold at every moment."""
@@ -146,7 +165,9 @@ def lives(seed: int, n_lives: int = 25) -> History:
 
 
 def explore(seeds: range) -> tuple[int, int, int]:
-    """Deaths, second calls that were refused, and sheets saved during a call, over many histories."""
+    """Deaths, second calls that were refused, and sheets saved during a call, over many
+    histories.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the tool reports what it has put beside
         found = [lives(seed) for seed in seeds]
@@ -164,4 +185,8 @@ def test_no_answer_is_lost_none_doubled_and_the_decision_is_the_same():
 
 
 if __name__ == "__main__":  # python tests/simulation/test_label.py 10000
-    print("histories, deaths, refused second calls, saved meanwhile:", sys.argv[1], *explore(range(int(sys.argv[1]))))
+    print(
+        "histories, deaths, refused second calls, saved meanwhile:",
+        sys.argv[1],
+        *explore(range(int(sys.argv[1]))),
+    )

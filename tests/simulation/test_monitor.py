@@ -1,4 +1,6 @@
-"""The monitor: whatever becomes of log, disk and process, no row is lost in silence, and none is counted twice."""
+"""The monitor: whatever becomes of log, disk and process, no row is lost in silence, and none is
+counted twice.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,11 @@ STATE, ASIDE = "state.journal", "state.quarantine.jsonl"
 @functools.cache
 def gate():
     random = np.random.default_rng(0)
-    return mc.TemperatureScaling().fit(random.normal(size=(60, 3)), random.integers(0, 3, size=60)).gate_
+    return (
+        mc.TemperatureScaling()
+        .fit(random.normal(size=(60, 3)), random.integers(0, 3, size=60))
+        .gate_
+    )
 
 
 def new():
@@ -58,14 +64,18 @@ class History:
         """What others do: write, rotate, cut off."""
         for _ in range(int(self.rng.integers(0, 4))):
             event = self.rng.random()
-            if event < 0.9 or self.position is None:  # what was rotated before anybody looked is nobody's
+            if (
+                event < 0.9 or self.position is None
+            ):  # what was rotated before anybody looked is nobody's
                 self.folder.write()
             elif event < 0.95:
                 self.folder.move()
             elif event < 0.985:
                 self.folder.cut_off(copied=True)
             else:
-                read = self.position.inode == self.folder.file.inode and self.position.fits(self.folder.plain())
+                read = self.position.inode == self.folder.file.inode and self.position.fits(
+                    self.folder.plain()
+                )
                 self.must_tell |= self.folder.cut_off(copied=False) and read
 
     def source(self, kept: Kept) -> Text:
@@ -74,13 +84,20 @@ class History:
         names = (None, []) if state is None else (state["header"], state["lists"])
         reader = Reader(request, self.folder.kind, None, *names)
         since = None if state is None else Position.of(state["position"])
-        return Text(kept.watch, reader, Tail(LOG, follow=True, since=since, logs=self.folder, longest=LONGEST), LOG)
+        return Text(
+            kept.watch,
+            reader,
+            Tail(LOG, follow=True, since=since, logs=self.folder, longest=LONGEST),
+            LOG,
+        )
 
     def monitor(self, steps: int | None = None) -> None:
         """One process: so many steps, or until nothing comes any more."""
         with Journal(STATE, "monitor", disk=self.world) as journal:
             kept = kept_from(journal.records, gate(), STATE) if journal.records else Kept(new())
-            intake = Intake(kept, self.source(kept), journal, Quarantine(ASIDE, disk=self.world), None)
+            intake = Intake(
+                kept, self.source(kept), journal, Quarantine(ASIDE, disk=self.world), None
+            )
             quiet = 0
             while quiet < 3 if steps is None else steps > 0:
                 if steps is not None:
@@ -122,7 +139,11 @@ def close(one, other):
         return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(close, one, other))
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) if isinstance(one, float) else one == other
+    return (
+        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        if isinstance(one, float)
+        else one == other
+    )
 
 
 def never_interrupted(history: History, written: list[tuple[str, bytes]]) -> Watch:
@@ -132,7 +153,13 @@ def never_interrupted(history: History, written: list[tuple[str, bytes]]) -> Wat
     head = b"id,logits_0,logits_1,logits_2,label\n" if history.folder.kind == "csv" else b""
     folder.file.content = head + b"".join(content + b"\n" for _, content in written)
     calm = History.__new__(History)
-    calm.world, calm.folder, calm.rng, calm.watch, calm.position = world, folder, world.rng, new(), None
+    calm.world, calm.folder, calm.rng, calm.watch, calm.position = (
+        world,
+        folder,
+        world.rng,
+        new(),
+        None,
+    )
     calm.monitor()
     return calm.watch
 
@@ -142,12 +169,16 @@ def check(seed: int, lives: int = 6) -> History:
     history.run(lives)
     watch, folder, aside = history.watch, history.folder, history.put_aside()
     lines = watch.alarms.unreadable[0]
-    # None twice: every row has an id of its own, and waits for its label or has it; every broken line is another one.
+    # None twice: every row has an id of its own, and waits for its label or has it; every broken
+    # line is another one.
     assert watch.counts.rows <= folder.rows + folder.halves
     assert watch.counts.labelled + len(watch.waiting) >= watch.counts.rows - folder.halves
     assert len(set(aside)) + folder.halves >= len(aside) == lines.unreadable
     if not folder.destroyed:  # None lost: the same as if nothing had happened.
-        state, want = describe_watch(watch), describe_watch(never_interrupted(history, folder.written))
+        state, want = (
+            describe_watch(watch),
+            describe_watch(never_interrupted(history, folder.written)),
+        )
         state.update(first={}), want.update(first={})
         assert close(state, want)
         assert lines.unreadable == sum(name.startswith("bad") for name, _ in folder.written)
@@ -187,6 +218,8 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
 def test_histories():
     n = 40  # benchmarks/histories.py runs thousands
     histories = [check(seed) for seed in range(n)]
-    assert sum(one.world.deaths for one in histories) > n  # the world is hostile enough to mean something
+    assert (
+        sum(one.world.deaths for one in histories) > n
+    )  # the world is hostile enough to mean something
     assert sum(not one.folder.destroyed for one in histories) > n / 5
     assert sum(one.watch.gaps > 0 for one in histories) > n / 20

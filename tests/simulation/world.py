@@ -1,9 +1,10 @@
 """A world in which everything that can go wrong with a disk does, at moments that a seed chooses.
 
-A `World` stands in for `metacal.io.disk.DISK`. Each thing that a tool asks of it may instead end the process (`Killed`:
-what was being written is torn, zeroed, there or not there), fail for want of room, fail to sync, or let another process
-run first. After a death the locks of the dead are free, and the files are what a real disk may show. A *history* is a
-number of such lives; the laws are checked at its end. Everything follows from the seed.
+A `World` stands in for `metacal.io.disk.DISK`. Each thing that a tool asks of it may instead end
+the process (`Killed`: what was being written is torn, zeroed, there or not there), fail for want of
+room, fail to sync, or let another process run first. After a death the locks of the dead are free,
+and the files are what a real disk may show. A *history* is a number of such lives; the laws are
+checked at its end. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import numpy as np
 from metacal.errors import BusyError
 from metacal.io.disk import Disk, Stamp, UnsupportedError
 
-#: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as old.
+#: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as
+#: old.
 TICK_NS = 4_000_000
 
 
@@ -49,7 +51,8 @@ class World(Disk):
     killed, full, unsynced : float
         With which probability one request ends the process, finds no room, or cannot be synced.
     meanwhile : callable, optional
-        What another process does, called now and then (with probability `busy`) in the middle of a request.
+        What another process does, called now and then (with probability `busy`) in the middle of a
+        request.
     swaps : bool
         Whether the file system can exchange two files.
     """
@@ -95,7 +98,7 @@ class World(Disk):
         finally:
             self.held = {path: who for path, who in self.held.items() if who != own}
 
-    # ── what a tool asks for ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── what a tool asks for ──────────────────────────────────────────────────────────────────────
 
     def read(self, path: str) -> bytes | None:
         self._fate()
@@ -105,8 +108,11 @@ class World(Disk):
         self._fate()
         if path not in self.files:
             return None
-        # The worst there is: a time that ticks, and nothing else that would tell one file from another.
-        return Stamp(len(self.files[path]), self.files.written_ns[path], self.files.written_ns[path], 0)
+        # The worst there is: a time that ticks, and nothing else that would tell one file from
+        # another.
+        return Stamp(
+            len(self.files[path]), self.files.written_ns[path], self.files.written_ns[path], 0
+        )
 
     def exists(self, path: str) -> bool:
         self._fate()
@@ -128,7 +134,9 @@ class World(Disk):
         self._fate()
         if folder == ".":
             return sorted(path for path in self.files if "/" not in path)
-        return sorted(path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/"))
+        return sorted(
+            path[len(folder) + 1 :] for path in self.files if path.startswith(f"{folder}/")
+        )
 
     def now_ns(self) -> int:
         return self.files.clock_ns
@@ -225,11 +233,13 @@ class World(Disk):
         yield  # not in a finally: a process that is killed gives nothing back, `life` does
         self.held.pop(path, None)
 
-    # ── fate ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── fate ──────────────────────────────────────────────────────────────────────────────────────
 
     def _fate(self) -> None:
         """Before something is done: time passes, another process may run, or this one end."""
-        self.files.clock_ns += int(self.steps.choice([0, 1_000_000, 30_000_000, 3_000_000_000], p=[0.4, 0.4, 0.1, 0.1]))
+        self.files.clock_ns += int(
+            self.steps.choice([0, 1_000_000, 30_000_000, 3_000_000_000], p=[0.4, 0.4, 0.1, 0.1])
+        )
         if self.meanwhile is not None and self.happens("busy"):
             other, self.meanwhile = self.meanwhile, None
             own = self.process
@@ -244,7 +254,9 @@ class World(Disk):
         return int(self.rng.integers(0, n + 1))
 
     def _torn(self, content: bytes) -> bytes:
-        """What of an append may be found after a crash: nothing, all, a beginning, zeros where data never came."""
+        """What of an append may be found after a crash: nothing, all, a beginning, zeros where data
+        never came.
+        """
         kind = self.rng.integers(0, 4)
         if kind < 2:
             return content if kind else b""

@@ -1,4 +1,6 @@
-"""Vector, matrix, Dirichlet and structured scaling: laws, gradients, penalties, and inputs at the edge."""
+"""Vector, matrix, Dirichlet and structured scaling: laws, gradients, penalties, and inputs at the
+edge.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from metacal import DirichletCalibration, MatrixScaling, StructuredScaling, TemperatureScaling, VectorScaling, datasets
+from metacal import (
+    DirichletCalibration,
+    MatrixScaling,
+    StructuredScaling,
+    TemperatureScaling,
+    VectorScaling,
+    datasets,
+)
 from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.io.artifact import encoding
 from metacal.kernels import affine as kernels
@@ -124,7 +133,8 @@ def test_bit_identical_for_every_block_size_and_executor(fit):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fit", "tolerance"), [(fit_vector, 0.02), (fit_structured, 0.02), (fit_matrix, 0.03), (fit_dirichlet, 0.03)]
+    ("fit", "tolerance"),
+    [(fit_vector, 0.02), (fit_structured, 0.02), (fit_matrix, 0.03), (fit_dirichlet, 0.03)],
 )
 def test_near_identity_on_calibrated_logits(fit, tolerance):
     logits, labels = calibrated(50_000, 3)
@@ -144,7 +154,9 @@ def test_strong_penalties_give_temperature_scaling():
     logits, labels = skewed()
     temperature = TemperatureScaling().fit(logits, labels).predict_proba(logits)
     for fit in (fit_structured, fit_matrix, fit_dirichlet):
-        np.testing.assert_allclose(fit(Rows(logits), labels, regularisation=1e8)(logits), temperature, atol=1e-5)
+        np.testing.assert_allclose(
+            fit(Rows(logits), labels, regularisation=1e8)(logits), temperature, atol=1e-5
+        )
     without = fit_vector(Rows(logits), labels, regularisation=1e8)
     np.testing.assert_allclose(without.bias, 0.0, atol=1e-5)
     diagonal = fit_matrix(Rows(logits), labels, penalty="odir", regularisation=1e8).matrix
@@ -175,11 +187,15 @@ def test_the_gradient_is_the_derivative_of_the_loss(features, full):
     theta = random.standard_normal((4 if full else 2, 3))
     at = {"features": features, "unit": 0.7}
     sums = kernels.loss_and_gradient(block, labels, weights, theta=theta, **at)
-    assert sums[0] == pytest.approx(kernels.loss(block, labels, weights, theta=theta, **at)[0], rel=1e-14)
+    assert sums[0] == pytest.approx(
+        kernels.loss(block, labels, weights, theta=theta, **at)[0], rel=1e-14
+    )
     for index, slope in zip(np.ndindex(theta.shape), sums[1:]):
         step = np.zeros_like(theta)
         step[index] = 1e-6
-        up, down = (kernels.loss(block, labels, weights, theta=theta + s, **at)[0] for s in (step, -step))
+        up, down = (
+            kernels.loss(block, labels, weights, theta=theta + s, **at)[0] for s in (step, -step)
+        )
         assert slope == pytest.approx((up - down) / 2e-6, abs=1e-7)
 
 
@@ -218,7 +234,9 @@ def edge(name):
     if name == "one class only":
         return logits[labels == 1], labels[labels == 1]
     if name == "two classes":
-        return logits[:, :2], (logits[:, 1] > logits[:, 0] + random.standard_normal(100)).astype(int)
+        return logits[:, :2], (logits[:, 1] > logits[:, 0] + random.standard_normal(100)).astype(
+            int
+        )
     if name == "all rows correct":
         return logits, logits.argmax(axis=1)
     if name == "one row per class":
@@ -309,7 +327,9 @@ def test_the_face_fits_logits_and_probabilities_alike(face):
     assert cal.regularisation_ > 0.0
     assert cal.bias_.shape == (4,)
     same = face(input="probabilities").fit(softmax(logits), labels)
-    np.testing.assert_allclose(same.predict_proba(softmax(logits)), cal.predict_proba(logits), atol=1e-4)
+    np.testing.assert_allclose(
+        same.predict_proba(softmax(logits)), cal.predict_proba(logits), atol=1e-4
+    )
 
 
 def test_wrong_parameters_say_what_is_needed():
@@ -338,7 +358,9 @@ def test_a_map_survives_json_bit_for_bit_and_cannot_be_changed(fit):
 
 @pytest.mark.slow
 def test_better_than_temperature_scaling_on_real_logits():
-    (logits, labels), (new_logits, new_labels) = datasets.load("cifar10-resnet110").split(5000, random_state=1)
+    (logits, labels), (new_logits, new_labels) = datasets.load("cifar10-resnet110").split(
+        5000, random_state=1
+    )
     before = nll(TemperatureScaling().fit(logits, labels).predict_proba(new_logits), new_labels)
     for face in (MatrixScaling, StructuredScaling):
         assert nll(face().fit(logits, labels).predict_proba(new_logits), new_labels) < before
@@ -369,8 +391,14 @@ def test_offsets_are_learned_where_rows_carry_them():
     np.testing.assert_allclose(moved.scale_, np.full(6, moved.scale_[0]))
     np.testing.assert_allclose(moved.bias_ - moved.bias_.mean(), offsets - offsets.mean(), atol=0.4)
     # A weight of two is two rows, and a class that is masked stays impossible.
-    twice = VectorScaling(penalty="offsets").fit(np.repeat(x[:300], 2, axis=0), np.repeat(labels[:300], 2))
-    weighed = VectorScaling(penalty="offsets").fit(x[:300], labels[:300], sample_weight=np.full(300, 2.0))
+    twice = VectorScaling(penalty="offsets").fit(
+        np.repeat(x[:300], 2, axis=0), np.repeat(labels[:300], 2)
+    )
+    weighed = VectorScaling(penalty="offsets").fit(
+        x[:300], labels[:300], sample_weight=np.full(300, 2.0)
+    )
     np.testing.assert_allclose(weighed.bias_, twice.bias_, atol=1e-6)
     x[labels != 5, 5] = -np.inf
-    assert VectorScaling(penalty="offsets").fit(x[:300], labels[:300]).predict_proba(x[:1])[0, 5] == (labels[0] == 5)
+    assert VectorScaling(penalty="offsets").fit(x[:300], labels[:300]).predict_proba(x[:1])[
+        0, 5
+    ] == (labels[0] == 5)

@@ -35,12 +35,18 @@ NEW = np.random.default_rng(9).normal(size=(50, 4)) * 3
 
 ESTIMATORS = {
     "accuracy": mc.MetaCal(mc.MinAccuracy(0.9)),
-    "miscoverage": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=0.2), calibrator=mc.TemperatureScaling(n_jobs=2)),
-    "in expectation": mc.MetaCal(mc.MaxMiscoverage(0.1, delta=None), score="margin", reject_label=99, n_jobs=2),
+    "miscoverage": mc.MetaCal(
+        mc.MaxMiscoverage(0.1, delta=0.2), calibrator=mc.TemperatureScaling(n_jobs=2)
+    ),
+    "in expectation": mc.MetaCal(
+        mc.MaxMiscoverage(0.1, delta=None), score="margin", reject_label=99, n_jobs=2
+    ),
     "paper accuracy": mc.MetaCal(mc.paper.MinCoverageAccuracy(0.8, random_state=3)),
     "paper miscoverage": mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=None)),
     "named": mc.MetaCal(mc.MaxMiscoverage(0.1), classes=list(NAMES), reject_label="none"),
-    "base with classes": mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling(classes=[0, 1, 2, 3])),
+    "base with classes": mc.MetaCal(
+        mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling(classes=[0, 1, 2, 3])
+    ),
     "numbered": mc.MetaCal(mc.MaxMiscoverage(0.1), classes=np.array([3, 1, 2, 7], dtype=np.int16)),
     "temperature": mc.TemperatureScaling(),
     "temperature, named": mc.TemperatureScaling(classes=NAMES.tolist(), n_jobs=-1),
@@ -67,7 +73,7 @@ def refuse(match, raw):
     assert "\n" not in str(caught.value)
 
 
-# ── there and back ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── there and back ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
@@ -95,10 +101,14 @@ def test_what_is_saved_comes_back(tmp_path, name):
     if isinstance(before, mc.MetaCal):
         assert after.certificate_ == before.certificate_
         assert np.array_equal(after.accepts(NEW), before.accepts(NEW))
-        assert np.array_equal(after.calibrator_.predict_proba(NEW), before.calibrator_.predict_proba(NEW))
+        assert np.array_equal(
+            after.calibrator_.predict_proba(NEW), before.calibrator_.predict_proba(NEW)
+        )
         assert repr(after.calibrator) == repr(before.calibrator)
     assert artifact.dumps(after) == artifact.dumps(before)
-    again = clone(after).fit(ROWS, CODES if after.classes is None else np.asarray(after.classes)[CODES])
+    again = clone(after).fit(
+        ROWS, CODES if after.classes is None else np.asarray(after.classes)[CODES]
+    )
     assert np.array_equal(again.predict_proba(NEW), before.predict_proba(NEW)) or "paper" in name
 
 
@@ -120,7 +130,9 @@ def test_probabilities_and_column_names(tmp_path):
     assert np.array_equal(after.predict_proba(frame), before.predict_proba(frame))
 
 
-@pytest.mark.parametrize("ranker", [LogisticRanker(n_top=3), PairwiseRanker(penalty=2.0, classes=list(NAMES))])
+@pytest.mark.parametrize(
+    "ranker", [LogisticRanker(n_top=3), PairwiseRanker(penalty=2.0, classes=list(NAMES))]
+)
 def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
     labels = CODES if ranker.classes is None else NAMES[CODES]
     ranker.fit(ROWS[:300], labels[:300])
@@ -132,7 +144,9 @@ def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
     assert after.score.classes == ranker.classes
     assert np.array_equal(after.ranking_scores(NEW), before.ranking_scores(NEW))
     assert np.array_equal(after.predict_proba(NEW), before.predict_proba(NEW))
-    assert np.array_equal(clone(after).fit(ROWS[300:], CODES[300:]).accepts(NEW), before.accepts(NEW))
+    assert np.array_equal(
+        clone(after).fit(ROWS[300:], CODES[300:]).accepts(NEW), before.accepts(NEW)
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,7 +158,11 @@ def test_a_linear_ranker_is_saved_inside_the_gate(tmp_path, ranker):
             {"dtype": "<f8", "shape": [2], "values": [1.0, 2.0]},
             "coefficients must be 8 finite numbers",
         ),
-        ("coefficients_", {"dtype": "<f8", "shape": [1], "values": [1e200]}, "not finite or beyond"),
+        (
+            "coefficients_",
+            {"dtype": "<f8", "shape": [1], "values": [1e200]},
+            "not finite or beyond",
+        ),
         ("scales_", {"dtype": "<f8", "shape": [8], "values": [0.0] * 8}, "scales must be positive"),
         ("n_top", 1, "must be at least 2"),
         ("penalty", 0, "penalty must be a positive number"),
@@ -164,7 +182,9 @@ def test_the_fingerprint_of_the_calibration_rows(tmp_path):
     mc.save(gate, tmp_path / "cal.json")
     assert mc.load(tmp_path / "cal.json").data_hash_ == gate.data_hash_
     assert fitted(ESTIMATORS["accuracy"]).data_hash_ == gate.data_hash_
-    assert mc.MetaCal(mc.MinAccuracy(0.9)).fit(ROWS[:599], CODES[:599]).data_hash_ != gate.data_hash_
+    assert (
+        mc.MetaCal(mc.MinAccuracy(0.9)).fit(ROWS[:599], CODES[:599]).data_hash_ != gate.data_hash_
+    )
     data = document(gate)
     assert artifact.loads(signed({**data, "data_hash": None, "sketch": None})).data_hash_ is None
     for wrong in ("md5:0", "sha256:0", 5):
@@ -174,20 +194,30 @@ def test_the_fingerprint_of_the_calibration_rows(tmp_path):
 def test_a_calibrated_classifier_saves_its_gate(tmp_path):
     names = NAMES[CODES]
     classifier = LogisticRegression().fit(ROWS[:200], names[:200])
-    clf = mc.CalibratedClassifier(classifier, mc.MaxMiscoverage(0.1), reject_label="?").fit(ROWS[200:], names[200:])
-    with pytest.raises(ArtifactError, match=r"holds your classifier.*clf\.save\(path\) saves its gate"):
+    clf = mc.CalibratedClassifier(classifier, mc.MaxMiscoverage(0.1), reject_label="?").fit(
+        ROWS[200:], names[200:]
+    )
+    with pytest.raises(
+        ArtifactError, match=r"holds your classifier.*clf\.save\(path\) saves its gate"
+    ):
         mc.save(clf, tmp_path / "cal.json")
     clf.save(tmp_path / "cal.json")
     gate = mc.load(tmp_path / "cal.json")
     assert np.array_equal(gate.predict(clf.logits(NEW)), clf.predict(NEW))
     assert np.array_equal(gate.predict_proba(clf.logits(NEW)), clf.predict_proba(NEW))
-    plain = mc.CalibratedClassifier(classifier, calibrator=mc.VectorScaling()).fit(ROWS[200:], names[200:])
+    plain = mc.CalibratedClassifier(classifier, calibrator=mc.VectorScaling()).fit(
+        ROWS[200:], names[200:]
+    )
     mc.save(plain.gate_, tmp_path / "plain.json")
-    assert np.array_equal(mc.load(tmp_path / "plain.json").predict(plain.logits(NEW)), plain.predict(NEW))
+    assert np.array_equal(
+        mc.load(tmp_path / "plain.json").predict(plain.logits(NEW)), plain.predict(NEW)
+    )
 
 
 def test_a_cross_fitted_gate_stays_approximate(tmp_path):
-    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(ROWS, CODES)
+    clf = mc.CalibratedClassifier(LogisticRegression(), mc.MaxMiscoverage(0.1), cv=3).fit(
+        ROWS, CODES
+    )
     mc.save(clf.gate_, tmp_path / "cal.json")
     assert mc.load(tmp_path / "cal.json").certificate_ == clf.certificate_
     assert clf.certificate_.guarantee == "approximate"
@@ -215,7 +245,9 @@ def fit_any(rows, labels, weights=None, *, width: float = 0.5):
 
 
 class AnyScaling(Calibrator):
-    def __init__(self, *, width: float = 0.5, input: str = "logits", classes=None, n_jobs: int | None = None):
+    def __init__(
+        self, *, width: float = 0.5, input: str = "logits", classes=None, n_jobs: int | None = None
+    ):
         self.width, self.input, self.classes, self.n_jobs = width, input, classes, n_jobs
 
 
@@ -239,20 +271,34 @@ def test_a_new_calibrator_is_one_entry(any_scaling, tmp_path):
     assert np.array_equal(after.predict_proba(NEW), any_scaling.predict_proba(NEW))
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=AnyScaling()).fit(ROWS, CODES)
     mc.save(gate, tmp_path / "gate.json")
-    assert np.array_equal(mc.load(tmp_path / "gate.json").predict_proba(NEW), gate.predict_proba(NEW))
+    assert np.array_equal(
+        mc.load(tmp_path / "gate.json").predict_proba(NEW), gate.predict_proba(NEW)
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "value", "match"),
     [
-        ("weights", {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="}, "1 numbers for shape"),
+        (
+            "weights",
+            {"dtype": "<f8", "shape": [10**12, 10**12], "base64": "AAAAAAAAAAA="},
+            "1 numbers for shape",
+        ),
         ("weights", {"dtype": "<f8", "shape": [1], "base64": "AAAA"}, "base64 data are damaged"),
         ("weights", {"dtype": "<f8", "shape": [1], "base64": "!!"}, "base64 data are damaged"),
         ("weights", {"dtype": "<f8", "shape": [-1], "values": [1.0]}, "a shape is a list of whole"),
         ("weights", {"dtype": "<f8", "shape": [1], "values": ["1"]}, "a list of plain numbers"),
         ("weights", {"dtype": "O", "shape": [1], "values": [1.0]}, "unknown dtype"),
-        ("weights", {"dtype": "<f4", "shape": [1], "values": [1.0]}, "must be an array of float64, not of float32"),
-        ("weights", {"dtype": "<f8", "shape": [3], "values": [1.0, 1.0, 1.0]}, "does not work on 4 columns"),
+        (
+            "weights",
+            {"dtype": "<f4", "shape": [1], "values": [1.0]},
+            "must be an array of float64, not of float32",
+        ),
+        (
+            "weights",
+            {"dtype": "<f8", "shape": [3], "values": [1.0, 1.0, 1.0]},
+            "does not work on 4 columns",
+        ),
         ("counts", {"dtype": "<i4", "shape": [1], "values": [2**40]}, "does not fit int32"),
         ("counts", [1, 2], "must be an object, not a list"),
         ("edges", [0.1, "nan"], r"map.edges\[1\] must be a number"),
@@ -267,7 +313,7 @@ def test_arrays_and_nested_maps_are_audited(any_scaling, field, value, match):
     refuse(match, data)
 
 
-# ── what cannot be saved ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── what cannot be saved ──────────────────────────────────────────────────────────────────────────
 
 
 def spread(block):
@@ -300,8 +346,14 @@ UNSAVABLE = {
         "base calibrator is a LogisticRegression.*use one of metacal's own",
     ),
     "subclass": (MyScaling(), "cannot save a MyScaling; what can be saved is a fitted MetaCal"),
-    "base subclass": (mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=MyScaling()), "base calibrator is a MyScaling"),
-    "promise": (mc.MetaCal(MyPromise(0.1)), "promise is a MyPromise; what can be saved is .*MaxMiscoverage"),
+    "base subclass": (
+        mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=MyScaling()),
+        "base calibrator is a MyScaling",
+    ),
+    "promise": (
+        mc.MetaCal(MyPromise(0.1)),
+        "promise is a MyPromise; what can be saved is .*MaxMiscoverage",
+    ),
     "generator": (
         mc.MetaCal(mc.paper.MaxMiscoverage(0.1, random_state=np.random.default_rng(0))),
         "random_state is a Generator, which a file cannot hold; give a plain value",
@@ -359,7 +411,7 @@ def test_places_that_cannot_be_written(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-# ── files that are refused ───────────────────────────────────────────────────────────────────────────────────────────
+# ── files that are refused ────────────────────────────────────────────────────────────────────────
 
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
@@ -405,7 +457,10 @@ def test_the_message_names_the_file(tmp_path):
         (b'{"format": "metacal"}', "version must be a whole number from 1, not null"),
         (b'{"format": "metacal", "version": true}', "version must be a whole number"),
         (b'{"format": "metacal", "version": 0}', "version must be a whole number"),
-        (b'{"format": "metacal", "version": 4, "surprise": []}', r"newer metacal \(format 4\); update metacal"),
+        (
+            b'{"format": "metacal", "version": 4, "surprise": []}',
+            r"newer metacal \(format 4\); update metacal",
+        ),
         (b'{"format": "metacal", "version": 1}', "before the first release; fit it again"),
         (b'{"format": "metacal", "version": 2}', "before the first release; fit it again"),
         (b'{"format": "metacal", "version": 3}', "metacal_version is missing"),
@@ -443,10 +498,16 @@ def test_too_many_values(monkeypatch):
 
 def test_an_edited_file():
     text = artifact.dumps(fitted(ESTIMATORS["accuracy"]))
-    refuse("checksum does not match: the file is damaged or was edited", text.replace("0.9", "0.8", 1).encode())
+    refuse(
+        "checksum does not match: the file is damaged or was edited",
+        text.replace("0.9", "0.8", 1).encode(),
+    )
     # Spaces and the order of entries carry no meaning.
     loose = json.dumps(dict(reversed(json.loads(text).items())), indent=7)
-    assert artifact.loads(b"\xef\xbb\xbf" + loose.encode()).threshold_ == artifact.loads(text.encode()).threshold_
+    assert (
+        artifact.loads(b"\xef\xbb\xbf" + loose.encode()).threshold_
+        == artifact.loads(text.encode()).threshold_
+    )
 
 
 def at(data, *path):
@@ -458,7 +519,11 @@ def at(data, *path):
 @pytest.mark.parametrize(
     ("path", "value", "match"),
     [
-        (("kind",), "LogisticRegression", 'unknown kind "LogisticRegression"; this metacal knows MetaCal'),
+        (
+            ("kind",),
+            "LogisticRegression",
+            'unknown kind "LogisticRegression"; this metacal knows MetaCal',
+        ),
         (("kind",), ["MetaCal"], "unknown kind a list"),
         (
             ("kind",),
@@ -473,18 +538,50 @@ def at(data, *path):
         (("reject_label",), "x", "reject_label must be of the type"),
         (("reject_label",), 2**70, "reject_label must be a plain value"),
         (("stages", 0, "classes"), [1], "'classes' does not belong|\"classes\" does not belong"),
-        (("stages", 0, "source", "classes", "dtype"), "object", "dtype must be one of str, bool, int8"),
+        (
+            ("stages", 0, "source", "classes", "dtype"),
+            "object",
+            "dtype must be one of str, bool, int8",
+        ),
         (("stages", 0, "source", "classes", "dtype"), "int8", None),
         (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2], "must not repeat a name"),
-        (("stages", 0, "source", "classes", "values"), [0, 1, 2, 2**63], r"classes\[3\] must be of type int64"),
-        (("stages", 0, "source", "classes", "values"), [0, 1, 2, "3"], r"classes\[3\] must be of type int64"),
-        (("stages", 0, "source", "classes", "values"), [], "must be a list with an entry per column"),
+        (
+            ("stages", 0, "source", "classes", "values"),
+            [0, 1, 2, 2**63],
+            r"classes\[3\] must be of type int64",
+        ),
+        (
+            ("stages", 0, "source", "classes", "values"),
+            [0, 1, 2, "3"],
+            r"classes\[3\] must be of type int64",
+        ),
+        (
+            ("stages", 0, "source", "classes", "values"),
+            [],
+            "must be a list with an entry per column",
+        ),
         (("feature_names",), ["a"], "list of 4 names"),
         (("stages", 0, "source", "type"), "TemperatureMap", "must be one of Table, Marks"),
-        (("stages", 0, "source", "map", "first", "inverse_temperature"), 0.0, "positive finite number"),
-        (("stages", 0, "source", "map", "first", "inverse_temperature"), "inf", "positive finite number"),
-        (("stages", 0, "source", "map", "first", "inverse_temperature"), "1", 'must be a number, not "1"'),
-        (("stages", 0, "source", "map", "first", "inverse_temperature"), 10**400, "too large a number"),
+        (
+            ("stages", 0, "source", "map", "first", "inverse_temperature"),
+            0.0,
+            "positive finite number",
+        ),
+        (
+            ("stages", 0, "source", "map", "first", "inverse_temperature"),
+            "inf",
+            "positive finite number",
+        ),
+        (
+            ("stages", 0, "source", "map", "first", "inverse_temperature"),
+            "1",
+            'must be a number, not "1"',
+        ),
+        (
+            ("stages", 0, "source", "map", "first", "inverse_temperature"),
+            10**400,
+            "too large a number",
+        ),
         (("stages", 0, "source", "map"), {"type": "MetaMap"}, "source.map must be one of "),
         (("stages", 0, "source", "score"), "margin", "score is not the same"),
         (
@@ -524,7 +621,11 @@ def at(data, *path):
         (("certificate", "coverage"), 0.5, "coverage 0.5 does not follow from the counts"),
         (("certificate", "notes"), "all fine", "notes must be a list"),
         (("certificate", "notes"), [1], r"notes\[0\] must be an object, not 1"),
-        (("certificate", "notes"), [{"kind": "remark", "text": "\ud800"}], r"notes\[0\].text must be text"),
+        (
+            ("certificate", "notes"),
+            [{"kind": "remark", "text": "\ud800"}],
+            r"notes\[0\].text must be text",
+        ),
         (("certificate",), [], "certificate must be an object, not a list"),
         (("surprise",), 1, '"surprise" does not belong here'),
     ],
@@ -540,7 +641,12 @@ def test_forged_values(path, value, match):
 
 @pytest.mark.parametrize(
     "path",
-    [("stages", 0, "threshold"), ("certificate", "n_rows"), ("promise", "beta"), ("stages", 0, "source", "classes")],
+    [
+        ("stages", 0, "threshold"),
+        ("certificate", "n_rows"),
+        ("promise", "beta"),
+        ("stages", 0, "source", "classes"),
+    ],
 )
 def test_missing_values(path):
     data = document()
@@ -549,7 +655,9 @@ def test_missing_values(path):
 
 
 def test_a_recipe_does_not_say_what_a_calibrator_reads():
-    """Input and classes stand in the source; were the recipe believed, `load` and `load_gate` would read otherwise."""
+    """Input and classes stand in the source; were the recipe believed, `load` and `load_gate` would
+    read otherwise.
+    """
     data = document(fitted(ESTIMATORS["temperature, named"]))
     data["stages"][0]["source"]["recipe"] |= {"input": "probabilities", "classes": None}
     found = artifact.loads(signed(data))
@@ -563,19 +671,27 @@ def test_long_class_names_are_not_allocated():
     refuse("names of up to .* are too long", data)
 
 
-# ── fuzzing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── fuzzing ───────────────────────────────────────────────────────────────────────────────────────
 
-FUZZ = partial(settings, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-TEXTS = {name: artifact.dumps(fitted(ESTIMATORS[name])) for name in ("accuracy", "named", "temperature")}
+FUZZ = partial(
+    settings, max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TEXTS = {
+    name: artifact.dumps(fitted(ESTIMATORS[name])) for name in ("accuracy", "named", "temperature")
+}
 
 VALUES = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.sampled_from(["inf", "-inf", "nan", "entropy", "TemperatureMap", "Marks", "certified", "int64", ""])
+    | st.sampled_from(
+        ["inf", "-inf", "nan", "entropy", "TemperatureMap", "Marks", "certified", "int64", ""]
+    )
     | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
@@ -602,7 +718,13 @@ def works(estimator):
 def places(data, path=()):
     """Every path to a value in a document."""
     yield path
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    items = (
+        data.items()
+        if isinstance(data, dict)
+        else enumerate(data)
+        if isinstance(data, list)
+        else ()
+    )
     for key, value in items:
         yield from places(value, (*path, key))
 

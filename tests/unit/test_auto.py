@@ -46,13 +46,16 @@ def test_no_single_member_does_much_better(split, auto):
     ours = loss(auto.map_, new, truth)
     single = fit_members(default_members(10), Rows(logits), labels, None)
     assert set(single) == set(default_members(10)) == set(auto.losses_)
-    # The best of all in hindsight, on these very rows; by the seed of the folds ours moves by .0005.
+    # The best of all in hindsight, on these very rows; by the seed of the folds ours moves by
+    # .0005.
     assert ours <= min(loss(fitted, new, truth) for fitted in single.values()) + 0.0025
     assert ours < loss(single["temperature"], new, truth) - 0.001
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [["process+structured 1", "process+structured 0.1"], ["process+dirichlet 1"]])
+@pytest.mark.parametrize(
+    "names", [["process+structured 1", "process+structured 0.1"], ["process+dirichlet 1"]]
+)
 def test_strengths_along_a_path_are_the_fits_alone(split, names):
     logits, labels = split[0]
     together = fit_members(names, Rows(logits), labels, None)
@@ -62,7 +65,9 @@ def test_strengths_along_a_path_are_the_fits_alone(split, names):
         method = MEMBERS[name].method
         behind = seen_through(found.first, Rows(logits))
         plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
-        np.testing.assert_allclose(found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-4)
+        np.testing.assert_allclose(
+            found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-4
+        )
 
 
 def test_who_can_learn_more_is_asked_for_more():
@@ -72,7 +77,10 @@ def test_who_can_learn_more_is_asked_for_more():
     assert one.nats(100) == pytest.approx(10.0**0.5 * one.nats(10))
     alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
     for handicap, weights in ((100.0, [0.0, 1.0]), (300.0, [1.0, 0.0])):
-        assert likeliest(alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)).tolist() == weights
+        assert (
+            likeliest(alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)).tolist()
+            == weights
+        )
 
 
 def test_few_rows_do_not_leave_temperature_scaling():
@@ -81,7 +89,9 @@ def test_few_rows_do_not_leave_temperature_scaling():
     assert shares[0] < 0.15  # 0.9 nats in all
     assert 0.4 < shares[1] < 0.6  # 2.9 nats: as probable as not
     assert shares[2] == 1.0
-    assert likeliest(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8  # temperature scaling is refuted
+    assert (
+        likeliest(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8
+    )  # temperature scaling is refuted
 
 
 def test_the_weights_are_those_of_the_members_kept(auto):
@@ -114,7 +124,9 @@ def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):
         tables.append(np.log(chances))
     mixed = loss(fit_stack(Rows(tables[0]), labels), tables[1], truth)
     assert mixed <= loss(
-        fit_members(["uniform-temperature"], Rows(tables[0]), labels, None)["uniform-temperature"], tables[1], truth
+        fit_members(["uniform-temperature"], Rows(tables[0]), labels, None)["uniform-temperature"],
+        tables[1],
+        truth,
     )
 
 
@@ -124,8 +136,12 @@ def test_the_mixture_is_the_likeliest_there_is():
     mixture = likeliest_mixture(members, weights)
     ratios = (weights / weights.sum()) @ (members / (members @ mixture)[:, None])
     assert mixture.sum() == pytest.approx(1.0)
-    assert ratios.max() <= 1.0 + 1e-7  # Karush, Kuhn and Tucker: no member would gain from more weight,
-    np.testing.assert_allclose(ratios[mixture > 1e-6], 1.0, atol=1e-6)  # and those with some are as good as each other
+    assert (
+        ratios.max() <= 1.0 + 1e-7
+    )  # Karush, Kuhn and Tucker: no member would gain from more weight,
+    np.testing.assert_allclose(
+        ratios[mixture > 1e-6], 1.0, atol=1e-6
+    )  # and those with some are as good as each other
 
 
 def test_saved_loaded_and_named(split, auto):
@@ -134,7 +150,9 @@ def test_saved_loaded_and_named(split, auto):
     assert type(again) is mc.AutoCalibrator
     np.testing.assert_array_equal(again.predict_proba(new[:500]), auto.predict_proba(new[:500]))
     names = np.array(list("abcdefghij"))
-    mixed = mc.AutoCalibrator([mc.TemperatureScaling(), "platt"], classes=names).fit(split[0][0], names[split[0][1]])
+    mixed = mc.AutoCalibrator([mc.TemperatureScaling(), "platt"], classes=names).fit(
+        split[0][0], names[split[0][1]]
+    )
     assert saved(mixed).candidates == ("temperature", "platt")
     np.testing.assert_array_equal(saved(mixed).predict(new), mixed.predict(new))
 
@@ -157,10 +175,14 @@ def test_exported(split, auto, dtype):
     table = split[1][0][:300].astype(dtype)
     table[3, 2] = -np.inf
     expected = auto.predict_proba(table)
-    session = onnxruntime.InferenceSession(to_onnx(auto, dtype=np.dtype(dtype).name).SerializeToString())
+    session = onnxruntime.InferenceSession(
+        to_onnx(auto, dtype=np.dtype(dtype).name).SerializeToString()
+    )
     found = session.run(None, {"logits": table})[0]
     np.testing.assert_allclose(found, expected, atol=1e-6)
-    np.testing.assert_allclose(to_module(auto)(torch.from_numpy(table))[0].numpy(), expected, atol=1e-6)
+    np.testing.assert_allclose(
+        to_module(auto)(torch.from_numpy(table))[0].numpy(), expected, atol=1e-6
+    )
 
 
 @pytest.mark.slow
@@ -182,7 +204,12 @@ def test_few_rows_and_large_tables(monkeypatch):
 
 def test_a_stack_must_be_one():
     one = TemperatureMap(1.0)
-    for members, weights in (((), ()), ((one,), (0.5,)), ((one, one), (1.0,)), ((one, one), (1.5, -0.5))):
+    for members, weights in (
+        ((), ()),
+        ((one,), (0.5,)),
+        ((one, one), (1.0,)),
+        ((one, one), (1.5, -0.5)),
+    ):
         with pytest.raises(mc.InputError):
             StackMap(members, weights)
 
@@ -204,7 +231,9 @@ def test_strings_name_calibrators_everywhere(split):
 
     (logits, labels), _ = split
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator="spline").fit(logits, labels)
-    other = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.SplineCalibration()).fit(logits, labels)
+    other = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.SplineCalibration()).fit(
+        logits, labels
+    )
     assert isinstance(gate.calibrator_, mc.SplineCalibration)
     assert artifact.dumps(gate) == artifact.dumps(other)
     wrapped = mc.CalibratedClassifier(LogisticRegression(), calibrator="platt", promise=None)

@@ -21,7 +21,9 @@ from metacal.scores.registry import NAMED, NamedScore, candidates, register_scor
 
 @pytest.fixture(scope="module")
 def crowded():
-    """The scale of a row's logits has nothing to do with being right: entropy is misled, the p-norm is not."""
+    """The scale of a row's logits has nothing to do with being right: entropy is misled, the p-norm
+    is not.
+    """
     rng = np.random.default_rng(0)
     labels = rng.integers(6, size=4000)
     scale = np.exp(rng.normal(size=(4000, 1)))
@@ -37,12 +39,19 @@ def test_the_p_norm_of_the_rivals_ranks_as_the_largest_logit_over_the_p_norm():
 
 
 def test_the_p_norm_of_odd_rows():
-    masked = [[3.0, 1.0, -np.inf, 0.0], [1.0, 1.0, 1.0, 1.0], [2.0, -np.inf, -np.inf, -np.inf], [np.nan, 0.0, 0.0, 0.0]]
+    masked = [
+        [3.0, 1.0, -np.inf, 0.0],
+        [1.0, 1.0, 1.0, 1.0],
+        [2.0, -np.inf, -np.inf, -np.inf],
+        [np.nan, 0.0, 0.0, 0.0],
+    ]
     score = resolve("maxlogit_pnorm")(np.array(masked))
     without = resolve("maxlogit_pnorm")(np.array([[3.0, 1.0, 0.0]]))
     np.testing.assert_allclose(score[:3], [without[0], 3 ** (1 / 8), 0.0], rtol=1e-8)
     assert np.isnan(score[3])
-    wide = resolve("maxlogit_pnorm")(np.array([[1.5e308, -1.5e308, 0.0], [1.5, -1.5, 0.0], [1.5e-300, -1.5e-300, 0.0]]))
+    wide = resolve("maxlogit_pnorm")(
+        np.array([[1.5e308, -1.5e308, 0.0], [1.5, -1.5, 0.0], [1.5e-300, -1.5e-300, 0.0]])
+    )
     np.testing.assert_allclose(wide[1:], wide[1], rtol=1e-8)
     assert np.isfinite(wide[0])
 
@@ -51,13 +60,25 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     logits, labels = crowded
     promise = mc.MinAccuracy(0.9)
     auto = mc.MetaCal(promise, score="auto").fit(logits, labels)
-    alone = {name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage for name in candidates(6)}
-    assert auto.gate_.source.score == auto.certificate_.score == max(alone, key=alone.get) == "maxlogit_pnorm"
+    alone = {
+        name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage
+        for name in candidates(6)
+    }
+    assert (
+        auto.gate_.source.score
+        == auto.certificate_.score
+        == max(alone, key=alone.get)
+        == "maxlogit_pnorm"
+    )
     assert auto.certificate_.coverage > alone["entropy"] + 0.1
     assert auto.certificate_.delta == 0.1
     assert auto.certificate_.circumstances == Circumstances(scores=3, share=0.1)
-    assert "shared delta: entropy 0.8, margin 0.1, maxlogit_pnorm 0.1" in str(auto.certificate_.notes[-1])
-    tenth = mc.MetaCal(mc.MinAccuracy(0.9, delta=0.1 * 0.1), score="maxlogit_pnorm").fit(logits, labels)
+    assert "shared delta: entropy 0.8, margin 0.1, maxlogit_pnorm 0.1" in str(
+        auto.certificate_.notes[-1]
+    )
+    tenth = mc.MetaCal(mc.MinAccuracy(0.9, delta=0.1 * 0.1), score="maxlogit_pnorm").fit(
+        logits, labels
+    )
     assert auto.threshold_ == tenth.threshold_
     mc.save(auto, tmp_path / "gate.json")
     again = mc.load(tmp_path / "gate.json")
@@ -76,7 +97,10 @@ def test_a_miscoverage_takes_the_score_that_keeps_fewest_wrong_rows(crowded):
 def test_two_classes_need_no_choice():
     logits = LOGITS[:, :2]
     auto = mc.MetaCal(mc.MaxMiscoverage(0.1), score="auto").fit(logits, (LABELS % 2))
-    assert auto.certificate_ == mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, (LABELS % 2)).certificate_
+    assert (
+        auto.certificate_
+        == mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, (LABELS % 2)).certificate_
+    )
 
 
 def test_in_expectation_there_is_nothing_to_share():
@@ -96,7 +120,8 @@ def test_on_the_command_line(tmp_path):
     path, out = tmp_path / "val.npz", tmp_path / "gate.json"
     np.savez(path, logits=LOGITS, labels=LABELS)
     done = CliRunner().invoke(
-        main, ["fit", str(path), "--min-accuracy", "0.97", "--score", "auto", "-o", str(out), "--json"]
+        main,
+        ["fit", str(path), "--min-accuracy", "0.97", "--score", "auto", "-o", str(out), "--json"],
     )
     assert done.exit_code == 0, done.stderr
     python = mc.MetaCal(mc.MinAccuracy(0.97), score="auto").fit(LOGITS, LABELS)

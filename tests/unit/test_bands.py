@@ -1,4 +1,6 @@
-"""Bands, the certified frontier, and the promises read off them: shapes, edges, degenerate inputs."""
+"""Bands, the certified frontier, and the promises read off them: shapes, edges, degenerate
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_one_draw_is_the_binomial_bound():
 
 
 def test_two_draws_by_hand():
-    """U_(1) ~ Beta(1, 2), U_(2) ~ Beta(2, 1): the exit is 1 - P(both above L_1, the larger above L_2)."""
+    """U_(1) ~ Beta(1, 2), U_(2) ~ Beta(2, 1): the exit is 1 - P(both above L_1, the larger above
+    L_2).
+    """
     first, second = 1 - np.sqrt(1 - 0.1), np.sqrt(0.1)
     inside = (1 - first) ** 2 - (second - first) ** 2
     assert exit_probability(2, 0.1) == pytest.approx(1 - inside)
@@ -54,7 +58,9 @@ def test_the_table_is_what_the_recursion_gives(power):
 
 
 def test_beyond_the_table_the_level_stays_safe():
-    """Computed once by `exit_probability`: 262,144 rows at local level 1e-3 leave with probability 0.0898195."""
+    """Computed once by `exit_probability`: 262,144 rows at local level 1e-3 leave with probability
+    0.0898195.
+    """
     assert local_level(262_144, 0.0898194742) < 1e-3
     assert local_level(262_144, 0.0898194742) > 0.99e-3
 
@@ -65,7 +71,9 @@ def test_bands_hold_their_estimate_and_are_monotone():
     correct = rng.random(700) > scores**2
     bands = operating_bands(scores, correct, 0.1, np.linspace(-0.1, 1.1, 500))
     for band in (bands.miscoverage, bands.coverage):
-        assert (band.lower <= band.estimate + 1e-12).all()  # where all or nothing is accepted they are equal
+        assert (
+            band.lower <= band.estimate + 1e-12
+        ).all()  # where all or nothing is accepted they are equal
         assert (band.estimate <= band.upper + 1e-12).all()
     known = ~np.isnan(bands.accuracy.estimate)
     assert (bands.accuracy.lower[known] <= bands.accuracy.estimate[known] + 1e-12).all()
@@ -81,7 +89,9 @@ def test_the_joint_bands_contain_the_single_ones_at_their_share():
     at = np.sort(scores)
     joint = operating_bands(scores, correct, 0.1, at)
     assert (joint.accuracy.lower <= certified_accuracy(scores, correct, at, 0.05) + 1e-12).all()
-    assert (joint.miscoverage.upper >= certified_miscoverage(scores[correct], at, 0.05) - 1e-12).all()
+    assert (
+        joint.miscoverage.upper >= certified_miscoverage(scores[correct], at, 0.05) - 1e-12
+    ).all()
     assert np.array_equal(joint.coverage.lower, coverage_band(scores, 0.025, at).lower)
 
 

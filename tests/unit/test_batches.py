@@ -45,10 +45,14 @@ def table(found, name="probs"):
     return np.array(found[name].to_pylist(), dtype=np.float32)
 
 
-@pytest.mark.parametrize("kind", [None, pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float64())])
+@pytest.mark.parametrize(
+    "kind", [None, pa.list_(pa.float32()), pa.large_list(pa.float32()), pa.list_(pa.float64())]
+)
 def test_lists_of_every_kind(kind, cal):
     found = mc.BatchGate(cal)(pa.record_batch({"logits": lists(NEW, kind)}))
-    told = cal.decide(NEW if kind is None or kind.value_type == pa.float32() else NEW.astype(np.float64))
+    told = cal.decide(
+        NEW if kind is None or kind.value_type == pa.float32() else NEW.astype(np.float64)
+    )
     assert found.schema.names == ["prediction", "answer", "confidence", "accept", "score", "probs"]
     assert found["prediction"].to_pylist() == told.label.tolist()
     assert found["score"].to_numpy().tobytes() == told.score.tobytes()
@@ -76,10 +80,15 @@ def test_batches_of_any_size_give_the_bits_of_one_table(name):
     told = cal.decide(NEW)
     gate = pickle.loads(pickle.dumps(mc.BatchGate(cal)))
     ends = [0, 1, 1, 7, 150, 400]
-    found = pa.Table.from_batches(gate.batches(batch(NEW[a:b]) for a, b in itertools.pairwise(ends)))
+    found = pa.Table.from_batches(
+        gate.batches(batch(NEW[a:b]) for a, b in itertools.pairwise(ends))
+    )
     assert found["prediction"].to_pylist() == told.label.tolist()
     assert found["score"].to_pylist() == told.score.tolist()
-    if name in ("matrix", "dirichlet"):  # BLAS adds in an order that depends on how many rows there are
+    if name in (
+        "matrix",
+        "dirichlet",
+    ):  # BLAS adds in an order that depends on how many rows there are
         np.testing.assert_allclose(table(found), told.probabilities, rtol=1e-5, atol=1e-7)
     else:
         assert table(found).tobytes() == told.probabilities.tobytes()
@@ -89,7 +98,10 @@ def test_a_table_gives_a_table_and_slices_are_rows(cal):
     whole = pa.Table.from_batches([batch(NEW[:100]), batch(NEW[100:])])
     found = mc.BatchGate(cal)(whole)
     assert isinstance(found, pa.Table)
-    assert table(mc.BatchGate(cal)(batch(NEW).slice(30, 50))).tobytes() == table(found)[30:80].tobytes()
+    assert (
+        table(mc.BatchGate(cal)(batch(NEW).slice(30, 50))).tobytes()
+        == table(found)[30:80].tobytes()
+    )
 
 
 def test_an_empty_batch_and_the_schema(cal):
@@ -114,7 +126,12 @@ def test_rejected_rows_and_groups(cal):
     own = np.where(np.arange(len(NEW)) % 3, "a", "b")
     found = mc.BatchGate(by_group, group_key="site")(batch(NEW, site=pa.array(own)))
     assert found["accept"].to_pylist() == by_group.accepts(NEW, groups=own).tolist()
-    assert mc.BatchGate(by_group, group_key="site")(batch(NEW[:0], site=pa.array([], pa.string()))).num_rows == 0
+    assert (
+        mc.BatchGate(by_group, group_key="site")(
+            batch(NEW[:0], site=pa.array([], pa.string()))
+        ).num_rows
+        == 0
+    )
     with pytest.raises(mc.InputError, match="threshold for each group of rows"):
         mc.BatchGate(by_group)
     with pytest.raises(mc.InputError, match="no 'site', which group_key asks for"):
@@ -125,12 +142,16 @@ def test_what_travels_is_small_and_is_loaded_once(saved, cal, monkeypatch):
     gate = mc.BatchGate(saved, keep=["id"])
     sent = pickle.dumps(gate)
     assert len(sent) < 1000
-    assert b'"checksum"' in pickle.dumps(mc.BatchGate(cal))  # the text itself, for workers that share no disk
+    assert b'"checksum"' in pickle.dumps(
+        mc.BatchGate(cal)
+    )  # the text itself, for workers that share no disk
     module._gates.clear()
     there = [pickle.loads(sent) for _ in range(3)]
     assert not module._gates  # nothing is read before a batch comes
     loads = []
-    monkeypatch.setattr(module, "_loaded", lambda *given, load=module._loaded: loads.append(1) or load(*given))
+    monkeypatch.setattr(
+        module, "_loaded", lambda *given, load=module._loaded: loads.append(1) or load(*given)
+    )
     for one in there:
         one(batch(NEW, id=np.arange(len(NEW))))
     assert len(loads) == 1
@@ -140,10 +161,10 @@ def test_what_travels_is_small_and_is_loaded_once(saved, cal, monkeypatch):
 def test_a_worker_needs_no_scikit_learn(saved):
     sent = pickle.dumps(mc.BatchGate(saved)).hex()
     code = (
-        "import pickle, sys, pyarrow as pa\n"
-        f"gate = pickle.loads(bytes.fromhex('{sent}'))\n"
-        "rows = pa.record_batch({'logits': pa.array([[0.0] * 9 + [9.0]], pa.list_(pa.float32()))})\n"
-        "print(gate(rows)['answer'][0], sorted({'sklearn', 'scipy.stats'} & set(sys.modules)))"
+        f"import pickle, sys, pyarrow as pa\ngate = pickle.loads(bytes.fromhex('{sent}'))\nrows ="
+        " pa.record_batch({'logits': pa.array([[0.0] * 9 + [9.0]],"
+        " pa.list_(pa.float32()))})\nprint(gate(rows)['answer'][0], sorted({'sklearn',"
+        " 'scipy.stats'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["c9", "[]"]
@@ -160,14 +181,29 @@ def test_another_file_of_that_name_is_refused(saved, cal):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (lambda: {"logits": lists(NEW[:, :9])}, r"has 9 columns of logits but the gate was fitted on 10"),
-        (lambda: {"logits": pa.array([[1.0] * 10, [1.0] * 9])}, r"row 1 of column 'logits' has 9 numbers"),
+        (
+            lambda: {"logits": lists(NEW[:, :9])},
+            r"has 9 columns of logits but the gate was fitted on 10",
+        ),
+        (
+            lambda: {"logits": pa.array([[1.0] * 10, [1.0] * 9])},
+            r"row 1 of column 'logits' has 9 numbers",
+        ),
         (lambda: {"logits": pa.array([[1.0] * 10, None])}, r"row 1 of column 'logits' is null"),
-        (lambda: {"logits": pa.array([[1.0] * 10, [float("nan")] * 10])}, r"row 1, column 0 is NaN"),
+        (
+            lambda: {"logits": pa.array([[1.0] * 10, [float("nan")] * 10])},
+            r"row 1, column 0 is NaN",
+        ),
         (lambda: {"marks": lists(NEW)}, r"no column 'logits'.*name the one with the logits"),
-        (lambda: {"logits": lists(NEW), "score": np.arange(400)}, r"have a column 'score' of their own"),
+        (
+            lambda: {"logits": lists(NEW), "score": np.arange(400)},
+            r"have a column 'score' of their own",
+        ),
         (lambda: {"logits": lists(NEW)}, r"no column 'score' to keep"),
-        (lambda: {name: np.arange(3.0) for name in (*NAMES[:9], "d")}, r"there is no column for 'c9'"),
+        (
+            lambda: {name: np.arange(3.0) for name in (*NAMES[:9], "d")},
+            r"there is no column for 'c9'",
+        ),
     ],
 )
 def test_what_cannot_be_read_says_so(rows, message, cal):

@@ -13,7 +13,12 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
 from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
 from metacal.maps.curves import TopLabelMap, follow, tie_groups
-from metacal.maps.histogram import equal_mass_ends, fit_histogram, fit_top_label_histogram, histogram_curve
+from metacal.maps.histogram import (
+    equal_mass_ends,
+    fit_histogram,
+    fit_top_label_histogram,
+    histogram_curve,
+)
 from metacal.maps.imax import fit_imax
 from metacal.maps.isotonic import SharedMap, fit_top_label_isotonic
 from metacal.maps.temperature import fit_temperature
@@ -86,7 +91,9 @@ def test_rows_of_weight_zero_change_nothing_at_all(name):
     junk = 50.0 * np.random.default_rng(6).standard_normal((40, 3))
     plain = FITS[name](Rows(logits), labels, np.ones(300))(logits)
     weights = np.append(np.ones(300), np.zeros(40))
-    padded = FITS[name](Rows(np.vstack((logits, junk))), np.append(labels, np.zeros(40, dtype=int)), weights)(logits)
+    padded = FITS[name](
+        Rows(np.vstack((logits, junk))), np.append(labels, np.zeros(40, dtype=int)), weights
+    )(logits)
     np.testing.assert_array_equal(padded, plain)
 
 
@@ -96,7 +103,9 @@ def test_a_calibrated_model_is_left_nearly_alone(name, n_classes):
     logits, labels = drawn(20_000, n_classes, seed=7)
     found = FITS[name](Rows(logits), labels)(logits)
     # The width of the bins is the error of binning.
-    assert np.abs(found - np.exp(log_softmax(logits, axis=1))).mean() < (0.015 if "isotonic" in name else 0.04)
+    assert np.abs(found - np.exp(log_softmax(logits, axis=1))).mean() < (
+        0.015 if "isotonic" in name else 0.04
+    )
 
 
 @each_top_label_fit
@@ -117,11 +126,16 @@ def test_top_label_maps_keep_every_prediction_and_the_shares_of_the_others(name,
     for table in (hard, hard.astype(np.float32)):
         np.testing.assert_array_equal(fitted(table).argmax(axis=1), table.argmax(axis=1))
     if n_classes > 2:
-        found, tempered = fitted(logits), np.exp(log_softmax(fitted.inverse_temperature * logits, axis=1))
+        found, tempered = (
+            fitted(logits),
+            np.exp(log_softmax(fitted.inverse_temperature * logits, axis=1)),
+        )
         rest = np.sort(found, axis=1)[:, :-1]
         shares = np.sort(tempered, axis=1)[:, :-1]
         np.testing.assert_allclose(
-            rest / rest.sum(axis=1, keepdims=True), shares / shares.sum(axis=1, keepdims=True), atol=1e-9
+            rest / rest.sum(axis=1, keepdims=True),
+            shares / shares.sum(axis=1, keepdims=True),
+            atol=1e-9,
         )
 
 
@@ -177,7 +191,9 @@ def test_masked_classes_stay_at_zero_and_unseen_ones_do_not_vanish(name):
     assert (found[hidden] == 0.0).all()
     assert (found[~hidden] > 0.0).all()
     lonely = np.array([[-np.inf, 2.0, -np.inf, -np.inf]])
-    np.testing.assert_array_equal(quietly(FITS[name], Rows(logits), labels)(lonely), [[0.0, 1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(
+        quietly(FITS[name], Rows(logits), labels)(lonely), [[0.0, 1.0, 0.0, 0.0]]
+    )
 
 
 @pytest.mark.slow
@@ -200,14 +216,16 @@ def test_threads_do_not_change_a_bit(name):
 
 def test_a_row_without_any_positive_answer_keeps_its_softmax():
     logits = np.log([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
-    fitted = fit_histogram(Rows(np.repeat(logits, 5, axis=0)), np.repeat([0, 1, 2], 5), n_bins=2, prior_rows=0.0)
+    fitted = fit_histogram(
+        Rows(np.repeat(logits, 5, axis=0)), np.repeat([0, 1, 2], 5), n_bins=2, prior_rows=0.0
+    )
     unsure = np.log([[0.3, 0.4, 0.3]])
     np.testing.assert_allclose(fitted(unsure), [[0.3, 0.4, 0.3]], atol=1e-15)
     never = SharedMap(np.array([0.0, 1.0]), np.zeros(2), inverse_temperature=0.5)
     np.testing.assert_allclose(never(2.0 * unsure), [[0.3, 0.4, 0.3]], atol=1e-15)
 
 
-# ── the bins themselves ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the bins themselves ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_histogram_counts():
@@ -239,7 +257,9 @@ def test_bbq_is_the_papers_formula():
 
     scores, curves, seen = [], [], []
     for n_bins in range(1, 31):  # 150^(1/3) = 5.3: from 1 to 30 = 150 / 5 bins
-        cuts = sorted({at[order][math.ceil(150 * k / n_bins) - 1] for k in range(1, n_bins)} - {at.max()})
+        cuts = sorted(
+            {at[order][math.ceil(150 * k / n_bins) - 1] for k in range(1, n_bins)} - {at.max()}
+        )
         if cuts in seen:
             continue
         seen.append(cuts)
@@ -252,7 +272,12 @@ def test_bbq_is_the_papers_formula():
             middle = min(max((left + right) / 2, 1 / 152), 1 - 1 / 152)
             alpha, beta = 2 / size * middle, 2 / size * (1 - middle)
             score += math.lgamma(2 / size) - math.lgamma(n + 2 / size)
-            score += math.lgamma(m + alpha) - math.lgamma(alpha) + math.lgamma(n - m + beta) - math.lgamma(beta)
+            score += (
+                math.lgamma(m + alpha)
+                - math.lgamma(alpha)
+                + math.lgamma(n - m + beta)
+                - math.lgamma(beta)
+            )
             curve[(grid <= right) & ((grid > left) | (b == 0))] = (m + alpha) / (n + 2 / size)
         scores.append(score)
         curves.append(curve)
@@ -272,9 +297,18 @@ def test_ties_merge_binnings():
     ("cal", "word"),
     [
         (HistogramBinning(n_bins=0), "n_bins must be a whole number of at least 1, got 0"),
-        (HistogramBinning(bins="quantile"), "bins must be 'equal_width' or 'equal_mass', got 'quantile'"),
-        (TopLabelHistogramBinning(n_bins=2.5), "n_bins must be a whole number of at least 1, got 2.5"),
-        (TopLabelHistogramBinning(prior_rows="many"), "prior_rows must be a number of at least 0, got 'many'"),
+        (
+            HistogramBinning(bins="quantile"),
+            "bins must be 'equal_width' or 'equal_mass', got 'quantile'",
+        ),
+        (
+            TopLabelHistogramBinning(n_bins=2.5),
+            "n_bins must be a whole number of at least 1, got 2.5",
+        ),
+        (
+            TopLabelHistogramBinning(prior_rows="many"),
+            "prior_rows must be a number of at least 0, got 'many'",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(cal, word):

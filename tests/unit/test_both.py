@@ -30,14 +30,19 @@ def test_both_takes_the_threshold_of_the_accuracy_at_half_delta(columns):
     assert found.threshold == MinAccuracy(0.95, 0.05).certify(*columns).threshold
     assert found.threshold >= MaxMiscoverage(0.3, 0.05).certify(*columns).threshold
     assert found.limits == (("coverage accuracy", 0.95), ("miscoverage", 0.3))
-    assert "and at most 30% of the correct predictions are rejected, both with 90% confidence" in found.statement
+    assert (
+        "and at most 30% of the correct predictions are rejected, both with 90% confidence"
+        in found.statement
+    )
 
 
 def test_each_is_verified_at_half_of_what_is_left_to_chance(columns):
     """Found by a mutant: with twice the level instead of half of it nothing else noticed."""
     scores, correct = columns
     certificate = mc.Both(alpha=0.3, beta=0.95).certify(scores, correct)
-    verified = verify_decisions(certificate, scores < certificate.threshold, correct, confidence=0.96)
+    verified = verify_decisions(
+        certificate, scores < certificate.threshold, correct, confidence=0.96
+    )
     assert [test.level for test in verified.tests] == pytest.approx([0.98, 0.98])
 
 
@@ -62,7 +67,8 @@ def test_the_error_names_the_nearest_pairs_and_they_are_certified(columns, delta
 
 def test_an_accuracy_out_of_reach_is_said_as_for_itself(columns):
     with pytest.raises(
-        mc.InfeasibleTargetError, match=r"min accuracy 0.9999 cannot be certified: the best certifiable"
+        mc.InfeasibleTargetError,
+        match=r"min accuracy 0.9999 cannot be certified: the best certifiable",
     ):
         mc.Both(alpha=0.5, beta=0.9999).certify(*columns)
 
@@ -85,9 +91,13 @@ def test_after_looking_certifies_every_pair_of_the_frontier(columns):
 
 
 def test_after_looking_costs_a_little_coverage(columns):
-    before, after = (rule.certify(*columns) for rule in (mc.MinAccuracy(0.95), mc.AfterLooking(beta=0.95)))
+    before, after = (
+        rule.certify(*columns) for rule in (mc.MinAccuracy(0.95), mc.AfterLooking(beta=0.95))
+    )
     assert 0 < before.coverage - after.coverage < 0.06
-    before, after = (rule.certify(*columns) for rule in (mc.MaxMiscoverage(0.2), mc.AfterLooking(alpha=0.2)))
+    before, after = (
+        rule.certify(*columns) for rule in (mc.MaxMiscoverage(0.2), mc.AfterLooking(alpha=0.2))
+    )
     assert 0 < after.coverage - before.coverage < 0.05
 
 
@@ -135,19 +145,27 @@ def test_parameters_are_checked(make, says):
     ],
 )
 def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, promise):
-    fitted = mc.MetaCal(clone(promise, safe=False)).fit(cifar10.logits[:4000], cifar10.labels[:4000])
+    fitted = mc.MetaCal(clone(promise, safe=False)).fit(
+        cifar10.logits[:4000], cifar10.labels[:4000]
+    )
     mc.save(fitted, tmp_path / "cal.json")
     again = mc.load(tmp_path / "cal.json")
     assert again.certificate_ == fitted.certificate_
     assert again.promise == promise
-    assert np.array_equal(again.accepts(cifar10.logits[4000:]), fitted.accepts(cifar10.logits[4000:]))
+    assert np.array_equal(
+        again.accepts(cifar10.logits[4000:]), fitted.accepts(cifar10.logits[4000:])
+    )
     assert read_certificate(fitted.certificate_.to_dict()) == fitted.certificate_
 
 
 def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar10):
     from metacal.io.artifact.document import Content, content_of, document_of
 
-    gate = mc.MetaCal(mc.Both(alpha=0.12, beta=0.97)).fit(cifar10.logits[:4000], cifar10.labels[:4000]).gate_
+    gate = (
+        mc.MetaCal(mc.Both(alpha=0.12, beta=0.97))
+        .fit(cifar10.logits[:4000], cifar10.labels[:4000])
+        .gate_
+    )
     document = document_of(Content(gate))
     document["certificate"]["max_miscoverage"] = 0.01
     with pytest.raises(mc.ArtifactError, match="does not belong to the promise"):
@@ -155,10 +173,18 @@ def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar1
 
 
 def test_the_html_of_gate_and_certificate_is_small_escaped_and_without_scripts(cifar10):
-    gate = mc.MetaCal(mc.Both(alpha=0.12, beta=0.97), classes=[f"<b>{k}" for k in range(10)], reject_label="<script>")
+    gate = mc.MetaCal(
+        mc.Both(alpha=0.12, beta=0.97),
+        classes=[f"<b>{k}" for k in range(10)],
+        reject_label="<script>",
+    )
     assert "Not fitted" in gate._repr_html_()
     gate.fit(cifar10.logits[:4000], np.array([f"<b>{k}" for k in cifar10.labels[:4000]]))
-    for text in (gate._repr_html_(), gate._repr_mimebundle_()["text/html"], gate.certificate_._repr_html_()):
+    for text in (
+        gate._repr_html_(),
+        gate._repr_mimebundle_()["text/html"],
+        gate.certificate_._repr_html_(),
+    ):
         assert len(text) < 4000
         assert "<script" not in text
         assert "<b>" not in text
@@ -167,9 +193,13 @@ def test_the_html_of_gate_and_certificate_is_small_escaped_and_without_scripts(c
 
 @pytest.mark.slow
 def test_half_of_delta_each_is_nearly_all_that_there_is():
-    """One threshold alone keeps both promises, and what lies around it gives little warning of either side."""
+    """One threshold alone keeps both promises, and what lies around it gives little warning of
+    either side.
+    """
     rng, n, draws, broken = np.random.default_rng(0), 2000, 300, 0
-    only = 0.6 * 0.95 / 0.85  # right up to 0.6, then wrong until accuracy is 0.9, then wrong a tenth of the time
+    only = (
+        0.6 * 0.95 / 0.85
+    )  # right up to 0.6, then wrong until accuracy is 0.9, then wrong a tenth of the time
     kept = 0.6 + 0.05 * (only - 0.6)
     alpha = 1 - kept / (kept + 0.8995 * (1 - only))
     for _ in range(draws):
@@ -178,5 +208,7 @@ def test_half_of_delta_each_is_nearly_all_that_there_is():
         ranking = Ranking.of(scores, correct)
         if rank := certified_prefix(ranking, 0.9, 0.1):
             accepted = scores <= ranking.threshold_at(rank)
-            broken += (correct & accepted).sum() >= bounds.miscoverage_rank(int(correct.sum()), alpha, 0.1)
+            broken += (correct & accepted).sum() >= bounds.miscoverage_rank(
+                int(correct.sum()), alpha, 0.1
+            )
     assert 0.1 < broken / draws <= 0.2 + 3 * (0.16 / draws) ** 0.5

@@ -51,7 +51,9 @@ def test_certified_rank_in_rationals(n, alpha, delta):
         assert bounds.miscoverage_quantile(n, expected, 1 - delta) <= alpha + 1e-12
 
 
-@pytest.mark.parametrize(("alpha", "delta"), [(0.05, 0.1), (0.01, 0.05), (0.2, None), (0.05, None), (0.03, None)])
+@pytest.mark.parametrize(
+    ("alpha", "delta"), [(0.05, 0.1), (0.01, 0.05), (0.2, None), (0.05, None), (0.03, None)]
+)
 def test_rows_needed_is_the_first_n_that_rejects(alpha, delta):
     def rank(n):
         if delta is None:
@@ -69,7 +71,11 @@ def test_rows_needed_is_the_first_n_that_rejects(alpha, delta):
 def test_error_free_rows(delta):
     m = bounds.error_free_rows_needed(0.97, delta)
     assert bounds.binomial_p_value(0, m, 0.03) <= delta < bounds.binomial_p_value(0, m - 1, 0.03)
-    assert bounds.largest_certifiable_accuracy(m, delta) >= 0.97 > bounds.largest_certifiable_accuracy(m - 1, delta)
+    assert (
+        bounds.largest_certifiable_accuracy(m, delta)
+        >= 0.97
+        > bounds.largest_certifiable_accuracy(m - 1, delta)
+    )
 
 
 def test_clopper_pearson_inverts_the_binomial_test():
@@ -103,7 +109,9 @@ def test_proposition_1_without_ties(seed):
     confidence = np.sort(rng.uniform(1 / k, 1, n))
     correct = rng.integers(0, 2, n).astype(float)
     bound = bounds.accuracy_preserving_sup_ece(correct.mean(), k)
-    assert brute_sup_ece(confidence, correct) >= bound - 1e-12  # the bound is attained: both may be the same number
+    assert (
+        brute_sup_ece(confidence, correct) >= bound - 1e-12
+    )  # the bound is attained: both may be the same number
 
 
 def test_proposition_1_is_false_with_ties():
@@ -113,7 +121,9 @@ def test_proposition_1_is_false_with_ties():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_proposition_3_exactly(seed):
-    """Accepted rows say 1, rejected ones 1/K; rejected rows counted by argmax need the second term."""
+    """Accepted rows say 1, rejected ones 1/K; rejected rows counted by argmax need the second
+    term.
+    """
     rng = np.random.default_rng(seed)
     n, k = 12, int(rng.integers(2, 6))
     right, accept = rng.random(n) < 0.6, rng.random(n) < 0.7
@@ -121,14 +131,20 @@ def test_proposition_3_exactly(seed):
     confidence = np.where(accept, 1.0, 1 / k)
     counted = np.where(accept, right, rng.integers(0, 2, n)).astype(float)
     type_2 = np.mean(accept[~right])
-    expected = bounds.gate_sup_ece(type_2, right.mean(), (~accept).mean(), counted[~accept].mean(), k)
+    expected = bounds.gate_sup_ece(
+        type_2, right.mean(), (~accept).mean(), counted[~accept].mean(), k
+    )
     assert brute_sup_ece(confidence, counted) == pytest.approx(expected)
     in_expectation = np.where(accept, right, 1 / k)
-    assert brute_sup_ece(confidence, in_expectation) == pytest.approx(bounds.gate_sup_ece(type_2, right.mean()))
+    assert brute_sup_ece(confidence, in_expectation) == pytest.approx(
+        bounds.gate_sup_ece(type_2, right.mean())
+    )
 
 
 def test_proposition_5_as_printed_is_false_and_ours_holds():
-    """K = 2, accuracy 1/2, a perfect gate: accepted rows are all right and may be as confident as we like."""
+    """K = 2, accuracy 1/2, a perfect gate: accepted rows are all right and may be as confident as
+    we like.
+    """
     k, right = 2, np.array([True, True, False, False])
     accept = right.copy()
     nearly_one = 1 - 1e-9

@@ -1,4 +1,6 @@
-"""MaxReview, MaxCost and Cheapest: against brute force, without labels, with tables, through files, in words."""
+"""MaxReview, MaxCost and Cheapest: against brute force, without labels, with tables, through files,
+in words.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def _data():
     return rng.normal(size=(3000, 3)) + 2.0 * np.eye(3)[labels], labels
 
 
-# ── the budget ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the budget ────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("delta", [0.1, None])
@@ -53,7 +55,10 @@ def test_the_rank_is_the_smallest_that_is_certified(n, delta):
 
 def test_labels_change_nothing_but_the_counts(data):
     logits, labels = data
-    bare, known = mc.MetaCal(mc.MaxReview(0.2)).fit(logits), mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
+    bare, known = (
+        mc.MetaCal(mc.MaxReview(0.2)).fit(logits),
+        mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels),
+    )
     assert bare.threshold_ == known.threshold_
     assert (bare.certificate_.labelled, known.certificate_.labelled) == (False, True)
     assert bare.gate_.source.map.temperature == 1.0 != known.calibrator_.temperature_
@@ -111,19 +116,24 @@ def test_too_few_rows_for_a_budget_accept_everything():
         mc.MaxReview(0.1).certify(np.array([1.0, np.nan]))
 
 
-# ── costs ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── costs ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_one_cost_is_a_promise_of_accuracy(data):
     logits, labels = data
     for delta in (0.1, None):
-        cost = mc.MetaCal(mc.MaxCost(wrong=50, limit=5, delta=delta)).fit(logits, labels).certificate_
+        cost = (
+            mc.MetaCal(mc.MaxCost(wrong=50, limit=5, delta=delta)).fit(logits, labels).certificate_
+        )
         accuracy = mc.MetaCal(mc.MinAccuracy(0.9, delta)).fit(logits, labels).certificate_
         assert cost.threshold == accuracy.threshold
         assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.coverage_accuracy))
     alike = tuple(tuple(50.0 * (i != j) for j in range(3)) for i in range(3))
     table = mc.MetaCal(mc.MaxCost(wrong=alike, limit=5)).fit(logits, labels).certificate_
-    assert table.threshold == mc.MetaCal(mc.MinAccuracy(0.9)).fit(logits, labels).certificate_.threshold
+    assert (
+        table.threshold
+        == mc.MetaCal(mc.MinAccuracy(0.9)).fit(logits, labels).certificate_.threshold
+    )
 
 
 def test_costs_are_looked_up_by_truth_and_answer():
@@ -145,7 +155,9 @@ def test_the_mean_cost_of_the_accepted_rows_is_on_the_certificate(data):
 
 
 def test_the_walk_is_as_its_definition_says(data):
-    """Brute force over the rungs: a share is lost where its walk fails, and the last rung that passed counts."""
+    """Brute force over the rungs: a share is lost where its walk fails, and the last rung that
+    passed counts.
+    """
     logits, labels = data
     promise = mc.MaxCost(TABLE, 0.3)
     losses = promise.losses(labels, logits.argmax(axis=1)).answered / promise.largest
@@ -157,13 +169,24 @@ def test_the_walk_is_as_its_definition_says(data):
             level += float(share)
             passed = [ranked.passes(rank, promise.share, level * 0.1) for rank in ranks]
             good = passed.index(False) if False in passed else len(passed)
-            best, level = (ranks[good - 1] if good else best), (0.0 if good < len(passed) else level)
-        assert certified_loss_rank(ranked, promise.share, 0.1) == ranked.accepted_at(best, promise.share) > 0
+            best, level = (
+                (ranks[good - 1] if good else best),
+                (0.0 if good < len(passed) else level),
+            )
+        assert (
+            certified_loss_rank(ranked, promise.share, 0.1)
+            == ranked.accepted_at(best, promise.share)
+            > 0
+        )
 
 
-def test_the_same_rows_give_the_same_bits_and_the_order_of_rows_does_not_matter_to_a_table_of_one_size(data):
+def test_the_same_rows_give_the_same_bits_and_the_order_of_rows_does_not_matter_to_a_table_of_one_size(
+    data,
+):
     logits, labels = data
-    one, again = (mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits, labels).certificate_ for _ in range(2))
+    one, again = (
+        mc.MetaCal(mc.MaxCost(TABLE, 0.25)).fit(logits, labels).certificate_ for _ in range(2)
+    )
     assert one == again
     other = mc.MetaCal(mc.MaxCost(TABLE, 0.25, random_state=1)).fit(logits, labels).certificate_
     assert abs(one.coverage - other.coverage) < 0.1
@@ -206,7 +229,9 @@ def test_arguments_are_checked(data):
 def test_a_limit_that_cannot_be_had_says_what_can(data):
     logits, labels = data
     for wrong in (8.0, TABLE):
-        with pytest.raises(mc.InfeasibleTargetError, match=r"max cost 0\.001 cannot be certified: the best") as caught:
+        with pytest.raises(
+            mc.InfeasibleTargetError, match=r"max cost 0\.001 cannot be certified: the best"
+        ) as caught:
             mc.MetaCal(mc.MaxCost(wrong, 0.001)).fit(logits, labels)
         best = caught.value.best
         assert mc.MetaCal(mc.MaxCost(wrong, best)).fit(logits, labels).certificate_.n_accepted > 0
@@ -222,7 +247,7 @@ def test_promises_with_tables_can_be_cloned_compared_and_printed():
     assert "<10 x 10 costs of up to 1>" in repr(mc.MaxCost(1 - np.eye(10), 0.1))
 
 
-# ── the cheapest threshold ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the cheapest threshold ────────────────────────────────────────────────────────────────────────
 
 
 def test_the_cheapest_candidate_is_chosen_and_bounded(data):
@@ -255,14 +280,19 @@ def test_extremes_are_chosen_where_they_are_cheapest(data):
     assert artifact.loads(artifact.dumps(nothing).encode()).certificate_ == nothing.certificate_
 
 
-# ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def gates(data):
     logits, labels = data
     yield mc.MetaCal(mc.MaxReview(0.2)).fit(logits)
     yield mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels)
-    for promise in (mc.MaxCost(20, 2), mc.MaxCost(TABLE, 0.25), mc.Cheapest(20, 1), mc.Cheapest(TABLE, 0.5)):
+    for promise in (
+        mc.MaxCost(20, 2),
+        mc.MaxCost(TABLE, 0.25),
+        mc.Cheapest(20, 1),
+        mc.Cheapest(TABLE, 0.5),
+    ):
         yield mc.MetaCal(promise).fit(logits, labels)
 
 
@@ -278,7 +308,9 @@ def test_saved_loaded_and_exported(data):
         assert again.promise == gate.promise
         np.testing.assert_array_equal(again.predict_proba(logits), gate.predict_proba(logits))
         session = runtime.InferenceSession(to_onnx(gate).SerializeToString())
-        np.testing.assert_array_equal(session.run(["accept"], {"logits": logits})[0], gate.accepts(logits))
+        np.testing.assert_array_equal(
+            session.run(["accept"], {"logits": logits})[0], gate.accepts(logits)
+        )
         assert 0 < gate.accepts(logits).mean() < 1
 
 
@@ -321,12 +353,17 @@ def test_a_forged_certificate_without_labels_is_refused(data):
         artifact.loads(json.dumps({**text, "checksum": artifact.checksum(text)}).encode())
 
 
-# ── verification and monitoring ──────────────────────────────────────────────────────────────────────────────────────
+# ── verification and monitoring ───────────────────────────────────────────────────────────────────
 
 
 def test_costs_are_verified(data):
     logits, labels = data
-    for promise in (mc.MaxCost(20, 2), mc.MaxCost(TABLE, 0.25), mc.Cheapest(20, 1), mc.Cheapest(TABLE, 0.5)):
+    for promise in (
+        mc.MaxCost(20, 2),
+        mc.MaxCost(TABLE, 0.25),
+        mc.Cheapest(20, 1),
+        mc.Cheapest(TABLE, 0.5),
+    ):
         gate = mc.MetaCal(promise).fit(logits[:1500], labels[:1500])
         found = mc.verify(gate, logits[1500:], labels[1500:])
         assert not found.refuted
@@ -371,12 +408,14 @@ def test_a_binary_cost_is_watched_like_an_accuracy():
     cost = mc.PromiseMonitor("cost", 0.1, largest=5.0)
     share = mc.PromiseMonitor("coverage accuracy", 0.1)
     losses = Losses(np.where(correct, 0.0, 5.0), 0.0, 5.0, True)
-    assert math.isclose(cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak)
+    assert math.isclose(
+        cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak
+    )
     assert cost.promised is COST
     assert REVIEW.share(accept, None) == REVIEW.share(accept, correct)
 
 
-# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(name="folder", scope="module")
@@ -392,18 +431,37 @@ def _folder(data, tmp_path_factory):
 
 
 def run(folder, *words):
-    return CliRunner().invoke(main, [str(folder / word) if "." in word and word[0] > "9" else word for word in words])
+    return CliRunner().invoke(
+        main, [str(folder / word) if "." in word and word[0] > "9" else word for word in words]
+    )
 
 
 @pytest.mark.slow
 def test_the_command_line_asks_for_each(folder):
     for words, promise in (
         (["--max-review", "0.2"], {"type": "MaxReview", "share": 0.2}),
-        (["--max-cost", "2", "--cost-wrong", "20"], {"type": "MaxCost", "limit": 2.0, "wrong": 20.0}),
-        (["--max-cost", "0.25", "--cost-matrix", "costs.csv"], {"type": "MaxCost", "wrong": [list(r) for r in TABLE]}),
-        (["--cheapest", "--cost-wrong", "20", "--cost-review", "1"], {"type": "Cheapest", "review": 1.0}),
         (
-            ["--cheapest", "--cost-matrix", "named.csv", "--cost-review", "1", "--classes", "a,b,c"],
+            ["--max-cost", "2", "--cost-wrong", "20"],
+            {"type": "MaxCost", "limit": 2.0, "wrong": 20.0},
+        ),
+        (
+            ["--max-cost", "0.25", "--cost-matrix", "costs.csv"],
+            {"type": "MaxCost", "wrong": [list(r) for r in TABLE]},
+        ),
+        (
+            ["--cheapest", "--cost-wrong", "20", "--cost-review", "1"],
+            {"type": "Cheapest", "review": 1.0},
+        ),
+        (
+            [
+                "--cheapest",
+                "--cost-matrix",
+                "named.csv",
+                "--cost-review",
+                "1",
+                "--classes",
+                "a,b,c",
+            ],
             {"type": "Cheapest", "wrong": [list(row) for row in TABLE]},
         ),
     ):
@@ -425,7 +483,9 @@ def test_a_budget_from_the_command_line_needs_no_labels(folder):
     done = run(folder, "verify", "out.json", "other.npz")
     assert done.exit_code == 0
     assert "rows sent to review, of 3,000" in done.stdout
-    assert "there are no labels" in run(folder, "fit", "bare.npz", "--max-miscoverage", "0.2").stderr
+    assert (
+        "there are no labels" in run(folder, "fit", "bare.npz", "--max-miscoverage", "0.2").stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -433,19 +493,34 @@ def test_a_budget_from_the_command_line_needs_no_labels(folder):
     [
         (["--max-review", "0.2", "--min-accuracy", "0.9"], "do not go together"),
         (["--max-cost", "2"], "--max-cost needs --cost-wrong"),
-        (["--max-cost", "2", "--cost-wrong", "5", "--cost-matrix", "costs.csv"], "--max-cost needs --cost-wrong"),
+        (
+            ["--max-cost", "2", "--cost-wrong", "5", "--cost-matrix", "costs.csv"],
+            "--max-cost needs --cost-wrong",
+        ),
         (["--cheapest", "--cost-wrong", "5"], "--cheapest needs --cost-review"),
-        (["--max-cost", "2", "--cost-wrong", "5", "--cost-review", "1"], "--cost-review goes with --cheapest"),
+        (
+            ["--max-cost", "2", "--cost-wrong", "5", "--cost-review", "1"],
+            "--cost-review goes with --cheapest",
+        ),
         (["--max-review", "0.2", "--cost-wrong", "5"], "--cost-wrong goes with --max-cost"),
         (["--max-review", "0.2", "--after-looking"], "--after-looking is for"),
         (["--max-review", "0.2", "--at-threshold=0.1"], "--at-threshold is for"),
-        (["--max-review", "0.2", "--rule", "paper"], "--rule paper takes --min-accuracy or --max-miscoverage"),
+        (
+            ["--max-review", "0.2", "--rule", "paper"],
+            "--rule paper takes --min-accuracy or --max-miscoverage",
+        ),
         (["--max-review", "0.2", "--per-class"], "--per-class takes one promise"),
-        (["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"], "exclude each other"),
+        (
+            ["--cheapest", "--cost-wrong", "5", "--cost-review", "1", "--in-expectation"],
+            "exclude each other",
+        ),
         (["--max-cost", "-2", "--cost-wrong", "5"], "not a positive number"),
         (["--max-cost", "much", "--cost-wrong", "5"], "is not a number"),
         (["--max-cost", "1", "--cost-matrix", "odd.csv"], "a row for each true class"),
-        (["--max-cost", "1", "--cost-matrix", "named.csv"], "the first line must name every answer"),
+        (
+            ["--max-cost", "1", "--cost-matrix", "named.csv"],
+            "the first line must name every answer",
+        ),
     ],
 )
 def test_wrong_usage_is_told(folder, words, said):

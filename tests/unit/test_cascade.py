@@ -55,19 +55,27 @@ def set_aside(small, large):
 
 
 def test_the_certificate_counts_what_it_says(data, relative):
-    """Recounted from the rows, by hand: who answers, who is right where, and that these counts pass the test."""
+    """Recounted from the rows, by hand: who answers, who is right where, and that these counts pass
+    the test.
+    """
     small, large, y = (part[:2000] for part in data)
     certificate = relative.certificate_
     aside = set_aside(small, large)
     tested = np.setdiff1d(np.arange(2000), aside)
     answers = ~relative.needs_large(small[tested])
-    one, other = small[tested].argmax(axis=1) == y[tested], large[tested].argmax(axis=1) == y[tested]
+    one, other = (
+        small[tested].argmax(axis=1) == y[tested],
+        large[tested].argmax(axis=1) == y[tested],
+    )
     assert certificate.n_rows == len(tested)
     stages = certificate.stages
     assert [stage.n_rows for stage in stages.items] == [answers.sum(), (~answers).sum()]
     assert stages.n_worse == (answers & ~one & other).sum()
     assert stages.n_better == (answers & one & ~other).sum()
-    assert [stage.n_wrong for stage in stages.items] == [(answers & ~one).sum(), (~answers & ~other).sum()]
+    assert [stage.n_wrong for stage in stages.items] == [
+        (answers & ~one).sum(),
+        (~answers & ~other).sum(),
+    ]
     assert shows_at_most(stages.n_worse, stages.n_better, len(tested), 0.02, 0.1, 0.005)
 
 
@@ -90,10 +98,20 @@ def test_the_large_model_is_needed_for_the_rest_only(data, relative):
     rest = relative.needs_large(small)
     whole, partly = relative.decide(small, large), relative.decide(small, large[rest])
     assert 0 < rest.sum() < len(rest)
-    for name in ("label", "answer", "confidence", "answered_by", "probabilities", "accept", "later"):
+    for name in (
+        "label",
+        "answer",
+        "confidence",
+        "answered_by",
+        "probabilities",
+        "accept",
+        "later",
+    ):
         np.testing.assert_array_equal(getattr(whole, name), getattr(partly, name))
     np.testing.assert_array_equal(whole.answered_by == "large", rest)
-    np.testing.assert_array_equal(whole.label, np.where(rest, large.argmax(axis=1), small.argmax(axis=1)))
+    np.testing.assert_array_equal(
+        whole.label, np.where(rest, large.argmax(axis=1), small.argmax(axis=1))
+    )
     np.testing.assert_allclose(whole.probabilities.sum(axis=1), 1.0)
 
 
@@ -153,7 +171,9 @@ def test_an_accuracy_needs_every_label(data, absolute):
 
 def test_thresholds_may_come_from_other_rows(data, relative):
     small, large, y = data
-    found = clone(relative).fit(small[:2000], y[:2000], large=large[:2000], thresholds_from=small[2000:])
+    found = clone(relative).fit(
+        small[:2000], y[:2000], large=large[:2000], thresholds_from=small[2000:]
+    )
     assert found.certificate_.n_rows == 2000
     assert found.certificate_.stages.n_aside == 0
 
@@ -164,7 +184,10 @@ def test_labels_of_rows_set_aside_change_nothing(data, relative):
     aside = set_aside(small, large)
     other = y.copy()
     other[aside] = (y[aside] + 1) % 5
-    assert clone(relative).fit(small, other, large=large).certificate_.threshold == relative.certificate_.threshold
+    assert (
+        clone(relative).fit(small, other, large=large).certificate_.threshold
+        == relative.certificate_.threshold
+    )
 
 
 def test_a_small_model_that_is_better_answers_everything():
@@ -278,12 +301,18 @@ def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_pa
     def page(change, name, **options):
         small, large = map(change, data[:2])
         y, path = data[2], tmp_path / name
-        cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(small[:2000], y[:2000], large=large[:2000])
-        mc.write_report(cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one")
+        cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(
+            small[:2000], y[:2000], large=large[:2000]
+        )
+        mc.write_report(
+            cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one"
+        )
         held = re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1]
         return json.loads(held)["promise"]["answered_by"]
 
-    assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(np.asarray, "z.html")
+    assert page(lambda z: softmax(z, axis=1), "p.html", input="probabilities") == page(
+        np.asarray, "z.html"
+    )
 
 
 @pytest.mark.parametrize("name", ["groups", "units", "importance"])
@@ -309,22 +338,37 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
             {"people": not stages.people},
         ]
         for change in forged:
-            assert promise.contradiction(replace(certificate, stages=replace(stages, **change))) is not None, change
-        for change in ({"rule": "trust me"}, {"n_accepted": certificate.n_accepted - 1}, {"target": 0.5}):
+            assert (
+                promise.contradiction(replace(certificate, stages=replace(stages, **change)))
+                is not None
+            ), change
+        for change in (
+            {"rule": "trust me"},
+            {"n_accepted": certificate.n_accepted - 1},
+            {"target": 0.5},
+        ):
             assert promise.contradiction(replace(certificate, **change)) is not None, change
         for other in (mc.MaxLoss(1e-5), mc.MinAccuracy(0.99999)):
             (limit,) = other.limits
-            claimed = replace(certificate, quantity=limit[0], target=limit[1], rule=other.cascade_rules[0])
+            claimed = replace(
+                certificate, quantity=limit[0], target=limit[1], rule=other.cascade_rules[0]
+            )
             assert other.contradiction(claimed) is not None
 
 
 def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
-    """With people, labels of the rows set aside choose the order; those of the tested rows only where it ends."""
+    """With people, labels of the rows set aside choose the order; those of the tested rows only
+    where it ends.
+    """
     small, large, y = (part[:2000] for part in data)
     found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
     assert found.stages.n_aside == 400
     assert few_enough(found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1)
-    dear = mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0).fit(small, y, large=large).certificate_
+    dear = (
+        mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0)
+        .fit(small, y, large=large)
+        .certificate_
+    )
     assert dear.coverage >= found.coverage - 0.02
 
 

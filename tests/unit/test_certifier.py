@@ -1,4 +1,6 @@
-"""Certifier: the certificate of fit on the rows that were drawn, for fewer labels; closed and opened; extended."""
+"""Certifier: the certificate of fit on the rows that were drawn, for fewer labels; closed and
+opened; extended.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
     promise = mc.MinAccuracy(beta)
     for seed in range(6):
         doubts, right = population(seed, 900, decimals=decimals, steep=(1.0, 2.0, 4.0)[seed % 3])
-        certifier = mc.Certifier(promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed)
+        certifier = mc.Certifier(
+            promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed
+        )
         labelled(certifier, right, None if seed % 2 else 7)
         rows = certifier.drawn
         assert certifier.n_labels <= len(rows)
@@ -88,12 +92,16 @@ def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
     assert len(again) == 20
 
 
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.Both(0.3, 0.9), mc.MinAccuracy(0.9, None)])
+@pytest.mark.parametrize(
+    "promise", [mc.MaxMiscoverage(0.1), mc.Both(0.3, 0.9), mc.MinAccuracy(0.9, None)]
+)
 def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     doubts, right = population(5, 1000)
     certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
     certifier.update(certifier.drawn[1:], right[certifier.drawn[1:]])
-    with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 299 of 300 labels yet"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"nothing is certified by 299 of 300 labels yet"
+    ):
         _ = certifier.certificate
     labelled(certifier, right)
     rows = certifier.drawn
@@ -113,13 +121,18 @@ def test_closed_and_opened_at_random_moments_it_decides_as_if_never_closed(tmp_p
     rng, opened = np.random.default_rng(5), 0
     finished = False
     while not finished:
-        with mc.open_certifier(path, doubts, None if opened else promise, **({} if opened else begin)) as certifier:
+        with mc.open_certifier(
+            path, doubts, None if opened else promise, **({} if opened else begin)
+        ) as certifier:
             opened += 1
             for _ in range(int(rng.integers(1, 4))):
                 rows = certifier.propose(int(rng.integers(1, 40)))
                 certifier.update(rows, right[rows])
             finished = certifier.finished
-            assert certifier.coverage is None or certifier.certificate.threshold <= never.certificate.threshold
+            assert (
+                certifier.coverage is None
+                or certifier.certificate.threshold <= never.certificate.threshold
+            )
     assert opened > 3
     assert certifier.gate() == never.gate() or certifier.n_labels != never.n_labels
     assert certifier.certificate.threshold == never.certificate.threshold
@@ -134,15 +147,25 @@ def test_what_begins_it_cannot_change_after_labels_are_seen(tmp_path):
         certifier.update(rows, right[rows])
         with pytest.raises(mc.InputError, match="no extension was declared"):
             certifier.extend()
-        with pytest.raises(mc.InputError, match="is in use by process"), mc.open_certifier(path, doubts):
+        with (
+            pytest.raises(mc.InputError, match="is in use by process"),
+            mc.open_certifier(path, doubts),
+        ):
             pass
     for promise, options, says in (
-        (None, {"labels": 400}, "begun with labels=200, not 400, which cannot change after labels are seen"),
+        (
+            None,
+            {"labels": 400},
+            "begun with labels=200, not 400, which cannot change after labels are seen",
+        ),
         (None, {"random_state": 1}, "random_state=None, not 1"),
         (None, {"may_extend": True}, "may_extend=False, not True"),
         (mc.MinAccuracy(0.8), {}, "which cannot change after labels are seen"),
     ):
-        with pytest.raises(mc.InputError, match=says), mc.open_certifier(path, doubts, promise, **options):
+        with (
+            pytest.raises(mc.InputError, match=says),
+            mc.open_certifier(path, doubts, promise, **options),
+        ):
             pass
     with pytest.raises(mc.InputError, match="is another"), mc.open_certifier(path, doubts[::-1]):
         pass
@@ -178,15 +201,24 @@ def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind
 
         private = ed25519.Ed25519PrivateKey.generate()
         key = private.private_bytes(how.Encoding.PEM, how.PrivateFormat.PKCS8, how.NoEncryption())
-        public = private.public_key().public_bytes(how.Encoding.PEM, how.PublicFormat.SubjectPublicKeyInfo)
-        with pytest.raises(mc.InputError, match=r"cannot write .*public key, which can only verify"):
+        public = private.public_key().public_bytes(
+            how.Encoding.PEM, how.PublicFormat.SubjectPublicKeyInfo
+        )
+        with pytest.raises(
+            mc.InputError, match=r"cannot write .*public key, which can only verify"
+        ):
             mc.open_certifier(path, doubts, mc.MinAccuracy(0.9), labels=100, key=public).__enter__()
     for call in range(3):
-        with mc.open_certifier(path, doubts, None if call else mc.MinAccuracy(0.9), key=key) as certifier:
+        with mc.open_certifier(
+            path, doubts, None if call else mc.MinAccuracy(0.9), key=key
+        ) as certifier:
             assert certifier.n_labels == call * certifier.block
             rows = certifier.propose()
             certifier.update(rows, right[rows])
-    for other, says in ((None, "is signed; give its key"), (os.urandom(32), "signed with another key")):
+    for other, says in (
+        (None, "is signed; give its key"),
+        (os.urandom(32), "signed with another key"),
+    ):
         with pytest.raises(mc.ArtifactError, match=rf"labels.journal:1: .*{says}"):
             mc.open_certifier(path, doubts, key=other).__enter__()
     with mc.open_certifier(tmp_path / "plain.journal", doubts, mc.MinAccuracy(0.9), labels=100):
@@ -206,7 +238,9 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
     labelled(certifier.extend(), right)
     rows, after = certifier.drawn, certifier.certificate
     assert len(rows) == 800
-    assert after.threshold == max(before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold)
+    assert after.threshold == max(
+        before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold
+    )
     assert after.n_rows == 800
     assert after.coverage > before.coverage
     assert promise.contradiction(after) is None
@@ -224,7 +258,9 @@ def test_the_gate_is_like_any_other(tmp_path):
     mc.save(gate, path)
     assert mc.load_gate(path) == gate
     assert gate.certificate.labels == certifier.n_labels < 800 == gate.certificate.n_rows
-    assert f"800 rows drawn from a pool, {certifier.n_labels:,} of them labelled" in str(gate.certificate)
+    assert f"800 rows drawn from a pool, {certifier.n_labels:,} of them labelled" in str(
+        gate.certificate
+    )
     assert np.isnan(gate.certificate.miscoverage)  # nobody has looked at all right rows
     assert gate.certificate.coverage == certifier.coverage
     assert gate.source.map.temperature > 1.5  # the network is overconfident, and its labels say so
@@ -247,7 +283,11 @@ def test_the_gate_is_like_any_other(tmp_path):
         {"miscoverage": 0.01},
         {"rule": "a rule of mine"},
     ):
-        document = {k: v for k, v in changed.items() if k not in ("format", "version", "metacal_version", "checksum")}
+        document = {
+            k: v
+            for k, v in changed.items()
+            if k not in ("format", "version", "metacal_version", "checksum")
+        }
         path.write_text(text_of({**document, "certificate": {**document["certificate"], **edit}}))
         with pytest.raises(mc.ArtifactError, match="certificate: "):
             mc.load(path)
@@ -274,7 +314,9 @@ def test_what_cannot_be_meant_is_refused():
             certifier.update(*given)
     with pytest.raises(mc.InputError, match="has no predictions"):
         certifier.update(rows[:1], labels=[1])
-    with pytest.raises(mc.InfeasibleTargetError, match=r"nothing is certified by 1 of 100 labels yet; go on"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"nothing is certified by 1 of 100 labels yet; go on"
+    ):
         certifier.gate()
     for promise, options, says in (
         (mc.MinAccuracy(0.9), {"labels": 501}, "cannot be drawn from a pool of 500"),

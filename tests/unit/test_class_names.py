@@ -1,4 +1,6 @@
-"""What the classes are called: names stay when labels are numbers, and string labels need no further words."""
+"""What the classes are called: names stay when labels are numbers, and string labels need no
+further words.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +39,22 @@ def write_csv(path, columns, table, labels, name="label"):
     return path
 
 
-# ── numbers beside names ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── numbers beside names ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("labels", [CODES, CODES.astype(float), CODES.astype(np.uint8), NAMES[CODES]])
+@pytest.mark.parametrize(
+    "labels", [CODES, CODES.astype(float), CODES.astype(np.uint8), NAMES[CODES]]
+)
 def test_numbers_count_the_columns_where_classes_have_names(labels):
     assert np.array_equal(label_codes(labels, 500, class_list(NAMES, 3)), CODES)
 
 
 def test_numbers_that_count_no_column_are_refused():
-    for labels, hint in ((CODES + 1, "labels - 1"), (CODES - 1, "classes 0..2"), (CODES + 0.5, "continuous")):
+    for labels, hint in (
+        (CODES + 1, "labels - 1"),
+        (CODES - 1, "classes 0..2"),
+        (CODES + 0.5, "continuous"),
+    ):
         with pytest.raises(mc.InputError, match=hint):
             label_codes(labels, 500, class_list(NAMES, 3))
 
@@ -56,7 +64,9 @@ def test_metacal_answers_with_names_whatever_the_labels():
     named = mc.MetaCal(PROMISE, classes=NAMES.tolist()).fit(ROWS, NAMES[CODES])
     assert counted.gate_ == named.gate_
     assert set(counted.predict(ROWS)) == {*NAMES, "rejected"}
-    assert mc.verify(counted, ROWS, CODES).to_dict() == mc.verify(named, ROWS, NAMES[CODES]).to_dict()
+    assert (
+        mc.verify(counted, ROWS, CODES).to_dict() == mc.verify(named, ROWS, NAMES[CODES]).to_dict()
+    )
 
 
 @pytest.mark.slow
@@ -92,12 +102,22 @@ def test_old_files_with_numbers_take_named_columns_as_before(tmp_path):
     file = write_csv(tmp_path / "val.csv", NAMES, ROWS, CODES)
     run("apply", tmp_path / "old.json", file, "-o", tmp_path / "out.csv")
     assert (tmp_path / "out.csv").read_text().splitlines()[1].split(",")[1] in "012"
-    assert "all 500 rows were part of the fit" in run("verify", tmp_path / "old.json", file, code=1).stdout
+    assert (
+        "all 500 rows were part of the fit"
+        in run("verify", tmp_path / "old.json", file, code=1).stdout
+    )
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_numbers_count_the_columns_of_their_own_file(tmp_path, kind):
-    run("fit", write_csv(tmp_path / "val.csv", NAMES, ROWS, CODES), "--max-miscoverage", 0.1, "-o", tmp_path / "a.json")
+    run(
+        "fit",
+        write_csv(tmp_path / "val.csv", NAMES, ROWS, CODES),
+        "--max-miscoverage",
+        0.1,
+        "-o",
+        tmp_path / "a.json",
+    )
     order = [2, 0, 1]
     codes = np.argsort(order)[CODES]  # of the columns as they stand in the second file
     other = tmp_path / f"other.{kind}"
@@ -108,10 +128,12 @@ def test_numbers_count_the_columns_of_their_own_file(tmp_path, kind):
         columns = dict(zip(NAMES[order].tolist(), ROWS[:, order].T.copy()))
         parquet.write_table(pa.table({**columns, "label": codes}), other)
     told = json.loads(run("verify", tmp_path / "a.json", other, "--json", code=1).stdout)
-    assert told["fit_rows"]["n_fit_rows"] == len(ROWS), "the same rows, with the same predictions correct"
+    assert told["fit_rows"]["n_fit_rows"] == len(ROWS), (
+        "the same rows, with the same predictions correct"
+    )
 
 
-# ── string labels, without further words ─────────────────────────────────────────────────────────────────────────────
+# ── string labels, without further words ──────────────────────────────────────────────────────────
 
 
 def test_a_frame_names_the_classes_of_string_labels(tmp_path):
@@ -143,7 +165,10 @@ def test_a_frame_names_the_classes_of_string_labels(tmp_path):
 
 
 def test_the_reject_label_follows_the_classes():
-    for classes, labels, expected in ((None, CODES, -1), ([3, 5, 9], np.array([3, 5, 9])[CODES], -1)):
+    for classes, labels, expected in (
+        (None, CODES, -1),
+        ([3, 5, 9], np.array([3, 5, 9])[CODES], -1),
+    ):
         cal = mc.MetaCal(PROMISE, classes=classes).fit(ROWS, labels)
         assert cal.gate_.reject_label == expected
         assert cal.predict(ROWS).dtype.kind == "i"
@@ -151,7 +176,9 @@ def test_the_reject_label_follows_the_classes():
     with pytest.raises(mc.InputError, match="'rejected' is one of the classes"):
         mc.MetaCal(PROMISE, classes=["cat", "dog", "rejected"]).fit(ROWS, CODES)
     with pytest.raises(mc.ArtifactError, match="reject_label was changed after fit"):
-        mc.save(mc.MetaCal(PROMISE).fit(ROWS, CODES).set_params(reject_label=-7), "never-written.json")
+        mc.save(
+            mc.MetaCal(PROMISE).fit(ROWS, CODES).set_params(reject_label=-7), "never-written.json"
+        )
 
 
 def test_a_classifier_of_strings_needs_no_reject_label():
@@ -159,14 +186,16 @@ def test_a_classifier_of_strings_needs_no_reject_label():
 
     X = RNG.normal(size=(600, 4))
     y = NAMES[(X[:, :3] + RNG.normal(size=(600, 3))).argmax(axis=1)]
-    clf = mc.CalibratedClassifier(LogisticRegression().fit(X[:300], y[:300]), mc.MaxMiscoverage(0.2))
+    clf = mc.CalibratedClassifier(
+        LogisticRegression().fit(X[:300], y[:300]), mc.MaxMiscoverage(0.2)
+    )
     clf = clone(clf).fit(X[300:], y[300:])
     assert set(clf.predict(X)) == {*NAMES, "rejected"}
     assert clf.gate_.reject_label == "rejected"
     assert np.array_equal(clf.gate_.predict(clf.logits(X)), clf.predict(X))
 
 
-# ── columns that are no classes ──────────────────────────────────────────────────────────────────────────────────────
+# ── columns that are no classes ───────────────────────────────────────────────────────────────────
 
 
 def stray(name, values, labels, place=3):
@@ -176,7 +205,19 @@ def stray(name, values, labels, place=3):
 
 
 @pytest.mark.parametrize(
-    "name", ["latency_s", "Unnamed: 0", "split", "fold", "index", "sample_id", "timestamp", "weight", "target", "Epoch"]
+    "name",
+    [
+        "latency_s",
+        "Unnamed: 0",
+        "split",
+        "fold",
+        "index",
+        "sample_id",
+        "timestamp",
+        "weight",
+        "target",
+        "Epoch",
+    ],
 )
 def test_a_name_that_says_it_is_no_class(name):
     (remark,) = stray(name, RNG.random(500), NAMES[CODES])
@@ -198,7 +239,9 @@ def test_a_name_that_a_label_bears_is_a_class():
 def test_numbers_of_another_kind_say_it_too():
     assert "'horse' is left out" in stray("horse", np.arange(500), NAMES[CODES])[0]
     assert "'horse' is left out" in stray("horse", RNG.integers(2, size=500), NAMES[CODES])[0]
-    assert stray("horse", np.full(500, -10.0), NAMES[CODES]) == []  # a class that the classifier never gives
+    assert (
+        stray("horse", np.full(500, -10.0), NAMES[CODES]) == []
+    )  # a class that the classifier never gives
 
 
 def test_a_stray_first_column_shifts_the_classes_and_is_named():

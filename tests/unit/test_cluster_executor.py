@@ -14,7 +14,9 @@ from metacal.rows.cluster import ClusterExecutor
 from metacal.rows.executors import executor_of, is_remote
 from metacal.rows.tasks import as_they_come, in_order
 
-distributed = pytest.importorskip("distributed", reason="distributed not found: pip install distributed")
+distributed = pytest.importorskip(
+    "distributed", reason="distributed not found: pip install distributed"
+)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 HERE = {"processes": False, "threads_per_worker": 2, "dashboard_address": None, "silence_logs": 50}
@@ -35,7 +37,9 @@ def four(number):
 
 @pytest.mark.slow
 def test_a_result_whose_status_changes_after_the_gather_is_a_result(client, monkeypatch):
-    """The worker is lost just after the result has come: distributed's own executor makes a ValueError of it."""
+    """The worker is lost just after the result has come: distributed's own executor makes a
+    ValueError of it.
+    """
     gather = distributed.Client._gather
 
     async def lost_just_after(self, futures, *args, **kwargs):
@@ -53,7 +57,9 @@ def test_a_result_whose_status_changes_after_the_gather_is_a_result(client, monk
 
 
 def cancelled_from_outside(times):
-    """A gather under which the first `times` futures are cancelled, as all are when the scheduler is lost."""
+    """A gather under which the first `times` futures are cancelled, as all are when the scheduler
+    is lost.
+    """
     gather, left = distributed.Client._gather, [times]
 
     async def other(self, future, *args, **kwargs):
@@ -72,7 +78,9 @@ def test_a_lost_piece_is_submitted_anew_so_many_times(client, monkeypatch, times
     if times <= cluster.RESUBMISSIONS:
         assert list(work) == [((2, 5), 32)]
         return
-    with pytest.raises(mc.InputError, match=r"logs/7\.parquet: the workers that had these rows were lost"):
+    with pytest.raises(
+        mc.InputError, match=r"logs/7\.parquet: the workers that had these rows were lost"
+    ):
         list(work)
 
 
@@ -81,7 +89,9 @@ def test_a_scheduler_that_cannot_be_reached_is_a_loss_and_no_raw_error(client, m
         raise OSError("Timed out trying to connect to tcp://…")
 
     monkeypatch.setattr(distributed.Client, "_gather", refused)
-    with pytest.raises(mc.InputError, match=r"7\.parquet: the workers that had these rows were lost .*Timed out"):
+    with pytest.raises(
+        mc.InputError, match=r"7\.parquet: the workers that had these rows were lost .*Timed out"
+    ):
         list(in_order(executor_of(client), pow, [(2, 5)], 1, place=lambda piece: "7.parquet"))
 
 
@@ -110,11 +120,18 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
         distributed.Client(local, set_as_default=False) as client,
     ):
         begun = time.monotonic()
-        with pytest.raises(mc.InputError, match=r"^a\.npy: no worker of the cluster at \S+ has answered for 0.3 s; "):
-            list(in_order(executor_of(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy"))
+        with pytest.raises(
+            mc.InputError,
+            match=r"^a\.npy: no worker of the cluster at \S+ has answered for 0.3 s; ",
+        ):
+            list(
+                in_order(executor_of(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy")
+            )
         assert time.monotonic() - begun < 5.0
         executor = executor_of(client)
-    with pytest.raises(mc.InputError, match=r"^the connection to the cluster at \S+ is lost; start"):
+    with pytest.raises(
+        mc.InputError, match=r"^the connection to the cluster at \S+ is lost; start"
+    ):
         list(in_order(executor, pow, [(2, 5)], 2))
     with pytest.raises(mc.InputError, match="the Dask client is closed; make another"):
         executor_of(client)
@@ -159,10 +176,14 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
 def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
     with distributed.LocalCluster(n_workers=1, **HERE) as local:
         client = distributed.Client(local, set_as_default=False)
-        work = in_order(executor_of(client), time.sleep, [(0,), (0.3,), (0.3,)], 3, place=lambda piece: "a.npy")
+        work = in_order(
+            executor_of(client), time.sleep, [(0,), (0.3,), (0.3,)], 3, place=lambda piece: "a.npy"
+        )
         assert next(work) is None
         client.close()
-        with pytest.raises(mc.InputError, match=r"^a\.npy: the connection to the cluster at \S+ is lost; start"):
+        with pytest.raises(
+            mc.InputError, match=r"^a\.npy: the connection to the cluster at \S+ is lost; start"
+        ):
             next(work)
 
 
@@ -178,5 +199,7 @@ class Unreadable:
 
 
 def test_a_cluster_without_metacal_is_said(client):
-    with pytest.raises(mc.InputError, match=r"^a\.npy: the scheduler at \S+ cannot read what it is sent; start"):
+    with pytest.raises(
+        mc.InputError, match=r"^a\.npy: the scheduler at \S+ cannot read what it is sent; start"
+    ):
         list(in_order(executor_of(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"))

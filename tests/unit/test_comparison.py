@@ -41,12 +41,16 @@ def test_every_metric_of_every_calibrator(table):
 
 
 def test_the_means_are_held_out_means(rows, table):
-    """Uncalibrated rows need no fit: over whole folds the mean NLL is that of all rows, up to unequal fold sizes."""
+    """Uncalibrated rows need no fit: over whole folds the mean NLL is that of all rows, up to
+    unequal fold sizes.
+    """
     from scipy.special import softmax
 
     logits, labels = rows
     plain = next(entry for entry in table.entries if entry.name == "uncalibrated")
-    assert plain.metrics["nll"].mean == pytest.approx(mc.metrics.nll(softmax(logits, axis=1), labels), rel=1e-5)
+    assert plain.metrics["nll"].mean == pytest.approx(
+        mc.metrics.nll(softmax(logits, axis=1), labels), rel=1e-5
+    )
 
 
 def test_marks(table):
@@ -59,14 +63,22 @@ def test_marks(table):
 
 
 def test_the_best_is_near_the_best_and_clear_losers_are_not(rows):
-    """Paired rows: a temperature that is off is not near the best, though the error bars overlap."""
+    """Paired rows: a temperature that is off is not near the best, though the error bars
+    overlap.
+    """
     logits, labels = rows
 
     class Off(mc.TemperatureScaling):
         def predict_proba(self, X):
             return super().predict_proba(1.5 * X)
 
-    found = mc.compare(logits, labels, {"temperature": mc.TemperatureScaling(), "off": Off()}, n_splits=4, n_repeats=1)
+    found = mc.compare(
+        logits,
+        labels,
+        {"temperature": mc.TemperatureScaling(), "off": Off()},
+        n_splits=4,
+        n_repeats=1,
+    )
     best, off = found.entries
     assert (best.name, found.near_best("nll")) == ("temperature", ("temperature",))
     lower_end = off.metrics["nll"].mean - off.metrics["nll"].standard_error
@@ -82,13 +94,17 @@ def test_a_method_near_the_best_is_at_most_three_standard_errors_worse():
 
 
 def test_no_confidence_level_is_claimed(table):
-    """A method with a huge loss on one row in n looks best in a third of all samples, so none could be kept."""
+    """A method with a huge loss on one row in n looks best in a third of all samples, so none could
+    be kept.
+    """
     random = np.random.default_rng(0)
     n_rows, n_samples, lost = 300, 200, 0
     for _ in range(n_samples):
         has_huge_loss = random.random(n_rows) < 1.0 / n_rows
         usual = random.normal(0.0, 0.01, n_rows)
-        losses = np.array([np.full(n_rows, 0.03), usual + 10.0 * has_huge_loss])  # means 0.03 and 0.033
+        losses = np.array(
+            [np.full(n_rows, 0.03), usual + 10.0 * has_huge_loss]
+        )  # means 0.03 and 0.033
         lost += 0 not in by_rows(losses, np.arange(n_rows)).near_best
     assert lost > 0.2 * n_samples
     assert not {"confidence", "level"} & set(table.to_dict())
@@ -96,7 +112,9 @@ def test_no_confidence_level_is_claimed(table):
 
 
 def test_the_ece_of_all_held_out_rows_is_not_chance():
-    """Of calibrated logits the mean over folds would be several points; pooled and debiased it is near 0."""
+    """Of calibrated logits the mean over folds would be several points; pooled and debiased it is
+    near 0.
+    """
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 2.0, (3000, 4))
     labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
@@ -126,8 +144,13 @@ def test_json(table):
 
 
 def test_anyone_s_estimator_can_join(rows):
-    mine = {"temperature": mc.TemperatureScaling(), "logistic": LogisticRegression(C=0.01, max_iter=500)}
-    assert {entry.name for entry in mc.compare(*rows, mine, n_splits=3, n_repeats=1).entries} == set(mine)
+    mine = {
+        "temperature": mc.TemperatureScaling(),
+        "logistic": LogisticRegression(C=0.01, max_iter=500),
+    }
+    assert {
+        entry.name for entry in mc.compare(*rows, mine, n_splits=3, n_repeats=1).entries
+    } == set(mine)
 
 
 def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
@@ -135,7 +158,9 @@ def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
         def fit(self, X, y, sample_weight=None):
             raise mc.InputError("never enough")
 
-    found = mc.compare(*rows, {"temperature": mc.TemperatureScaling(), "picky": Picky()}, n_splits=2, n_repeats=1)
+    found = mc.compare(
+        *rows, {"temperature": mc.TemperatureScaling(), "picky": Picky()}, n_splits=2, n_repeats=1
+    )
     assert found.entries[-1].failed == "never enough"
     assert "failed: never enough" in str(found)
     assert found.to_dict()["calibrators"][-1] == {"name": "picky", "failed": "never enough"}
@@ -177,7 +202,9 @@ def test_wrong_arguments(rows, arguments, message):
 def test_string_labels(rows):
     logits, labels = rows
     names = np.array([f"class {i}" for i in range(10)])
-    by_name = mc.compare(logits, names[labels], ["temperature"], classes=names, n_splits=2, n_repeats=1)
+    by_name = mc.compare(
+        logits, names[labels], ["temperature"], classes=names, n_splits=2, n_repeats=1
+    )
     by_number = mc.compare(logits, labels, ["temperature"], n_splits=2, n_repeats=1)
     assert by_name.entries[0].metrics == by_number.entries[0].metrics
 
@@ -198,10 +225,17 @@ def test_an_infinite_loss_is_printed_with_its_cause(rows):
             return np.eye(logits.shape[1])[logits.argmax(axis=1)]
 
     found = mc.compare(
-        logits, labels, {"temperature": mc.TemperatureScaling(), "sure": Sure()}, n_splits=2, n_repeats=1
+        logits,
+        labels,
+        {"temperature": mc.TemperatureScaling(), "sure": Sure()},
+        n_splits=2,
+        n_repeats=1,
     )
     wrong = int((logits.argmax(axis=1) != labels).sum())
-    assert f"sure: infinite, since the true class of {wrong:,} held-out rows got probability 0" in str(found)
+    assert (
+        f"sure: infinite, since the true class of {wrong:,} held-out rows got probability 0"
+        in str(found)
+    )
     assert "nan" not in str(found)
     assert found.to_dict()["calibrators"][-1]["impossible_rows"] == wrong
 
@@ -217,8 +251,14 @@ def test_what_a_large_table_will_take_is_said_beforehand(capsys):
     from metacal.cli.compare import _say_cost
 
     every = list(METHODS)
-    assert fold_seconds(every, 25_000, 1000) * affordable_folds(every, 25_000, 1000, 10, BUDGET) <= BUDGET
+    assert (
+        fold_seconds(every, 25_000, 1000) * affordable_folds(every, 25_000, 1000, 10, BUDGET)
+        <= BUDGET
+    )
     _say_cost(every, (25_000, 1000), 10)
-    assert "up to about 10 min of CPU time, less if classes are alike, for 2 of 10 folds" in capsys.readouterr().err
+    assert (
+        "up to about 10 min of CPU time, less if classes are alike, for 2 of 10 folds"
+        in capsys.readouterr().err
+    )
     _say_cost(["temperature"], (25_000, 1000), 10)
     assert capsys.readouterr().err == ""

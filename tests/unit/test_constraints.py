@@ -42,16 +42,25 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
 
 
 def test_too_few_rows_accept_everything_and_say_so():
-    with pytest.warns(mc.MetacalWarning, match="everything is accepted: 44 correct rows are too few"):
+    with pytest.warns(
+        mc.MetacalWarning, match="everything is accepted: 44 correct rows are too few"
+    ):
         certificate = mc.MaxMiscoverage(0.05).certify(np.arange(44.0), np.ones(44, dtype=bool))
     assert certificate.accepts_everything
     assert "with 45 correct rows" in str(certificate.notes[0])
-    assert not mc.MaxMiscoverage(0.05).certify(np.arange(45.0), np.ones(45, dtype=bool)).accepts_everything
+    assert (
+        not mc.MaxMiscoverage(0.05)
+        .certify(np.arange(45.0), np.ones(45, dtype=bool))
+        .accepts_everything
+    )
 
 
 @cache
 def slow_p_values(n, beta):
-    return [bounds.binomial_p_value(np.arange(m + 1), m, 1.0 - beta).tolist() if m else [] for m in range(n + 1)]
+    return [
+        bounds.binomial_p_value(np.arange(m + 1), m, 1.0 - beta).tolist() if m else []
+        for m in range(n + 1)
+    ]
 
 
 def slow_prefix(scores, correct, beta, delta):
@@ -66,11 +75,17 @@ def slow_prefix(scores, correct, beta, delta):
         return p_values[m][wrong]
 
     def most(m, level):
-        return sum(1 for _ in itertools.takewhile(lambda value: value <= level, p_values[m][:m])) - 1
+        return (
+            sum(1 for _ in itertools.takewhile(lambda value: value <= level, p_values[m][:m])) - 1
+        )
 
     first = min(Fraction("0.18"), Fraction("0.03") + 2 * rate) * n * rate
     shares = [Fraction("0.95"), Fraction("0.03"), Fraction("0.02")]
-    allowed = [max(1, int(first)), int(Fraction("0.3") * n * rate), int(Fraction("0.65") * n * rate)]
+    allowed = [
+        max(1, int(first)),
+        int(Fraction("0.3") * n * rate),
+        int(Fraction("0.65") * n * rate),
+    ]
     if n * rate >= 20:
         allowed[0] = int(first + Fraction(1, 2))
     if n * rate < 10:
@@ -82,13 +97,19 @@ def slow_prefix(scores, correct, beta, delta):
         limits = np.array([most(m, level) for m in range(1, n + 1)])
         # As near as can be to the rank at which it starts for delta = 0.1.
         rank = min((m for m in range(1, n + 1) if most(m, float(spent) * 0.1) >= wanted), default=n)
-        starts = {c: int(np.argmax(limits >= c)) + 1 if limits.max() >= c else n + 1 for c in range(n + 1)}
+        starts = {
+            c: int(np.argmax(limits >= c)) + 1 if limits.max() >= c else n + 1 for c in range(n + 1)
+        }
         below = max([c for c, start in starts.items() if start <= rank], default=0)
-        wanted = min(below + (rank**2 >= starts[below] * starts.get(below + 1, n + 1)), limits.max())
+        wanted = min(
+            below + (rank**2 >= starts[below] * starts.get(below + 1, n + 1)), limits.max()
+        )
         if wanted < 0:
             continue
         start = int(np.argmax(limits >= wanted)) + 1
-        tight = [m for m in range(1, n + 1) if limits[m - 1] >= 0 and p(limits[m - 1], m) >= 0.75 * level]
+        tight = [
+            m for m in range(1, n + 1) if limits[m - 1] >= 0 and p(limits[m - 1], m) >= 0.75 * level
+        ]
         if not parts or start > parts[-1][0]:
             parts.append((start, sorted({*tight, n}), share))
     best, level = 0, Fraction(0)
@@ -151,7 +172,9 @@ def test_a_target_that_full_coverage_meets_accepts_all():
 
 def test_infeasible_says_best_and_rows_needed():
     few = slice(0, 100)
-    with pytest.raises(mc.InfeasibleTargetError, match=r"min accuracy 0\.99 cannot be certified: the best") as caught:
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"min accuracy 0\.99 cannot be certified: the best"
+    ) as caught:
         mc.MinAccuracy(0.99).certify(SCORES[few], CORRECT[few])
     error = caught.value
     assert error.target == 0.99
@@ -160,7 +183,11 @@ def test_infeasible_says_best_and_rows_needed():
     assert error.rows_needed >= bounds.error_free_rows_needed(0.99, 0.1)
     assert f"{error.rows_needed:,} rows" in str(error)
     again = pickle.loads(pickle.dumps(error))
-    assert (again.best, again.rows_needed, str(again)) == (error.best, error.rows_needed, str(error))
+    assert (again.best, again.rows_needed, str(again)) == (
+        error.best,
+        error.rows_needed,
+        str(error),
+    )
 
 
 def test_infeasible_whatever_the_rows():
@@ -175,7 +202,9 @@ def test_infeasible_in_expectation():
 
 
 def test_about_that_many_rows_do():
-    """The estimate is of the right order: half the promise fails, twice of it succeeds, in most draws."""
+    """The estimate is of the right order: half the promise fails, twice of it succeeds, in most
+    draws.
+    """
 
     def draw(n, seed):
         rng = np.random.default_rng(seed)
@@ -185,12 +214,25 @@ def test_about_that_many_rows_do():
     with pytest.raises(mc.InfeasibleTargetError) as caught:
         mc.MinAccuracy(0.98).certify(*draw(200, 1))
     needed = caught.value.rows_needed
-    assert np.mean([certified_prefix(Ranking.of(*draw(4 * needed, seed)), 0.98, 0.1) > 0 for seed in range(50)]) > 0.5
+    assert (
+        np.mean(
+            [
+                certified_prefix(Ranking.of(*draw(4 * needed, seed)), 0.98, 0.1) > 0
+                for seed in range(50)
+            ]
+        )
+        > 0.5
+    )
 
 
 @pytest.mark.parametrize(
     ("scores", "correct"),
-    [(SCORES, CORRECT[:-1]), (SCORES[None], CORRECT[None]), (SCORES, CORRECT.astype(int)), (SCORES * np.nan, CORRECT)],
+    [
+        (SCORES, CORRECT[:-1]),
+        (SCORES[None], CORRECT[None]),
+        (SCORES, CORRECT.astype(int)),
+        (SCORES * np.nan, CORRECT),
+    ],
 )
 def test_bad_columns(scores, correct):
     with pytest.raises(mc.InputError, match="certify needs"):
@@ -209,7 +251,9 @@ def test_certificate_is_frozen_and_round_trips():
 def test_certificate_reads_well():
     certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
     text = str(certificate)
-    assert text.startswith("What is accepted is right at least 90% of the time, with 90% confidence.")
+    assert text.startswith(
+        "What is accepted is right at least 90% of the time, with 90% confidence."
+    )
     assert "3,000 calibration rows" in text
     assert "assuming" in text
     html = certificate._repr_html_()
@@ -227,11 +271,15 @@ def test_html_in_a_score_name_is_inert():
 
     score.__name__ = "<script>alert(1)</script>"
     logits = RNG.normal(size=(400, 3))
-    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(logits, logits.argmax(axis=1) * (RNG.random(400) < 0.9))
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(
+        logits, logits.argmax(axis=1) * (RNG.random(400) < 0.9)
+    )
     assert "<script>" not in cal.certificate_._repr_html_()
 
 
-@pytest.mark.parametrize(("value", "text"), [(0.05, "5%"), (0.1, "10%"), (0.999, "99.9%"), (1 - 0.1, "90%")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.05, "5%"), (0.1, "10%"), (0.999, "99.9%"), (1 - 0.1, "90%")]
+)
 def test_percent(value, text):
     assert percent(value) == text
 
@@ -280,11 +328,16 @@ class TestPaper:
         expected = IsotonicRegression(increasing=False).fit_transform(centres, prefix)
         np.testing.assert_allclose(accuracy, expected, rtol=1e-12)
 
-    @pytest.mark.parametrize("rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)])
+    @pytest.mark.parametrize(
+        "rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)]
+    )
     def test_the_base_is_fitted_on_what_the_algorithms_say(self, rule):
         """The accepted ones of the second part, though few of them are wrong."""
         (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(1000, random_state=0)
-        scores, right = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
+        scores, right = (
+            mc.scores.score_rows(mc.Rows(logits), "entropy"),
+            logits.argmax(axis=1) == labels,
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             gate = mc.MetaCal(rule).fit(logits, labels)
@@ -294,10 +347,14 @@ class TestPaper:
         expected = mc.TemperatureScaling().fit(logits[used], labels[used]).temperature_
         assert gate.gate_.source.map.temperature == expected
 
-    @pytest.mark.parametrize("rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)])
+    @pytest.mark.parametrize(
+        "rule", [mc.paper.MaxMiscoverage(0.05, 0), mc.paper.MinCoverageAccuracy(0.97, 0)]
+    )
     def test_traffic_is_all_rows_though_a_part_of_them_certifies(self, rule, tmp_path):
         """Right rows alone are no picture of the traffic: more of them are accepted."""
-        (logits, labels), (new, _) = mc.datasets.load("cifar100-resnet110").split(2000, random_state=0)
+        (logits, labels), (new, _) = mc.datasets.load("cifar100-resnet110").split(
+            2000, random_state=0
+        )
         correct = logits.argmax(axis=1) == labels
         if isinstance(rule, mc.paper.MinCoverageAccuracy):
             rule = mc.paper.MinCoverageAccuracy(0.9, 0)
@@ -319,7 +376,12 @@ class TestPaper:
         certificate = rule.certify(scores, np.ones(4, dtype=bool))
         assert certificate.n_accepted == 3
         everything = np.ones(4, dtype=bool)
-        assert rule.for_base(everything, scores, everything, certificate).tolist() == [True, False, False, False]
+        assert rule.for_base(everything, scores, everything, certificate).tolist() == [
+            True,
+            False,
+            False,
+            False,
+        ]
         accepts_all = mc.paper.MaxMiscoverage(0.05).certify(scores, np.ones(4, dtype=bool))
         assert accepts_all.accepts_everything
         assert rule.for_base(everything, scores, everything, accepts_all).all()
@@ -333,13 +395,17 @@ def test_certified_promises_fit_the_base_on_all_rows():
 
 @pytest.mark.slow
 def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_again(monkeypatch):
-    """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours at 15,000."""
+    """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours
+    at 15,000.
+    """
     from metacal.promises.rules import sequence
 
     looked_for = []
     plain = sequence.Ladder.at_or_above
     monkeypatch.setattr(
-        sequence.Ladder, "at_or_above", lambda ladder, rank: looked_for.append(rank) or plain(ladder, rank)
+        sequence.Ladder,
+        "at_or_above",
+        lambda ladder, rank: looked_for.append(rank) or plain(ladder, rank),
     )
     correct = np.arange(600) % 10 == 0
     with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
@@ -355,7 +421,12 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
         return np.zeros(len(errors), dtype=bool)
 
     rng = np.random.default_rng(0)
-    for n, digits, gap in ((30_000, 9, 0.02), (30_000, 2, 0.01), (30_000, 9, 0.0), (5_000, 9, -0.03)):
+    for n, digits, gap in (
+        (30_000, 9, 0.02),
+        (30_000, 2, 0.01),
+        (30_000, 9, 0.0),
+        (5_000, 9, -0.03),
+    ):
         scores = np.round(rng.random(n), digits)
         ranking = Ranking.of(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
         quick = sequence.walk(ranking, beta, 0.1)

@@ -21,7 +21,9 @@ FITTED = [
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-@pytest.mark.parametrize("make", [mc.TemperatureScaling, lambda **more: mc.MetaCal(mc.MaxMiscoverage(0.1), **more)])
+@pytest.mark.parametrize(
+    "make", [mc.TemperatureScaling, lambda **more: mc.MetaCal(mc.MaxMiscoverage(0.1), **more)]
+)
 def test_set_output_gives_frames(library, make):
     pytest.importorskip(library)
     estimator = make(classes=["cat", "dog", "owl"]).fit(LOGITS, NAMES).set_output(transform=library)
@@ -34,7 +36,9 @@ def test_set_output_gives_frames(library, make):
 def test_a_frame_keeps_its_index():
     pd = pytest.importorskip("pandas")
     given = pd.DataFrame(LOGITS, columns=["cat", "dog", "owl"]).set_index(np.arange(400) + 7)
-    found = mc.TemperatureScaling().set_output(transform="pandas").fit(given, NAMES).transform(given)
+    found = (
+        mc.TemperatureScaling().set_output(transform="pandas").fit(given, NAMES).transform(given)
+    )
     assert list(found.index[:2]) == [7, 8]
 
 
@@ -58,15 +62,24 @@ def library(request, monkeypatch):
 def test_array_api_in_array_api_out(library, fitted):
     given = library.asarray(LOGITS[:20])
     with sklearn.config_context(array_api_dispatch=True):
-        for method in ("predict_proba", "predict", "transform", *(("accepts",) if fitted is FITTED[1] else ())):
+        for method in (
+            "predict_proba",
+            "predict",
+            "transform",
+            *(("accepts",) if fitted is FITTED[1] else ()),
+        ):
             found, plain = getattr(fitted, method)(given), getattr(fitted, method)(LOGITS[:20])
             assert type(found) is type(given), method
             assert found.device == given.device
             np.testing.assert_array_equal(np.asarray(found), plain)
-    assert isinstance(fitted.predict_proba(given), np.ndarray)  # as scikit-learn's own, unless dispatch is asked for
+    assert isinstance(
+        fitted.predict_proba(given), np.ndarray
+    )  # as scikit-learn's own, unless dispatch is asked for
 
 
-@pytest.mark.parametrize("make", [mc.TemperatureScaling, lambda: mc.MetaCal(mc.MaxMiscoverage(0.1))])
+@pytest.mark.parametrize(
+    "make", [mc.TemperatureScaling, lambda: mc.MetaCal(mc.MaxMiscoverage(0.1))]
+)
 def test_fitted_on_arrays_of_the_library(library, make):
     with sklearn.config_context(array_api_dispatch=True):
         found = make().fit(library.asarray(LOGITS), library.asarray(LABELS))
@@ -94,7 +107,7 @@ def test_an_array_that_numpy_may_not_read_says_itself_how():
     np.testing.assert_array_equal(found, FITTED[0].predict_proba(LOGITS[:4]))
 
 
-# ── tables in memory, read as files are ──────────────────────────────────────────────────────────────────────────────
+# ── tables in memory, read as files are ───────────────────────────────────────────────────────────
 
 
 def in_memory(kind):
@@ -119,12 +132,18 @@ def test_a_table_in_memory_is_read_as_a_file_is(kind):
 def test_a_dataset_of_hugging_face(tmp_path):
     datasets = pytest.importorskip("datasets")
     data = in_memory("datasets")
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=["cat", "dog", "owl"]).fit(data["logits"], data["label"])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=["cat", "dog", "owl"]).fit(
+        data["logits"], data["label"]
+    )
     expected = gate.accepts(LOGITS).tolist()
-    mapped = data.with_format("arrow").map(mc.BatchGate(gate, keep=["label"]), batched=True, remove_columns=["logits"])
+    mapped = data.with_format("arrow").map(
+        mc.BatchGate(gate, keep=["label"]), batched=True, remove_columns=["logits"]
+    )
     assert mapped.with_format(None)["accept"] == expected
     data.save_to_disk(tmp_path / "saved")
     assert mc.io.read_predictions(tmp_path / "saved").labels.tolist() == NAMES.tolist()
     assert mc.apply(gate, data, tmp_path / "out.npz").n_accepted == sum(expected)
-    with pytest.raises(mc.InputError, match=r"these are several datasets \(train\); give one of them"):
+    with pytest.raises(
+        mc.InputError, match=r"these are several datasets \(train\); give one of them"
+    ):
         mc.io.read_predictions(datasets.DatasetDict({"train": data}))

@@ -25,11 +25,18 @@ GROUPS = np.repeat([f"video {k}" for k in range(1500)], 2)
 
 
 def test_one_row_of_each_group_whatever_its_names():
-    for groups in (["b", "a", "b", "a", "c"], [2, 1, 2, 1, 7], np.array(["b", 1, "b", 1, "c"], dtype=object)):
+    for groups in (
+        ["b", "a", "b", "a", "c"],
+        [2, 1, 2, 1, 7],
+        np.array(["b", 1, "b", 1, "c"], dtype=object),
+    ):
         found = select_rows(5, groups).draw(np.arange(5.0))
         assert len(found.rows) == 3
         assert len({str(groups[row]) for row in found.rows}) == 3
-        assert (np.asarray(groups, dtype=str)[found.rows][found.speaker] == np.asarray(groups, dtype=str)).all()
+        assert (
+            np.asarray(groups, dtype=str)[found.rows][found.speaker]
+            == np.asarray(groups, dtype=str)
+        ).all()
 
 
 def test_every_row_of_a_group_is_as_likely():
@@ -45,7 +52,11 @@ def test_rows_are_kept_in_proportion():
     kept = select_rows(12_000, importance=weights).draw(np.arange(12_000.0)).rows
     shares = np.bincount(kept // 4000) / 4000
     np.testing.assert_allclose(shares, [0.25, 0.75, 1.0], atol=0.04)
-    half = select_rows(12_000, importance=Importance(weights, largest=8.0)).draw(np.arange(12_000.0)).rows
+    half = (
+        select_rows(12_000, importance=Importance(weights, largest=8.0))
+        .draw(np.arange(12_000.0))
+        .rows
+    )
     assert abs(len(half) / len(kept) - 0.5) < 0.05
 
 
@@ -74,13 +85,17 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
         warnings.simplefilter("error")  # copies tie, but only one of each is counted
         mc.MetaCal(mc.MinAccuracy(0.95)).fit(*thrice[:2], units=thrice[2])
     assert grouped.threshold_ == alone.threshold_  # copies are equal: whichever is drawn
-    assert grouped.calibrator_.temperature_ == pytest.approx(alone.calibrator_.temperature_, rel=1e-6)
+    assert grouped.calibrator_.temperature_ == pytest.approx(
+        alone.calibrator_.temperature_, rel=1e-6
+    )
     certificate = grouped.certificate_
     assert (certificate.n_rows, certificate.guarantee) == (1500, "certified")
     assert words.rule(certificate).endswith(", one row of each unit")
     assert certificate.assumptions == (
-        "new units come from the same source as the calibration units, which the classifier was not trained on; "
-        "a new row is any row of a new unit",
+        (
+            "new units come from the same source as the calibration units, which the classifier was"
+            " not trained on; a new row is any row of a new unit"
+        ),
     )
     assert "1,500 units of 3,000 rows" in str(certificate.notes[0])
     mc.save(grouped, tmp_path / "gate.json")
@@ -90,11 +105,16 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
 @pytest.mark.parametrize("estimated", [False, True])
 def test_weights_are_in_the_certificate(tmp_path, estimated):
     weights = Importance(1.0 + LABELS % 2, largest=2.0, estimated=estimated)
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(LOGITS, LABELS, importance=weights, random_state=3)
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
+        LOGITS, LABELS, importance=weights, random_state=3
+    )
     certificate = gate.certificate_
     assert 1050 < certificate.n_rows < 1200
     assert certificate.guarantee == ("approximate" if estimated else "certified")
-    assert f"reweighted by the {'estimated' if estimated else 'given'} weights" in certificate.assumptions[0]
+    assert (
+        f"reweighted by the {'estimated' if estimated else 'given'} weights"
+        in certificate.assumptions[0]
+    )
     assert any("estimates" in text for text in certificate.assumptions) == estimated
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate
@@ -103,7 +123,9 @@ def test_weights_are_in_the_certificate(tmp_path, estimated):
 def test_a_file_cannot_claim_other_circumstances(tmp_path):
     path = tmp_path / "gate.json"
     mc.save(
-        mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(LOGITS, LABELS, importance=Importance(1.0 + LABELS % 2, estimated=True)),
+        mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(
+            LOGITS, LABELS, importance=Importance(1.0 + LABELS % 2, estimated=True)
+        ),
         path,
     )
     data = json.loads(path.read_text())
@@ -112,8 +134,14 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
     for change, said in (
         ({"circumstances": {**around, "weights": "given"}}, "does not belong to the promise"),
         ({"guarantee": "certified"}, "does not belong to the promise"),
-        ({"circumstances": {**around, "weights": None}}, "circumstances must not be there, for it says nothing"),
-        ({"circumstances": {**around, "weights": None, "units": "unit"}}, 'population "target" does not follow'),
+        (
+            {"circumstances": {**around, "weights": None}},
+            "circumstances must not be there, for it says nothing",
+        ),
+        (
+            {"circumstances": {**around, "weights": None, "units": "unit"}},
+            'population "target" does not follow',
+        ),
         ({"circumstances": {**around, "folds": 10**6}}, "cannot be scored in"),
     ):
         forged = {**data, "certificate": {**data["certificate"], **change}}
@@ -139,8 +167,13 @@ def test_groups_stay_together_around_a_classifier():
         X, np.repeat(y, 2), units=groups
     )
     assert by_number.certificate_.n_rows == 300
-    apart = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=KFold(3, shuffle=True, random_state=0))
-    with pytest.raises(mc.InputError, match="parts rows of one unit"), pytest.warns(UserWarning, match="ignored"):
+    apart = mc.CalibratedClassifier(
+        GaussianNB(), mc.MaxMiscoverage(0.2), cv=KFold(3, shuffle=True, random_state=0)
+    )
+    with (
+        pytest.raises(mc.InputError, match="parts rows of one unit"),
+        pytest.warns(UserWarning, match="ignored"),
+    ):
         apart.fit(X, np.repeat(y, 2), units=groups)
 
 
@@ -148,7 +181,18 @@ def test_unit_key_on_the_command_line(tmp_path):
     path, out = tmp_path / "frames.npz", tmp_path / "gate.json"
     np.savez(path, logits=TWICE, labels=TWICE_LABELS, video=GROUPS)
     found = CliRunner().invoke(
-        main, ["fit", str(path), "--min-accuracy", "0.95", "--unit-key", "video", "-o", str(out), "--json"]
+        main,
+        [
+            "fit",
+            str(path),
+            "--min-accuracy",
+            "0.95",
+            "--unit-key",
+            "video",
+            "-o",
+            str(out),
+            "--json",
+        ],
     )
     assert found.exit_code == 0, found.stderr
     certificate = json.loads(found.stdout)["certificate"]
@@ -164,10 +208,14 @@ def test_unit_key_beside_an_id_column(tmp_path):
     lines += [f"{k},{3 * rng.random():.3f},{rng.random():.3f},cat,{k // 2}" for k in range(400)]
     path = tmp_path / "visits.csv"
     path.write_text("\n".join(lines))
-    found = CliRunner().invoke(main, ["fit", str(path), "--max-miscoverage", "0.2", "--unit-key", "patient", "--json"])
+    found = CliRunner().invoke(
+        main, ["fit", str(path), "--max-miscoverage", "0.2", "--unit-key", "patient", "--json"]
+    )
     assert found.exit_code == 0, found.stderr
     assert json.loads(found.stdout)["certificate"]["n_rows"] == 200
-    wrong = CliRunner().invoke(main, ["fit", str(path), "--max-miscoverage", "0.2", "--unit-key", "ward"])
+    wrong = CliRunner().invoke(
+        main, ["fit", str(path), "--max-miscoverage", "0.2", "--unit-key", "ward"]
+    )
     assert wrong.exit_code == 2
     assert "'ward'" in wrong.stderr
     assert "--unit-key" in wrong.stderr
@@ -212,7 +260,9 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     mark = np.repeat(rng.random(800), 3)
     ok = rng.random(2400) > (1 - mark) ** 2
     question = np.repeat(np.arange(800), 3)
-    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark, ok, units=question, random_state=2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(
+        mark, ok, units=question, random_state=2
+    )
     assert gate.certificate_.n_rows + gate.certificate_.circumstances.aside == 800
     assert gate.certificate_.circumstances.units
     path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
@@ -221,7 +271,16 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     done = CliRunner().invoke(
         main,
         [
-            *("fit", str(path), "--score-key", "mark", "--correct-key", "ok", "--min-accuracy", "0.9"),
+            *(
+                "fit",
+                str(path),
+                "--score-key",
+                "mark",
+                "--correct-key",
+                "ok",
+                "--min-accuracy",
+                "0.9",
+            ),
             *("--unit-key", "question", "--seed", "2", "-o", str(out), "--json"),
         ],
     )

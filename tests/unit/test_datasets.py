@@ -39,7 +39,11 @@ def test_shipped_sets_keep_the_metrics_of_the_originals(name):
     assert data.name == name
     assert data.n_classes == n_classes
     assert data.logits.shape == (15000, n_classes)
-    assert (data.logits.dtype, data.labels.dtype, data.is_test.dtype) == (np.float32, np.int64, np.bool_)
+    assert (data.logits.dtype, data.labels.dtype, data.is_test.dtype) == (
+        np.float32,
+        np.int64,
+        np.bool_,
+    )
     assert data.is_test.sum() == 10000
     assert isinstance(data.source, str)
     np.testing.assert_allclose(measured(data.logits, data.labels), metrics, atol=5e-5, rtol=0)
@@ -71,7 +75,10 @@ def test_loading_twice_shares_nothing():
 
 @pytest.mark.parametrize("name", ["cifar10-resnet101", "CIFAR10_ResNet110"])
 def test_unknown_name_says_what_was_meant(name):
-    with pytest.raises(InputError, match=r"did you mean 'cifar10-resnet110'\? There are: cifar10-resnet110, cifar100"):
+    with pytest.raises(
+        InputError,
+        match=r"did you mean 'cifar10-resnet110'\? There are: cifar10-resnet110, cifar100",
+    ):
         datasets.load(name)
 
 
@@ -90,13 +97,17 @@ def test_split_is_a_partition():
     def rows(logits, labels):
         return sorted(zip(map(bytes, logits), labels.tolist()))
 
-    merged = rows(np.concatenate([fit_logits, test_logits]), np.concatenate([fit_labels, test_labels]))
+    merged = rows(
+        np.concatenate([fit_logits, test_logits]), np.concatenate([fit_labels, test_labels])
+    )
     assert merged == rows(data.logits, data.labels)
 
 
 def test_split_merges_held_out_and_test_rows_at_random():
     data = datasets.load("cifar10-resnet110")
-    marked = datasets.LogitsSet("marked", data.logits, data.is_test.astype(np.int64), data.is_test, "")
+    marked = datasets.LogitsSet(
+        "marked", data.logits, data.is_test.astype(np.int64), data.is_test, ""
+    )
     (_, from_test), _ = marked.split(5000)
     assert abs(from_test.mean() - 2 / 3) < 0.03
 
@@ -125,7 +136,9 @@ def test_folder(tmp_path):
         datasets.load("tiny", folder=tmp_path / "none")
 
 
-@pytest.mark.skipif(not BENCHMARK_DATA.is_dir(), reason="an installed package has no benchmarks folder")
+@pytest.mark.skipif(
+    not BENCHMARK_DATA.is_dir(), reason="an installed package has no benchmarks folder"
+)
 def test_benchmark_sets_are_in_the_same_format():
     found = datasets.names(folder=BENCHMARK_DATA)
     assert len(found) == 6

@@ -1,4 +1,6 @@
-"""Ensemble temperature scaling: the weights are the best there are, and no prediction is ever lost."""
+"""Ensemble temperature scaling: the weights are the best there are, and no prediction is ever
+lost.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         weights = random.random(300)
         ours = likeliest_mixture(members, weights)
         peer = minimize(
-            lambda w, members=members, weights=weights: -(weights * np.log(members @ w)).sum() / weights.sum(),
+            lambda w, members=members, weights=weights: (
+                -(weights * np.log(members @ w)).sum() / weights.sum()
+            ),
             np.full(3, 1 / 3),
             bounds=[(1e-9, 1)] * 3,
             constraints={"type": "eq", "fun": lambda w: w.sum() - 1},
@@ -57,7 +61,8 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
 
 
 def test_the_weights_are_the_likeliest_where_a_row_is_nearly_impossible():
-    # What only the uniform member allows for makes its curvature 1e36 where its weight is near zero.
+    # What only the uniform member allows for makes its curvature 1e36 where its weight is near
+    # zero.
     for seed in range(10):
         random = np.random.default_rng(seed)
         sure = random.beta(8.0, 1.0, 2000)
@@ -80,7 +85,14 @@ def test_more_members_never_fit_worse(cifar100, loss, part):
 
 
 def test_the_quadratic_programme_is_at_least_as_good_as_a_fine_grid():
-    grid = np.array([(a, b, 1 - a - b) for a in np.linspace(0, 1, 41) for b in np.linspace(0, 1, 41) if a + b <= 1])
+    grid = np.array(
+        [
+            (a, b, 1 - a - b)
+            for a in np.linspace(0, 1, 41)
+            for b in np.linspace(0, 1, 41)
+            if a + b <= 1
+        ]
+    )
     for seed in range(50):
         random = np.random.default_rng(seed)
         root = random.standard_normal((3, int(random.integers(1, 4))))
@@ -105,7 +117,10 @@ def test_no_other_weights_do_better_at_the_same_temperature(loss):
 def test_the_squared_error_temperature_minimises_the_brier_score():
     logits, labels = overconfident()
     b = fit_ensemble(Rows(logits), labels, loss="mse").inverse_temperature
-    plain = [_loss("mse", EnsembleTemperatureMap(f * b, (1.0, 0.0, 0.0))(logits), labels) for f in (0.98, 1.0, 1.02)]
+    plain = [
+        _loss("mse", EnsembleTemperatureMap(f * b, (1.0, 0.0, 0.0))(logits), labels)
+        for f in (0.98, 1.0, 1.02)
+    ]
     assert plain[1] < min(plain[0], plain[2])
 
 
@@ -164,7 +179,9 @@ def test_laws(loss, cifar100):
     repeated = np.repeat(np.arange(len(labels)), weights.astype(int))
     copied = fit_ensemble(Rows(logits[repeated]), labels[repeated], loss=loss)
     np.testing.assert_allclose(weighted(logits), copied(logits), atol=1e-6)
-    absent = fit_ensemble(Rows(logits[weights > 0]), labels[weights > 0], weights[weights > 0], loss=loss)
+    absent = fit_ensemble(
+        Rows(logits[weights > 0]), labels[weights > 0], weights[weights > 0], loss=loss
+    )
     np.testing.assert_allclose(weighted(logits), absent(logits), atol=1e-7)
 
     assert fit_ensemble(Rows(logits, block_rows=1), labels, loss=loss) == fit

@@ -1,4 +1,6 @@
-"""mc.evaluate: the same numbers as from whole tables of probabilities, by strips, in place and in other processes."""
+"""mc.evaluate: the same numbers as from whole tables of probabilities, by strips, in place and in
+other processes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ from metacal.rows import Rows
 from metacal.rows.executors import is_remote
 
 DATA = mc.datasets.load("cifar10-resnet110")
-FIT, NEW, LABELS = (DATA.logits[:3000], DATA.labels[:3000]), DATA.logits[3000:4500], DATA.labels[3000:4500]
+FIT, NEW, LABELS = (
+    (DATA.logits[:3000], DATA.labels[:3000]),
+    DATA.logits[3000:4500],
+    DATA.labels[3000:4500],
+)
 GROUPS = np.where(np.arange(4500) % 3, "a", "b")
 
 
@@ -45,7 +51,9 @@ def test_the_numbers_of_whole_tables(kind):
     )
     found = mc.evaluate(cal, NEW, LABELS, groups=groups, n_resamples=10)
     after, whole = found.after.to_dict(), expected.to_dict()
-    if gate.is_calibrator:  # rows go by their largest logit there, by their largest probability here
+    if (
+        gate.is_calibrator
+    ):  # rows go by their largest logit there, by their largest probability here
         after["marginal"], whole["marginal"] = None, None
     assert after == whole
     softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
@@ -62,7 +70,9 @@ def test_a_table_that_is_ours_is_written_over(monkeypatch):
     table = NEW.copy()
     _, kept = walked(gate, Rows(table), LABELS, plan, 15, None)
     assert np.array_equal(table, NEW)
-    assert walked(gate, Rows(table), LABELS, plan, 15, None, ours=True)[1].to_dict() == kept.to_dict()
+    assert (
+        walked(gate, Rows(table), LABELS, plan, 15, None, ours=True)[1].to_dict() == kept.to_dict()
+    )
     np.testing.assert_array_equal(table, gate(NEW))
 
 
@@ -72,7 +82,9 @@ def test_without_a_gate_and_with_what_is_none():
     assert found.after.n_accepted is None
     assert found.to_dict()["promise"] is None
     assert "rows" in str(found)
-    with pytest.raises(mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"):
+    with pytest.raises(
+        mc.InputError, match="needs a fitted gate, or an estimator that holds one; got str"
+    ):
         mc.evaluate("cal.json", NEW, LABELS)
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT)
     assert mc.evaluate(gate, *FIT, n_resamples=0).fit_rows.n_fit_rows == len(FIT[1])
@@ -86,12 +98,15 @@ def test_other_processes_look_at_what_they_read(tmp_path):
         np.save(tmp_path / f"{name}-0.npy", rows[:700])
         np.save(tmp_path / f"{name}-1.npy", rows[700:])
     fine, bad = (
-        mc.read_predictions(str(tmp_path / f"{name}-*.npy"), stream=True).table for name in ("fine", "spoiled")
+        mc.read_predictions(str(tmp_path / f"{name}-*.npy"), stream=True).table
+        for name in ("fine", "spoiled")
     )
     with ProcessPoolExecutor(1) as pool:
         assert is_remote(pool)
         found = mc.evaluate(gate, fine, LABELS, n_resamples=0, executor=pool).to_dict()
-        with pytest.raises(mc.InputError, match=r"row 1400 \(row 700 of .*spoiled-1\.npy\), column 3 is NaN"):
+        with pytest.raises(
+            mc.InputError, match=r"row 1400 \(row 700 of .*spoiled-1\.npy\), column 3 is NaN"
+        ):
             mc.evaluate(gate, bad, LABELS, n_resamples=0, executor=pool)
     here = mc.evaluate(gate, NEW, LABELS, n_resamples=0).to_dict()
     assert found == here  # the class-wise ECE among it, from whole numbers
@@ -109,15 +124,18 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
     assert found.certificate == gate.certificate_
     assert found.to_dict()["promise"]["verdict"] == "kept"
     assert found.fit_rows is None
-    assert mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).verdict.word == "not judged"
+    assert (
+        mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).verdict.word
+        == "not judged"
+    )
     with pytest.raises(mc.InputError, match="no row has a score"):
         mc.evaluate(gate, [None], [True])
 
 
 def test_around_a_classifier_features_are_measured():
     X, y = DATA.logits[:4500], DATA.labels[:4500]
-    cal = mc.CalibratedClassifier(LogisticRegression(max_iter=50).fit(X[:500], y[:500]), PROMISE).fit(
-        X[500:3000], y[500:3000]
-    )
+    cal = mc.CalibratedClassifier(
+        LogisticRegression(max_iter=50).fit(X[:500], y[:500]), PROMISE
+    ).fit(X[500:3000], y[500:3000])
     found = mc.evaluate(cal, X[3000:], y[3000:], n_resamples=0)
     assert found.after.n_accepted == cal.accepts(X[3000:]).sum()

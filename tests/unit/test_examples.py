@@ -1,4 +1,6 @@
-"""The examples run: a gated model served over HTTP on loopback, an MLflow model saved and loaded."""
+"""The examples run: a gated model served over HTTP on loopback, an MLflow model saved and
+loaded.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,21 @@ def example(name):
     return module
 
 
-# ── the service ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the service ───────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory):
     """A classifier of digits with a gate attached, the gate, and rows that neither has seen."""
-    for needed in ("onnx", "onnxruntime", "skl2onnx", "fastapi", "uvicorn", "httpx", "prometheus_client"):
+    for needed in (
+        "onnx",
+        "onnxruntime",
+        "skl2onnx",
+        "fastapi",
+        "uvicorn",
+        "httpx",
+        "prometheus_client",
+    ):
         pytest.importorskip(needed)
     from skl2onnx import to_onnx
     from sklearn.datasets import load_digits
@@ -44,7 +54,9 @@ def digits(tmp_path_factory):
 
     from metacal.export.onnx import save_attached
 
-    X, y = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file has one writer after the other
+    X, y = shuffle(
+        *load_digits(return_X_y=True), random_state=0
+    )  # the file has one writer after the other
     X = X.astype(np.float32)
     classifier = LogisticRegression(max_iter=5000).fit(X[:500], y[:500])
     options = {id(classifier): {"zipmap": False, "raw_scores": True}}
@@ -64,11 +76,23 @@ def client(digits):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "--factory", "serve_fastapi:create_app", "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--factory",
+        "serve_fastapi:create_app",
+        "--port",
+        str(port),
+    ]
     environment = {**os.environ, "METACAL_MODEL": str(digits[0]), "PYTHONPATH": str(EXAMPLES)}
-    server = subprocess.Popen([*command, "--log-level", "warning"], env=environment, cwd=digits[0].parent)
+    server = subprocess.Popen(
+        [*command, "--log-level", "warning"], env=environment, cwd=digits[0].parent
+    )
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False
+        ) as client:
             wait_for(server, client, httpx.TransportError)
             yield client
     finally:
@@ -92,21 +116,34 @@ def metric(client, name):
     from prometheus_client.parser import text_string_to_metric_families
 
     text = client.get("/metrics").text
-    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {tuple(sorted(sample.labels.values())): sample.value for sample in samples if sample.name == name}
+    samples = [
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    ]
+    return {
+        tuple(sorted(sample.labels.values())): sample.value
+        for sample in samples
+        if sample.name == name
+    }
 
 
 def test_the_service_decides_like_python_and_counts_what_it_does(client, digits):
     _, cal, classifier, X, y = digits
     logits = classifier.decision_function(X).astype(np.float32)
-    answers = client.post("/predict", json={"inputs": X.tolist()}).raise_for_status().json()["predictions"]
+    answers = (
+        client.post("/predict", json={"inputs": X.tolist()})
+        .raise_for_status()
+        .json()["predictions"]
+    )
     accept = np.array([answer["accept"] for answer in answers])
     np.testing.assert_array_equal(accept, cal.accepts(logits))
     assert [answer["label"] for answer in answers] == logits.argmax(axis=1).tolist()
     confidence = cal.predict_proba(logits)[np.arange(len(y)), logits.argmax(axis=1)]
     np.testing.assert_allclose([answer["confidence"] for answer in answers], confidence, atol=1e-5)
     assert 0 < accept.mean() < 1
-    assert metric(client, "metacal_decisions_total") == {("accepted",): accept.sum(), ("rejected",): (~accept).sum()}
+    assert metric(client, "metacal_decisions_total") == {
+        ("accepted",): accept.sum(),
+        ("rejected",): (~accept).sum(),
+    }
     assert metric(client, "metacal_confidence_count") == {(): accept.sum()}
     assert metric(client, "metacal_promised_limit") == {("coverage accuracy",): 0.95}
 
@@ -132,7 +169,9 @@ def test_the_service_decides_like_python_and_counts_what_it_does(client, digits)
 
 
 def test_the_service_shows_its_promise(client, digits):
-    assert client.get("/promise").json() == json.loads(json.dumps(digits[1].certificate_.to_dict(words=True)))
+    assert client.get("/promise").json() == json.loads(
+        json.dumps(digits[1].certificate_.to_dict(words=True))
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +204,9 @@ def test_bad_json_bad_labels_and_large_bodies(client):
     assert (reply.status_code, "not one of the model's classes" in reply.text) == (422, True)
     large = b" " * (16 * 2**20 + 1)
     assert client.post("/predict", content=large, headers=head).status_code == 413
-    assert client.post("/predict", content=iter([large]), headers=head).status_code == 413  # not announced
+    assert (
+        client.post("/predict", content=iter([large]), headers=head).status_code == 413
+    )  # not announced
     assert client.get("/healthz").status_code == 200
 
 
@@ -174,7 +215,7 @@ def test_a_model_without_a_gate_is_refused(digits):
         example("serve_fastapi").create_app(digits[0].parent / "model.onnx")
 
 
-# ── MLflow ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── MLflow ────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -183,13 +224,18 @@ def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     import mlflow
 
     monkeypatch.chdir(tmp_path)
-    for name, value in {"MLFLOW_TRACKING_URI": str(tmp_path / "runs"), "MLFLOW_ALLOW_FILE_STORE": "true"}.items():
+    for name, value in {
+        "MLFLOW_TRACKING_URI": str(tmp_path / "runs"),
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+    }.items():
         monkeypatch.setenv(name, value)
     recipe = example("mlflow_model")
     cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(cifar10.logits[:3000], cifar10.labels[:3000])
     mc.save(cal, "cal.json")
     mlflow.pyfunc.save_model("gate", **recipe.settings("cal.json"))
-    assert not [path for path in Path("gate").rglob("*") if path.suffix in (".pkl", ".pickle", ".joblib")]
+    assert not [
+        path for path in Path("gate").rglob("*") if path.suffix in (".pkl", ".pickle", ".joblib")
+    ]
 
     loaded = mlflow.pyfunc.load_model("gate")
     rows = cifar10.logits[3000:3200]
@@ -200,12 +246,17 @@ def test_the_mlflow_recipe(tmp_path, monkeypatch, cifar10):
     winner = rows.argmax(axis=1)
     np.testing.assert_allclose(table["confidence"], cal.predict_proba(rows)[np.arange(200), winner])
     assert loaded.metadata.metadata["promise"] == cal.certificate_.statement
-    assert [column.name for column in loaded.metadata.signature.outputs] == ["label", "confidence", "score", "accept"]
+    assert [column.name for column in loaded.metadata.signature.outputs] == [
+        "label",
+        "confidence",
+        "score",
+        "accept",
+    ]
     with pytest.raises(mlflow.exceptions.MlflowException):
         loaded.predict(rows[:, :9])
 
 
-# ── a router of two models ───────────────────────────────────────────────────────────────────────────────────────────
+# ── a router of two models ────────────────────────────────────────────────────────────────────────
 
 
 def test_a_router_asks_the_large_model_where_the_small_one_is_unsure():
@@ -235,7 +286,9 @@ def test_a_router_asks_the_large_model_where_the_small_one_is_unsure():
 
     rng = np.random.default_rng(0)
     score = -rng.random(1000)
-    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=rng.random(1000) > 0.3 * (score < -0.5))
+    cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(
+        score, agrees=rng.random(1000) > 0.3 * (score < -0.5)
+    )
     server = HTTPServer(("127.0.0.1", 0), Server)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -248,4 +301,11 @@ def test_a_router_asks_the_large_model_where_the_small_one_is_unsure():
         server.shutdown()
         server.server_close()
     assert [one["answered_by"] for one in found] == ["small", "large", "large", "small"]
-    assert asked == [("small", 2), ("small", 3), ("large", 3), ("small", 5), ("large", 5), ("small", 8)]
+    assert asked == [
+        ("small", 2),
+        ("small", 3),
+        ("large", 3),
+        ("small", 5),
+        ("large", 5),
+        ("small", 8),
+    ]

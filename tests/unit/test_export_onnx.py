@@ -1,4 +1,6 @@
-"""The exported gate answers as Python does: every calibrator, score and precision, in onnxruntime, on real logits."""
+"""The exported gate answers as Python does: every calibrator, score and precision, in onnxruntime,
+on real logits.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def run_each(model, *tables):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     names = [output.name for output in session.get_outputs()]
     return [dict(zip(names, session.run(None, {"logits": table}))) for table in tables]
 
@@ -75,21 +79,30 @@ def hundred():
 
 @pytest.fixture(scope="module")
 def gates(ten):
-    """A gate of each score; the threshold of this promise is a calibration score itself, the hardest case."""
-    return {s: mc.MetaCal(mc.MaxMiscoverage(0.05), score=s).fit(ten.logits[:3000], ten.labels[:3000]) for s in NAMED}
+    """A gate of each score; the threshold of this promise is a calibration score itself, the
+    hardest case.
+    """
+    return {
+        s: mc.MetaCal(mc.MaxMiscoverage(0.05), score=s).fit(ten.logits[:3000], ten.labels[:3000])
+        for s in NAMED
+    }
 
 
 @cache
 def small_gate(name, alpha, kind, score):
     """A gate on 500 rows of a set, for reading."""
     data, base = mc.datasets.load(name), {} if kind is None else {"calibrator": kind()}
-    return mc.MetaCal(mc.MaxMiscoverage(alpha), score=score, **base).fit(data.logits[:500], data.labels[:500])
+    return mc.MetaCal(mc.MaxMiscoverage(alpha), score=score, **base).fit(
+        data.logits[:500], data.labels[:500]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_every_calibrator_score_and_precision(kind, ten, gates):
-    """Each calibrator in each precision, each time with another score: the result onnx-parity has all cells."""
+    """Each calibrator in each precision, each time with another score: the result onnx-parity has
+    all cells.
+    """
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:3000], ten.labels[:3000])
     for place, dtype in enumerate(DTYPES, list(CALIBRATORS).index(kind)):
         table = ten.logits[:3000].astype(dtype)  # the row at the threshold is one of them
@@ -99,7 +112,9 @@ def test_every_calibrator_score_and_precision(kind, ten, gates):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("score", NAMED)
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.87)], ids=["alpha", "beta"])
+@pytest.mark.parametrize(
+    "promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.87)], ids=["alpha", "beta"]
+)
 def test_a_hundred_classes_are_scored_in_single_and_decided_in_double(score, promise, hundred):
     gate = mc.MetaCal(promise, score=score).fit(hundred.logits[:5000], hundred.labels[:5000])
     for dtype in DTYPES:
@@ -109,8 +124,12 @@ def test_a_hundred_classes_are_scored_in_single_and_decided_in_double(score, pro
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["vector", "isotonic", "gaussian-process", "top-label-histogram"])
 def test_other_maps_on_a_hundred_classes(kind, hundred):
-    base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(hundred.logits[:3000], hundred.labels[:3000])
-    gate = with_base(mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(hundred.logits[:3000], hundred.labels[:3000]), base)
+    base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(
+        hundred.logits[:3000], hundred.labels[:3000]
+    )
+    gate = with_base(
+        mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(hundred.logits[:3000], hundred.labels[:3000]), base
+    )
     assert_same(gate, hundred.logits[:4000], to_onnx(gate))
 
 
@@ -118,12 +137,16 @@ def test_rows_close_to_the_threshold_are_decided_in_double(hundred):
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(hundred.logits[:5000], hundred.labels[:5000])
     scores = gate.ranking_scores(hundred.logits)
     nearest = hundred.logits[np.abs(scores - gate.threshold_).argmin()]
-    around = nearest * (1.0 + 1e-6 * np.random.default_rng(0).normal(size=(300, 100)).astype(np.float32))
+    around = nearest * (
+        1.0 + 1e-6 * np.random.default_rng(0).normal(size=(300, 100)).astype(np.float32)
+    )
     found = run(to_onnx(gate), around)
     expected = gate.accepts(around)
     assert 50 < expected.sum() < 250
     assert (found["accept"] == expected).all()
-    assert np.abs(found["score"] - gate.ranking_scores(around)).max() < 1e-9  # all were computed again, in double
+    assert (
+        np.abs(found["score"] - gate.ranking_scores(around)).max() < 1e-9
+    )  # all were computed again, in double
 
 
 @pytest.mark.slow
@@ -133,7 +156,9 @@ def test_two_classes_and_masked_ones(kind):
     for width in (2, 5):
         table = rng.normal(size=(800, width)) * 3
         labels = (table + rng.gumbel(size=table.shape)).argmax(axis=1)
-        gate = mc.MetaCal(mc.MaxMiscoverage(0.1), CALIBRATORS[kind](**GIVEN.get(kind, {}))).fit(table, labels)
+        gate = mc.MetaCal(mc.MaxMiscoverage(0.1), CALIBRATORS[kind](**GIVEN.get(kind, {}))).fit(
+            table, labels
+        )
         masked = np.concatenate([table, table[:50]])
         masked[np.arange(50), rng.integers(0, width, 50)] = -np.inf
         assert_same(gate, masked, to_onnx(gate, dtype="float64"))
@@ -195,7 +220,12 @@ def test_a_calibrator_without_a_gate_has_probabilities_only(kind, ten):
     assert list(found) == ["probs"]
     assert np.abs(found["probs"][:-3] - base.predict_proba(batch[:-3])).max() < 1e-5
     assert np.isnan(found["probs"][-3:]).all()
-    assert np.abs(run(to_onnx(base), ten.logits[:500])["probs"] - base.predict_proba(ten.logits[:500])).max() < 1e-5
+    assert (
+        np.abs(
+            run(to_onnx(base), ten.logits[:500])["probs"] - base.predict_proba(ten.logits[:500])
+        ).max()
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -204,7 +234,9 @@ def test_probabilities_in(dtype, ten):
     table = (table / table.sum(axis=1, keepdims=True)).astype(dtype)
     table[:20, 3] = 0.0
     table[:20] /= table[:20].sum(axis=1, keepdims=True)
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.05), input="probabilities").fit(table[:3000], ten.labels[:3000])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.05), input="probabilities").fit(
+        table[:3000], ten.labels[:3000]
+    )
     found = run(to_onnx(gate, dtype=dtype), table)
     assert (found["accept"] == gate.accepts(table)).all()
     assert np.abs(found["probs"] - gate.predict_proba(table)).max() < 1e-5
@@ -214,7 +246,9 @@ def test_probabilities_in(dtype, ten):
 
 
 def test_the_choice_of_auto_is_exported(ten):
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), mc.AutoCalibrator(candidates=[mc.TemperatureScaling(), mc.IRM()]))
+    gate = mc.MetaCal(
+        mc.MaxMiscoverage(0.1), mc.AutoCalibrator(candidates=[mc.TemperatureScaling(), mc.IRM()])
+    )
     gate.fit(ten.logits[:800], ten.labels[:800])
     assert_same(gate, ten.logits[:500], to_onnx(gate))
 
@@ -225,16 +259,22 @@ def test_a_calibrated_classifier_is_its_gate(ten):
     X, y = ten.logits[:2500].astype(np.float64) / 10, ten.labels[:2500]
     inner = LogisticRegression(max_iter=500).fit(X[:500], y[:500])
     wrapped = mc.CalibratedClassifier(inner, mc.MaxMiscoverage(0.1)).fit(X[500:1500], y[500:1500])
-    found = run(to_onnx(wrapped, dtype="float64", input="probabilities"), inner.predict_proba(X[1500:]))
+    found = run(
+        to_onnx(wrapped, dtype="float64", input="probabilities"), inner.predict_proba(X[1500:])
+    )
     assert (found["accept"] == wrapped.accepts(X[1500:])).all()
 
 
-# ── the threshold ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the threshold ─────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.97), mc.paper.MaxMiscoverage(0.05)])
+@pytest.mark.parametrize(
+    "promise", [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.97), mc.paper.MaxMiscoverage(0.05)]
+)
 @pytest.mark.parametrize("score", NAMED)
-def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbours(promise, score, ten):
+def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbours(
+    promise, score, ten
+):
     gate = mc.MetaCal(promise, score=score).fit(ten.logits[:5000], ten.labels[:5000])
     certificate = gate.certificate_
     stored = float({p.key: p.value for p in to_onnx(gate).metadata_props}["metacal.threshold"])
@@ -242,7 +282,7 @@ def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbo
     assert stored == certificate.threshold == grid_of(score).settled(stored)
 
 
-# ── metadata, errors, files ──────────────────────────────────────────────────────────────────────────────────────────
+# ── metadata, errors, files ───────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -262,14 +302,22 @@ def test_the_metadata_carries_promise_certificate_and_hashes(ten, gates, tmp_pat
 
 
 def test_the_same_gate_is_the_same_bytes(gates):
-    assert to_onnx(gates["entropy"]).SerializeToString() == to_onnx(gates["entropy"]).SerializeToString()
+    assert (
+        to_onnx(gates["entropy"]).SerializeToString()
+        == to_onnx(gates["entropy"]).SerializeToString()
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05)), "not fitted"),
-        (lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05), score=lambda b: -b.max(axis=1)).fit(x, y), "Python function"),
+        (
+            lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05), score=lambda b: -b.max(axis=1)).fit(
+                x, y
+            ),
+            "Python function",
+        ),
         (lambda x, y: "cal.json", "CalibratedClassifier .of gates on scores .*; got str"),
         (lambda x, y: mc.MetaCal, "got MetaCal"),
     ],
@@ -282,7 +330,9 @@ def test_what_cannot_be_exported_says_so(make, message, ten):
 def test_somebody_elses_calibrator_cannot_be_exported(ten):
     from sklearn.linear_model import LogisticRegression
 
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), LogisticRegression()).fit(ten.logits[:500], ten.labels[:500])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), LogisticRegression()).fit(
+        ten.logits[:500], ten.labels[:500]
+    )
     with pytest.raises(mc.InputError, match="LogisticRegression, which is not metacal's own"):
         to_onnx(gate)
 
@@ -308,7 +358,9 @@ def test_energy_needs_logits(gates):
 
 @pytest.mark.slow
 def test_a_file_that_the_runtime_does_not_load_is_not_written(gates, tmp_path):
-    with pytest.raises(mc.ArtifactError, match=r"(does not load|checker refuses) the model"):  # or onnx itself
+    with pytest.raises(
+        mc.ArtifactError, match=r"(does not load|checker refuses) the model"
+    ):  # or onnx itself
         save(gates["entropy"], tmp_path / "gate.onnx", opset=28, ir_version=14)
     assert not list(tmp_path.iterdir())
 

@@ -1,4 +1,6 @@
-"""The gate behind real classifiers: torch's and scikit-learn's, external weights, awkward outputs, the command line."""
+"""The gate behind real classifiers: torch's and scikit-learn's, external weights, awkward outputs,
+the command line.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def run(path, table):
 
 
 def assert_promise_kept(gate, y, found, logits):
-    """Decided as Python decides; and at least BETA right, up to what chance allows on these rows (3 sd)."""
+    """Decided as Python decides; and at least BETA right, up to what chance allows on these rows (3
+    sd).
+    """
     accept = found["accept"]
     assert (accept == gate.accepts(logits)).all()
     assert np.abs(found["probs"] - gate.predict_proba(logits)).max() < 1e-5
@@ -50,7 +54,7 @@ def assert_promise_kept(gate, y, found, logits):
     assert right.mean() > (logits.argmax(axis=1) == y).mean()
 
 
-# ── real models end to end ───────────────────────────────────────────────────────────────────────────────────────────
+# ── real models end to end ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -100,18 +104,24 @@ def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
     path, served = tmp_path / "lr.onnx", tmp_path / "served.onnx"
 
     def export(**options):
-        onnx.save(skl2onnx.to_onnx(model, X[:1], options={id(model): options}, target_opset=17), path)
+        onnx.save(
+            skl2onnx.to_onnx(model, X[:1], options={id(model): options}, target_opset=17), path
+        )
 
     export()
     with pytest.raises(mc.InputError, match=r"ZipMap.*'zipmap': False, 'raw_scores': True"):
         save_attached(path, gate, served)
     export(zipmap=False)
-    with pytest.raises(mc.InputError, match=r"holds probabilities: it comes out of a Normalizer.*raw_scores"):
+    with pytest.raises(
+        mc.InputError, match=r"holds probabilities: it comes out of a Normalizer.*raw_scores"
+    ):
         save_attached(path, gate, served)
     assert not served.exists()
     save_attached(path, gate, served, input="probabilities")
     found = run(served, X[1100:])
-    assert (found["accept"] == gate.accepts(logits[1100:])).mean() > 0.999  # its probabilities are float32
+    assert (
+        found["accept"] == gate.accepts(logits[1100:])
+    ).mean() > 0.999  # its probabilities are float32
     export(zipmap=False, raw_scores=True)
     save_attached(path, gate, served)
     found = run(served, X[1100:])
@@ -123,12 +133,19 @@ def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
 def test_a_value_inside_the_graph(digits, tmp_path):
     skl2onnx = pytest.importorskip("skl2onnx")
     X, y = digits
-    model = MLPClassifier((32,), max_iter=60, learning_rate_init=0.01, random_state=0).fit(X[:400], y[:400])
+    model = MLPClassifier((32,), max_iter=60, learning_rate_init=0.01, random_state=0).fit(
+        X[:400], y[:400]
+    )
     path = tmp_path / "mlp.onnx"
-    onnx.save(skl2onnx.to_onnx(model, X[:1], options={id(model): {"zipmap": False}}, target_opset=15), path)
+    onnx.save(
+        skl2onnx.to_onnx(model, X[:1], options={id(model): {"zipmap": False}}, target_opset=15),
+        path,
+    )
     log_p = np.log(model.predict_proba(X).astype(np.float64))
     gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(log_p[400:1100], y[400:1100])
-    with pytest.raises(mc.InputError, match=r"comes out of a Softmax node .what goes into it, '(.*)', may be") as error:
+    with pytest.raises(
+        mc.InputError, match=r"comes out of a Softmax node .what goes into it, '(.*)', may be"
+    ) as error:
         save_attached(path, gate, tmp_path / "served.onnx")
     inner = str(error.value).split("what goes into it, '")[1].split("'")[0]
     save_attached(path, gate, tmp_path / "served.onnx", logits=inner)
@@ -137,11 +154,17 @@ def test_a_value_inside_the_graph(digits, tmp_path):
     assert np.abs(found["probs"] - gate.predict_proba(log_p[1100:])).max() < 1e-5
 
 
-# ── models made by hand ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── models made by hand ───────────────────────────────────────────────────────────────────────────
 
 
 def linear_model(
-    *, opset=17, ir_version=8, dtype=TensorProto.FLOAT, outputs=("logits",), width=10, names=("weights", "bias")
+    *,
+    opset=17,
+    ir_version=8,
+    dtype=TensorProto.FLOAT,
+    outputs=("logits",),
+    width=10,
+    names=("weights", "bias"),
 ):
     """x -> x·W + b, with further outputs that are copies."""
     rng = np.random.default_rng(0)
@@ -160,7 +183,9 @@ def linear_model(
         [helper.make_tensor_value_info(name, dtype, ["n", width]) for name in outputs],
         [weights, bias],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version
+    )
 
 
 #: Operator sets and the format of the files they came with.
@@ -175,7 +200,9 @@ def gate():
 
 @pytest.mark.parametrize(
     ("opset", "ir_version"),
-    [(opset, ir) for opset, ir in SETS if opset <= onnx.defs.onnx_opset_version()],  # an older onnx knows fewer
+    [
+        (opset, ir) for opset, ir in SETS if opset <= onnx.defs.onnx_opset_version()
+    ],  # an older onnx knows fewer
 )
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE])
 def test_the_models_own_operator_set_and_type(opset, ir_version, dtype, gate):
@@ -183,7 +210,9 @@ def test_the_models_own_operator_set_and_type(opset, ir_version, dtype, gate):
     assert (served.opset_import[0].version, served.ir_version) == (opset, ir_version)
     onnx.checker.check_model(served, full_check=True)
     session = onnxruntime.InferenceSession(served.SerializeToString())
-    table = np.random.default_rng(1).normal(size=(50, 4)).astype(helper.tensor_dtype_to_np_dtype(dtype))
+    table = (
+        np.random.default_rng(1).normal(size=(50, 4)).astype(helper.tensor_dtype_to_np_dtype(dtype))
+    )
     logits, probs, score, accept = session.run(["logits", "probs", "score", "accept"], {"x": table})
     assert (accept == gate.accepts(logits)).all()
     assert np.abs(probs - gate.predict_proba(logits)).max() < 1e-5
@@ -191,11 +220,20 @@ def test_the_models_own_operator_set_and_type(opset, ir_version, dtype, gate):
 
 
 def test_names_that_are_taken_are_not_used(gate):
-    model = linear_model(outputs=("logits", "probs", "accept"), names=("metacal/constant_0", "score"))
+    model = linear_model(
+        outputs=("logits", "probs", "accept"), names=("metacal/constant_0", "score")
+    )
     served = attach(model, gate, logits="logits")
     onnx.checker.check_model(served)
     names = [output.name for output in served.graph.output]
-    assert names == ["logits", "probs", "accept", "metacal_probs", "metacal_score", "metacal_accept"]
+    assert names == [
+        "logits",
+        "probs",
+        "accept",
+        "metacal_probs",
+        "metacal_score",
+        "metacal_accept",
+    ]
     found = {entry.key: entry.value for entry in served.metadata_props}
     assert json.loads(found["metacal.outputs"])["probs"] == "metacal_probs"
     onnxruntime.InferenceSession(served.SerializeToString())
@@ -210,7 +248,10 @@ def test_the_model_in_memory_is_not_changed(gate):
 
 def test_a_calibrator_alone_adds_probabilities():
     data = mc.datasets.load("cifar10-resnet110")
-    served = attach(linear_model(), mc.VectorScaling(regularisation=1.0).fit(data.logits[:500], data.labels[:500]))
+    served = attach(
+        linear_model(),
+        mc.VectorScaling(regularisation=1.0).fit(data.logits[:500], data.labels[:500]),
+    )
     assert [output.name for output in served.graph.output] == ["logits", "probs"]
 
 
@@ -222,10 +263,18 @@ def test_a_calibrator_alone_adds_probabilities():
             {},
             r"which output holds the logits\? It has 'a' \(float n × 10\), 'b'",
         ),
-        (lambda: linear_model(), {"logits": "nothing"}, "no value 'nothing' in this model; its outputs are 'logits'"),
+        (
+            lambda: linear_model(),
+            {"logits": "nothing"},
+            "no value 'nothing' in this model; its outputs are 'logits'",
+        ),
         (lambda: linear_model(), {"logits": "product"}, "does not say what type 'product' has"),
         (lambda: linear_model(width=7), {}, "has 7 columns, but the calibration has 10 classes"),
-        (lambda: linear_model(opset=9, ir_version=4), {}, "operator set 9; the gate needs at least 11"),
+        (
+            lambda: linear_model(opset=9, ir_version=4),
+            {},
+            "operator set 9; the gate needs at least 11",
+        ),
         (lambda: 3, {}, "a path or an onnx.ModelProto, got int"),
     ],
 )
@@ -239,7 +288,7 @@ def test_a_gate_is_not_attached_twice(gate):
         attach(attach(linear_model(), gate), gate, logits="logits")
 
 
-# ── weights in files beside the model ────────────────────────────────────────────────────────────────────────────────
+# ── weights in files beside the model ─────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -247,22 +296,30 @@ def test_external_weights_are_neither_read_nor_moved(gate, tmp_path):
     home = tmp_path / "model"
     home.mkdir()
     path = home / "linear.onnx"
-    onnx.save(linear_model(), path, save_as_external_data=True, location="linear.bin", size_threshold=0)
+    onnx.save(
+        linear_model(), path, save_as_external_data=True, location="linear.bin", size_threshold=0
+    )
     before = {item.name: (item.read_bytes(), item.stat().st_mtime_ns) for item in home.iterdir()}
     with pytest.raises(mc.InputError, match="write the result there too"):
         save_attached(path, gate, tmp_path / "served.onnx")
     saved = save_attached(path, gate, home / "served.onnx")
     assert saved.ran
-    assert {name: (home / name).read_bytes() for name in before} == {name: kept for name, (kept, _) in before.items()}
+    assert {name: (home / name).read_bytes() for name in before} == {
+        name: kept for name, (kept, _) in before.items()
+    }
     assert all((home / name).stat().st_mtime_ns == time for name, (_, time) in before.items())
-    assert sorted(item.name for item in home.iterdir()) == ["linear.bin", "linear.onnx", "served.onnx"]
+    assert sorted(item.name for item in home.iterdir()) == [
+        "linear.bin",
+        "linear.onnx",
+        "served.onnx",
+    ]
     table = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
     found = run(home / "served.onnx", table)
     assert (found["accept"] == gate.accepts(found["logits"])).all()
     assert (found["logits"] == run(path, table)["logits"]).all()
 
 
-# ── the command line ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the command line ──────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -277,17 +334,34 @@ def test_the_commands(gate, tmp_path, monkeypatch):
         assert "Traceback" not in done.output
         return done
 
-    answer = json.loads(call("attach", "model.onnx", "cal.json", "--logits", "a", "-o", "out.onnx", "--json").stdout)
+    answer = json.loads(
+        call("attach", "model.onnx", "cal.json", "--logits", "a", "-o", "out.onnx", "--json").stdout
+    )
     assert answer["outputs"] == ["a", "b", "probs", "score", "accept"]
     assert answer["promise"] == gate.certificate_.statement
     assert answer["ran"] is True
-    said = call("export", "cal.json", "--to", "onnx", "-o", "gate.onnx", "--dtype", "float16", "--opset", "13")
+    said = call(
+        "export",
+        "cal.json",
+        "--to",
+        "onnx",
+        "-o",
+        "gate.onnx",
+        "--dtype",
+        "float16",
+        "--opset",
+        "13",
+    )
     assert not said.stdout
     assert "operator set 13" in said.stderr
     session = onnxruntime.InferenceSession("gate.onnx")
     assert session.get_inputs()[0].type == "tensor(float16)"
-    assert "--logits NAME" in call("attach", "model.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
-    assert "also read" in call("attach", "model.onnx", "cal.json", "-o", "model.onnx", code=2).stderr
+    assert (
+        "--logits NAME" in call("attach", "model.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
+    )
+    assert (
+        "also read" in call("attach", "model.onnx", "cal.json", "-o", "model.onnx", code=2).stderr
+    )
     assert "must end in .onnx" in call("export", "cal.json", "-o", "gate.txt", code=2).stderr
     assert "no such file" in call("attach", "no.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
     assert sorted(os.listdir()) == ["cal.json", "gate.onnx", "model.onnx", "out.onnx"]

@@ -22,16 +22,19 @@ K = 5
 def made_up(n, n_classes=K, seed=0):
     rng = np.random.default_rng(seed)
     y = rng.integers(n_classes, size=n)
-    X = (rng.normal(size=(n, n_classes)) + np.linspace(1.0, 6.0, n_classes)[y][:, None] * np.eye(n_classes)[y]).astype(
-        np.float32
-    )
+    X = (
+        rng.normal(size=(n, n_classes))
+        + np.linspace(1.0, 6.0, n_classes)[y][:, None] * np.eye(n_classes)[y]
+    ).astype(np.float32)
     X[: n // 10] = np.round(X[: n // 10])  # ties for the first place
     return X, y
 
 
 def by_class(n_classes=K, score="entropy", **options):
     X, y = made_up(300 * n_classes, n_classes)
-    return mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9), shares="each"), score=score, **options).fit(X, y)
+    return mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9), shares="each"), score=score, **options).fit(
+        X, y
+    )
 
 
 def by_group():
@@ -41,7 +44,9 @@ def by_group():
 
 
 def session(model):
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
 
 
 @pytest.mark.slow
@@ -56,7 +61,9 @@ def test_onnx_decides_like_python_by_class(n_classes, score, dtype):
     assert len(set(cal.gate_.thresholds.values)) > 2
     assert (accept == expected).all()
     assert ((probs == probs[:, :1]).all(axis=1) >= ~accept).all()
-    np.testing.assert_allclose(probs[accept], cal.predict_proba(X)[accept], atol=2e-6 if dtype != "float16" else 2e-3)
+    np.testing.assert_allclose(
+        probs[accept], cal.predict_proba(X)[accept], atol=2e-6 if dtype != "float16" else 2e-3
+    )
 
 
 @pytest.mark.slow
@@ -66,10 +73,14 @@ def test_onnx_by_group_at_every_operator_set(tmp_path, opset):
     saved = save(cal, tmp_path / "gate.onnx", opset=opset)
     assert json.loads(saved.metadata["metacal.groups"]) == ["a", "b", "c"]
     assert saved.metadata["metacal.group_input"] == "group"
-    model = onnxruntime.InferenceSession(str(tmp_path / "gate.onnx"), providers=["CPUExecutionProvider"])
+    model = onnxruntime.InferenceSession(
+        str(tmp_path / "gate.onnx"), providers=["CPUExecutionProvider"]
+    )
     assert [entry.name for entry in model.get_inputs()] == ["logits", "group"]
     codes = np.arange(len(X)) % 6 - 1  # -1, 3 and 4 are no group
-    names = np.where((codes >= 0) & (codes < 3), np.array(["a", "b", "c"])[np.clip(codes, 0, 2)], "other")
+    names = np.where(
+        (codes >= 0) & (codes < 3), np.array(["a", "b", "c"])[np.clip(codes, 0, 2)], "other"
+    )
     accept = model.run(["accept"], {"logits": X, "group": codes.astype(np.int64)})[0]
     with pytest.warns(mc.MetacalWarning, match="other"):
         assert (accept == cal.accepts(X, groups=names)).all()
@@ -96,7 +107,9 @@ def classifier(path, width=7):
         [make("y", 1, ["batch", K])],
         [weights],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
     path.write_bytes(model.SerializeToString())
     return onnx.numpy_helper.to_array(weights)
 
@@ -110,7 +123,9 @@ def test_attached_to_a_classifier(tmp_path, by):
     assert saved.ran
     x = np.random.default_rng(0).normal(size=(500, 7)).astype(np.float32)
     feed = {"x": x} if by == "class" else {"x": x, "group": np.arange(500) % 3}
-    model = onnxruntime.InferenceSession(str(tmp_path / "served.onnx"), providers=["CPUExecutionProvider"])
+    model = onnxruntime.InferenceSession(
+        str(tmp_path / "served.onnx"), providers=["CPUExecutionProvider"]
+    )
     logits, accept = model.run(["y", "accept"], feed)
     more = {} if by == "class" else {"groups": np.array(["a", "b", "c"])[np.arange(500) % 3]}
     assert (accept == cal.accepts(logits, **more)).all()
@@ -126,7 +141,9 @@ def test_torch_decides_like_python(dtype):
     assert (probs[~accept] == probs[~accept][:, :1]).all()
     cal, codes = by_group(), torch.arange(5000) % 3
     accept = to_module(cal)(X, codes)[2]
-    assert (accept.numpy() == cal.accepts(X.numpy(), groups=np.array(["a", "b", "c"])[codes.numpy()])).all()
+    assert (
+        accept.numpy() == cal.accepts(X.numpy(), groups=np.array(["a", "b", "c"])[codes.numpy()])
+    ).all()
     assert not to_module(cal)(X, codes + 7)[2].any()
 
 
@@ -145,7 +162,11 @@ def test_exported_torch_modules(by, how):
     cal = by_class() if by == "class" else by_group()
     module, X = to_module(cal), torch.from_numpy(made_up(1000, seed=2)[0])
     given = (X,) if by == "class" else (X, torch.arange(1000) % 3)
-    exported = torch.jit.trace(module, given) if how == "trace" else torch.export.export(module, given).module()
+    exported = (
+        torch.jit.trace(module, given)
+        if how == "trace"
+        else torch.export.export(module, given).module()
+    )
     assert (exported(*given)[2] == module(*given)[2]).all()
 
 

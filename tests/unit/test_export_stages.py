@@ -1,4 +1,6 @@
-"""Gates of several stages, and on scores by group, as one graph that answers as `Gate.decide` does."""
+"""Gates of several stages, and on scores by group, as one graph that answers as `Gate.decide`
+does.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def cascade(models):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"dtype": "float64"}, {"opset": 11, "ir_version": 3}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "float64"}, {"opset": 11, "ir_version": 3}], ids=str
+)
 def test_any_number_of_stages(options, models, cascade, tmp_path):
     small, large = (table[2000:].astype(options.get("dtype", "float32")) for table in models[1:])
     first, second = cascade.gate_.stages
@@ -55,12 +59,18 @@ def test_any_number_of_stages(options, models, cascade, tmp_path):
 
 @pytest.mark.slow
 def test_a_cascade_of_probabilities(models, cascade, tmp_path):
-    """Fitted on logits, it can stand behind models that give probabilities, as a gate of one stage can."""
-    tables = [np.exp(table[2000:] - table[2000:].max(axis=1, keepdims=True)) for table in models[1:]]
+    """Fitted on logits, it can stand behind models that give probabilities, as a gate of one stage
+    can.
+    """
+    tables = [
+        np.exp(table[2000:] - table[2000:].max(axis=1, keepdims=True)) for table in models[1:]
+    ]
     small, large = (powers / powers.sum(axis=1, keepdims=True) for powers in tables)
     save(cascade, tmp_path / "gate.onnx", dtype="float64", input="probabilities")
     found = run(tmp_path / "gate.onnx", logits_small=small, logits_large=large)
-    np.testing.assert_array_equal(found["answered_by"], cascade.gate_.decide(*(t[2000:] for t in models[1:])).by)
+    np.testing.assert_array_equal(
+        found["answered_by"], cascade.gate_.decide(*(t[2000:] for t in models[1:])).by
+    )
 
 
 def test_one_stage_of_a_cascade(models, cascade):
@@ -82,9 +92,16 @@ def test_stages_of_scores(marks, tmp_path):
     score, right = marks
     judge = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(score, right).gate_
     panel = mc.ScoreGate(mc.MaxMiscoverage(0.2), higher_is="doubtful").fit(-(score**2), right).gate_
-    stages = (Stage(judge.source, judge.policy, "judge"), Stage(panel.source, panel.policy, "panel"))
+    stages = (
+        Stage(judge.source, judge.policy, "judge"),
+        Stage(panel.source, panel.policy, "panel"),
+    )
     gate = Gate(stages, judge.certificate)
-    assert save(gate, tmp_path / "gate.onnx", dtype="float64").outputs == ("confidence", "answered_by", "accept")
+    assert save(gate, tmp_path / "gate.onnx", dtype="float64").outputs == (
+        "confidence",
+        "answered_by",
+        "accept",
+    )
     found = run(tmp_path / "gate.onnx", scores_judge=score, scores_panel=-(score**2))
     wanted = gate.decide(score, -(score**2))
     assert set(wanted.by) == {0, 1, 2}

@@ -1,4 +1,6 @@
-"""The torch module beyond its numbers: bad rows, dtypes, exporters, wrapping a model, a real model end to end."""
+"""The torch module beyond its numbers: bad rows, dtypes, exporters, wrapping a model, a real model
+end to end.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def dynamic():
 
 
 @pytest.mark.parametrize("score", ["entropy", "max_probability", "margin", "energy"])
-@pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.05), mc.MaxMiscoverage(0.0001)], ids=["gate", "accept all"])
+@pytest.mark.parametrize(
+    "promise", [mc.MaxMiscoverage(0.05), mc.MaxMiscoverage(0.0001)], ids=["gate", "accept all"]
+)
 def test_what_cannot_be_read_is_never_accepted(data, promise, score):
     gate = to_module(mc.MetaCal(promise, score=score).fit(data.logits[:3000], data.labels[:3000]))
     sure = torch.zeros(6, 10)
@@ -51,7 +55,9 @@ def test_what_cannot_be_read_is_never_accepted(data, promise, score):
 
 def test_probabilities_that_are_none_are_never_accepted(data):
     table = mc.TemperatureScaling().fit(data.logits, data.labels).predict_proba(data.logits[:2000])
-    gate = to_module(mc.MetaCal(mc.MaxMiscoverage(0.05), input="probabilities").fit(table, data.labels[:2000]))
+    gate = to_module(
+        mc.MetaCal(mc.MaxMiscoverage(0.05), input="probabilities").fit(table, data.labels[:2000])
+    )
     rows = torch.zeros(5, 10)
     rows[:, 0] = 1.0
     rows[1, 1], rows[2, 0], rows[3, 1:3] = 0.5, torch.nan, torch.tensor([-0.5, 0.5])
@@ -101,7 +107,9 @@ def test_the_threshold_keeps_off_the_calibration_scores(data):
 
 def test_log1p_is_exact_for_small_and_large_numbers():
     values = np.array([0.0, 1e-300, 1e-17, 1e-9, 0.3, 1.0, 1e6, -1e-17, -0.5])
-    np.testing.assert_allclose(TORCH.log1p(torch.from_numpy(values)).numpy(), np.log1p(values), rtol=4e-16)
+    np.testing.assert_allclose(
+        TORCH.log1p(torch.from_numpy(values)).numpy(), np.log1p(values), rtol=4e-16
+    )
 
 
 def test_a_calibrator_without_a_gate_accepts_every_row_it_can_read(data):
@@ -118,7 +126,12 @@ def test_a_calibrator_without_a_gate_accepts_every_row_it_can_read(data):
     ("make", "message"),
     [
         (lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05)), "not fitted"),
-        (lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05), score=lambda b: b.max(axis=1)).fit(x, y), "code of your own"),
+        (
+            lambda x, y: mc.MetaCal(mc.MaxMiscoverage(0.05), score=lambda b: b.max(axis=1)).fit(
+                x, y
+            ),
+            "code of your own",
+        ),
         (lambda x, y: {"temperature": 2.0}, "got dict"),
     ],
 )
@@ -142,7 +155,7 @@ def test_the_wrong_number_of_classes_is_said(cal):
         to_module(cal)(torch.zeros(2, 3, 10))
 
 
-# ── exporters ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── exporters ─────────────────────────────────────────────────────────────────────────────────────
 
 EXPORTED = {
     "temperature": (mc.TemperatureScaling(), "entropy"),
@@ -153,14 +166,19 @@ EXPORTED = {
 }
 
 
-#: A graph is traced in a second or two, by torch's newer ONNX exporter in five: one calibrator stands for the others.
+#: A graph is traced in a second or two, by torch's newer ONNX exporter in five: one calibrator
+#: stands for the others.
 FULL = os.environ.get("METACAL_PARITY") == "full"
 
 
 @pytest.fixture
 def exported(request, data):
     calibrator, score = EXPORTED[request.param]
-    return to_module(mc.MetaCal(mc.MaxMiscoverage(0.05), calibrator, score).fit(data.logits[:2000], data.labels[:2000]))
+    return to_module(
+        mc.MetaCal(mc.MaxMiscoverage(0.05), calibrator, score).fit(
+            data.logits[:2000], data.labels[:2000]
+        )
+    )
 
 
 def assert_equal_outputs(found, expected):
@@ -173,7 +191,9 @@ def assert_equal_outputs(found, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize("exported", EXPORTED if FULL else ["temperature", "bbq"], indirect=True)
 def test_torch_export_with_a_dynamic_batch(exported, data):
-    program = torch.export.export(exported, (torch.tensor(data.logits[:3]),), dynamic_shapes=dynamic())
+    program = torch.export.export(
+        exported, (torch.tensor(data.logits[:3]),), dynamic_shapes=dynamic()
+    )
     file = io.BytesIO()
     torch.export.save(program, file)
     file.seek(0)
@@ -194,7 +214,10 @@ def test_tracing(exported, data):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("exported", "dynamo"),
-    [*((name, False) for name in EXPORTED), *((name, True) for name in (EXPORTED if FULL else ["matrix"]))],
+    [
+        *((name, False) for name in EXPORTED),
+        *((name, True) for name in (EXPORTED if FULL else ["matrix"])),
+    ],
     indirect=["exported"],
     ids=lambda value: {True: "dynamo", False: "torchscript"}.get(value, value),
 )
@@ -205,7 +228,10 @@ def test_torch_s_own_onnx_exporters(exported, data, dynamo, tmp_path):
     options = (
         {"dynamic_shapes": dynamic(), "verbose": False}
         if dynamo
-        else {"dynamic_axes": {name: {0: "batch"} for name in ("logits", *names)}, "opset_version": 17}
+        else {
+            "dynamic_axes": {name: {0: "batch"} for name in ("logits", *names)},
+            "opset_version": 17,
+        }
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about its own exporters
@@ -226,7 +252,7 @@ def test_torch_s_own_onnx_exporters(exported, data, dynamo, tmp_path):
     assert_equal_outputs(found, exported(torch.from_numpy(table)))
 
 
-# ── around a model ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── around a model ────────────────────────────────────────────────────────────────────────────────
 
 
 class Says(nn.Module):
@@ -284,11 +310,18 @@ def test_a_network_trained_on_digits_is_gated_exported_and_keeps_its_promise(tmp
     from sklearn.datasets import load_digits
     from sklearn.utils import shuffle
 
-    images, labels = shuffle(*load_digits(return_X_y=True), random_state=0)  # the file has one writer after the other
+    images, labels = shuffle(
+        *load_digits(return_X_y=True), random_state=0
+    )  # the file has one writer after the other
     images = torch.tensor(images / 16.0, dtype=torch.float32).reshape(-1, 1, 8, 8)
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.2), nn.Linear(128, 10)
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(128, 10),
     )
     train, fit, held = slice(0, 300), slice(300, 1000), slice(1000, None)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)

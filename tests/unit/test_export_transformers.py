@@ -1,4 +1,6 @@
-"""The text-classification pipeline: a tiny model and tokenizer made on the spot, nothing downloaded."""
+"""The text-classification pipeline: a tiny model and tokenizer made on the spot, nothing
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def tokenizer(transformers):
     vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", *WORDS])}
     made = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = Whitespace()
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +84,9 @@ def cal(logits):
     random = np.random.default_rng(1)
     labels = (2.0 * logits[:600] + random.gumbel(size=(600, 3))).argmax(axis=1)
     names = np.array(NAMES)[labels]
-    return mc.MetaCal(mc.MaxMiscoverage(0.2), classes=NAMES, reject_label="unsure").fit(logits[:600], names)
+    return mc.MetaCal(mc.MaxMiscoverage(0.2), classes=NAMES, reject_label="unsure").fit(
+        logits[:600], names
+    )
 
 
 @pytest.fixture
@@ -102,7 +108,9 @@ def test_results_carry_the_calibrated_score_and_the_decision(pipe, cal, texts, l
     assert 0 < accept.mean() < 1
     assert [result["accept"] for result in found] == accept.tolist()
     assert [result["label"] for result in found] == [NAMES[i] for i in logits[600:].argmax(axis=1)]
-    np.testing.assert_allclose([r["score"] for r in found], np.where(accept, proba.max(axis=1), 1 / 3), atol=1e-5)
+    np.testing.assert_allclose(
+        [r["score"] for r in found], np.where(accept, proba.max(axis=1), 1 / 3), atol=1e-5
+    )
 
 
 def test_one_text_gives_a_list_of_one_as_in_transformers(pipe, texts):
@@ -132,8 +140,13 @@ def test_half_precision_models(pipeline_class, model, tokenizer, cal, texts):
 
     half = copy.deepcopy(model).to(torch.bfloat16)
     pipe = pipeline_class(model=half, tokenizer=tokenizer, cal=cal)
-    with torch.no_grad():  # one text at a time, as the pipeline does: the shape may decide how bfloat16 rounds
-        each = [half(**tokenizer(text, return_tensors="pt").to(half.device)).logits for text in texts[600:605]]
+    with (
+        torch.no_grad()
+    ):  # one text at a time, as the pipeline does: the shape may decide how bfloat16 rounds
+        each = [
+            half(**tokenizer(text, return_tensors="pt").to(half.device)).logits
+            for text in texts[600:605]
+        ]
     rows = torch.cat(each).cpu()
     assert [r["accept"] for r in pipe(texts[600:605])] == to_module(cal)(rows)[2].tolist()
 

@@ -1,4 +1,6 @@
-"""Parquet, Arrow, safetensors, torch files and lists in csv: what is read, what is refused and with which words."""
+"""Parquet, Arrow, safetensors, torch files and lists in csv: what is read, what is refused and with
+which words.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def save(table, path):
 FILES = ["a.parquet", "a.feather", "a.arrow", "stream.arrow"]
 
 
-# ── columns of lists, columns per class ──────────────────────────────────────────────────────────────────────────────
+# ── columns of lists, columns per class ───────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,7 +104,10 @@ def test_strings_and_dictionaries(tmp_path, name):
 
 
 def test_integers_and_booleans_are_numbers(tmp_path):
-    path = save(pa.table({"a": pa.array([1, 2], pa.int8()), "b": [True, False], "y": [0, 1]}), tmp_path / "a.parquet")
+    path = save(
+        pa.table({"a": pa.array([1, 2], pa.int8()), "b": [True, False], "y": [0, 1]}),
+        tmp_path / "a.parquet",
+    )
     found = read_predictions(path)
     assert found.table.tolist() == [[1, 1], [2, 0]]
     assert found.class_names == ("a", "b")
@@ -110,7 +115,11 @@ def test_integers_and_booleans_are_numbers(tmp_path):
 
 def test_other_names(tmp_path):
     path = save(arrow_table(name="z", truth=CODES, key=np.arange(N)), tmp_path / "a.parquet")
-    refuse("no column 'logits'.*'z' hold lists; name .* --logits-key|no column 'logits'.*'z' hold lists", path)
+    refuse(
+        "no column 'logits'.*'z' hold lists; name .* --logits-key|no column 'logits'.*'z' hold"
+        " lists",
+        path,
+    )
     found = read_predictions(path, logits_key="z", label_key="truth", id_key="key")
     np.testing.assert_array_equal(found.labels, CODES)
     np.testing.assert_array_equal(found.ids, np.arange(N))
@@ -145,14 +154,16 @@ def test_what_pandas_writes(tmp_path):
     frame.to_csv(tmp_path / "a.csv", index=False)
     for name in ("a.parquet", "a.csv"):
         found = read_predictions(tmp_path / name)
-        np.testing.assert_allclose(found.table, TABLE[CODES > 1], rtol=1e-5)  # NumPy prints eight digits
+        np.testing.assert_allclose(
+            found.table, TABLE[CODES > 1], rtol=1e-5
+        )  # NumPy prints eight digits
         np.testing.assert_array_equal(found.labels, CODES[CODES > 1])
     assert read_predictions(tmp_path / "a.parquet").unused == ()
     frame.to_csv(tmp_path / "b.csv")
     np.testing.assert_array_equal(read_predictions(tmp_path / "b.csv").labels, CODES[CODES > 1])
 
 
-# ── nulls, ragged lists, damage ──────────────────────────────────────────────────────────────────────────────────────
+# ── nulls, ragged lists, damage ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -162,7 +173,9 @@ def test_null_rows_are_refused_and_counted(tmp_path, name, kind):
     for row in (131, 200, 290):
         column[row] = None
     try:
-        path = save(pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / name)
+        path = save(
+            pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / name
+        )
     except pa.ArrowNotImplementedError:
         pytest.skip("this pyarrow writes no nulls among lists of a fixed size")
     refuse("row 131 of column 'logits' is null.*drop", path)
@@ -174,7 +187,8 @@ def test_null_rows_are_refused_and_counted(tmp_path, name, kind):
 
 @pytest.mark.parametrize("kind", ["list", "fixed"])
 def test_rows_beside_a_null_are_still_the_right_ones(tmp_path, kind, monkeypatch):
-    # Row groups of 100, batches of 20: a refusal leaves no pass over the file that is one batch ahead of its count.
+    # Row groups of 100, batches of 20: a refusal leaves no pass over the file that is one batch
+    # ahead of its count.
     monkeypatch.setattr(parquet, "_BATCH_BYTES", 20 * TABLE[0].nbytes)
     column = lists(TABLE, kind).to_pylist()
     column[131] = None
@@ -193,7 +207,8 @@ def test_rows_beside_a_null_are_still_the_right_ones(tmp_path, kind, monkeypatch
 
 
 def test_a_null_among_lists_of_a_fixed_size_whatever_pyarrow_reads():
-    # Written by pyarrow 25 and kept: older ones write no such file, but others do, and only from 26 on is it decoded.
+    # Written by pyarrow 25 and kept: older ones write no such file, but others do, and only from 26
+    # on is it decoded.
     path = Path(__file__).parents[1] / "contracts" / "fixtures" / "null-list.parquet"
     refuse("row 3 of column 'logits' is null, as are 2 in all.*drop", path)
 
@@ -202,7 +217,9 @@ def test_a_null_among_lists_of_a_fixed_size_whatever_pyarrow_reads():
 def test_a_null_inside_a_list(tmp_path, kind):
     column = lists(TABLE, kind).to_pylist()
     column[17][2] = None
-    path = save(pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / "a.parquet")
+    path = save(
+        pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / "a.parquet"
+    )
     refuse("row 17 of column 'logits' has a null in place 2", path)
 
 
@@ -254,7 +271,9 @@ def test_cut_short(tmp_path, name, keep):
 
 def test_damage_in_the_middle_of_a_parquet_file(tmp_path):
     path = tmp_path / "a.parquet"
-    pq.write_table(arrow_table(np.tile(TABLE, (50, 1))), path, row_group_size=5000, compression="zstd")
+    pq.write_table(
+        arrow_table(np.tile(TABLE, (50, 1))), path, row_group_size=5000, compression="zstd"
+    )
     content = bytearray(path.read_bytes())
     content[20_000:40_000] = bytes(20_000)
     path.write_bytes(content)
@@ -263,7 +282,9 @@ def test_damage_in_the_middle_of_a_parquet_file(tmp_path):
         np.asarray(read_predictions(path, stream=True).table)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.feather", "a.safetensors", "a.pt", "a.pth"])
+@pytest.mark.parametrize(
+    "name", ["a.parquet", "a.arrow", "a.feather", "a.safetensors", "a.pt", "a.pth"]
+)
 def test_what_is_something_else(tmp_path, name):
     path = tmp_path / name
     path.touch()
@@ -287,14 +308,17 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
         table[:10]
 
 
-# ── tensors ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── tensors ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "a.pth"])
 def test_tensors(tmp_path, name, dtype):
     torch = pytest.importorskip("torch")
-    tensors = {"logits": torch.tensor(TABLE).to(getattr(torch, dtype)), "labels": torch.tensor(CODES)}
+    tensors = {
+        "logits": torch.tensor(TABLE).to(getattr(torch, dtype)),
+        "labels": torch.tensor(CODES),
+    }
     if name.endswith("safetensors"):
         pytest.importorskip("safetensors.torch").save_file(tensors, tmp_path / name)
     else:
@@ -348,7 +372,10 @@ def test_torch_files(tmp_path):
     path = tmp_path / "a.pt"
     torch.save(torch.tensor(TABLE), path)
     np.testing.assert_array_equal(read_predictions(path).table, TABLE)
-    torch.save({"logits": torch.tensor(TABLE), "labels": NAMES[CODES].tolist(), "classes": NAMES.tolist()}, path)
+    torch.save(
+        {"logits": torch.tensor(TABLE), "labels": NAMES[CODES].tolist(), "classes": NAMES.tolist()},
+        path,
+    )
     found = read_predictions(path)
     assert found.class_names == tuple(NAMES)
     assert found.labels.tolist() == NAMES[CODES].tolist()
@@ -365,7 +392,7 @@ def test_torch_files(tmp_path):
     refuse("damaged or cut short", path)
 
 
-# ── lists in csv ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── lists in csv ──────────────────────────────────────────────────────────────────────────────────
 
 
 def csv_file(tmp_path, *cells, name="a.csv"):
@@ -396,7 +423,9 @@ def test_csv_with_a_column_of_lists(tmp_path, cells):
 
 
 def test_tsv_with_a_column_of_lists(tmp_path):
-    assert read_predictions(csv_file(tmp_path, "[1, 2]", "[3, 4]", name="a.tsv")).table.tolist() == [[1, 2], [3, 4]]
+    assert read_predictions(
+        csv_file(tmp_path, "[1, 2]", "[3, 4]", name="a.tsv")
+    ).table.tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +447,7 @@ def test_rows_wrong_in_opposite_directions_do_not_cancel(tmp_path):
     refuse("row 1 .*has 1 numbers", csv_file(tmp_path, '"[1, 2]"', '"[1]"', '"[1, 2, 3]"'))
 
 
-# ── by format instead of by name ─────────────────────────────────────────────────────────────────────────────────────
+# ── by format instead of by name ──────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npz", "feather", "tsv", "csv"])
@@ -457,7 +486,7 @@ def test_the_command_line_knows_every_format():
     assert {f".{kind}" for kind in OUTPUT_FORMATS} == {*KINDS, ".ndjson"}
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 KINDS = [".npz", ".csv", ".tsv", ".jsonl", ".parquet", ".arrow", ".feather"]
 
@@ -491,7 +520,9 @@ def test_block_by_block_is_the_same_file_as_at_once(tmp_path, suffix, monkeypatc
 
 
 def test_parquet_is_written_to_be_small_and_quick(tmp_path):
-    write_table(tmp_path / "a.parquet", {"probs": TABLE, "score": TABLE[:, 0], "prediction": NAMES[CODES]})
+    write_table(
+        tmp_path / "a.parquet", {"probs": TABLE, "score": TABLE[:, 0], "prediction": NAMES[CODES]}
+    )
     file = pq.ParquetFile(tmp_path / "a.parquet")
     assert pa.types.is_fixed_size_list(file.schema_arrow.field("probs").type)
     chunks = {c.path_in_schema: c for c in map(file.metadata.row_group(0).column, range(3))}

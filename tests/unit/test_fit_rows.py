@@ -1,4 +1,6 @@
-"""Rows that a gate was fitted on do not judge it: not in another order, not in part, and by no verb."""
+"""Rows that a gate was fitted on do not judge it: not in another order, not in part, and by no
+verb.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,9 @@ class ScoreCascade(LogitsGate):
 class Classifier(LogitsGate):
     def fit(self, rows):
         train = logits_and_labels(300, seed=5)
-        return mc.CalibratedClassifier(LogisticRegression().fit(*train), self.promise).fit(TABLE[rows], LABELS[rows])
+        return mc.CalibratedClassifier(LogisticRegression().fit(*train), self.promise).fit(
+            TABLE[rows], LABELS[rows]
+        )
 
 
 KINDS = [
@@ -122,7 +126,12 @@ def test_rows_of_the_fit_do_not_judge_in_any_order(kind):
     for rows in (FIT, np.random.default_rng(1).permutation(FIT)):
         given, options = kind().given(rows)
         found = mc.verify(fitted, *given, **options)
-        assert (found.verdict.word, found.refuted, found.tests, found.p_value) == ("not judged", False, (), None)
+        assert (found.verdict.word, found.refuted, found.tests, found.p_value) == (
+            "not judged",
+            False,
+            (),
+            None,
+        )
         assert found.verdict.fit_rows.n_fit_rows == N
         assert f"all {N:,} rows were part of the fit" in str(found)
         told = found.to_dict()
@@ -164,7 +173,10 @@ def test_the_report_has_the_same_verdict():
 def test_a_gate_from_a_file_knows_its_rows(tmp_path):
     gate = LogitsGate().fit(FIT)
     gate.save(tmp_path / "gate.json")
-    assert mc.load(tmp_path / "gate.json").verify(TABLE[FIT[::-1]], LABELS[FIT[::-1]]).verdict.word == "not judged"
+    assert (
+        mc.load(tmp_path / "gate.json").verify(TABLE[FIT[::-1]], LABELS[FIT[::-1]]).verdict.word
+        == "not judged"
+    )
     assert mc.load_gate(tmp_path / "gate.json").sketch == gate.gate_.sketch
 
 
@@ -174,10 +186,18 @@ def test_rows_that_were_labelled_are_known_and_the_rest_of_the_pool_judges():
         certifier.update(rows, CORRECT[FIT][rows])
     gate = certifier.gate()
     labelled = certifier.right >= 0
-    assert mc.verify(gate, MARKS[FIT][labelled], CORRECT[FIT][labelled]).verdict.word == "not judged"
-    assert mc.verify(gate, MARKS[FIT][~labelled], CORRECT[FIT][~labelled]).verdict.word != "not judged"
+    assert (
+        mc.verify(gate, MARKS[FIT][labelled], CORRECT[FIT][labelled]).verdict.word == "not judged"
+    )
+    assert (
+        mc.verify(gate, MARKS[FIT][~labelled], CORRECT[FIT][~labelled]).verdict.word != "not judged"
+    )
     whole = mc.verify(gate, MARKS[FIT], CORRECT[FIT]).verdict
-    assert (whole.word, whole.fit_rows.n_fit_rows, whole.fit_rows.n_rows) == ("not judged", labelled.sum(), N)
+    assert (whole.word, whole.fit_rows.n_fit_rows, whole.fit_rows.n_rows) == (
+        "not judged",
+        labelled.sum(),
+        N,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +207,9 @@ def folder(tmp_path_factory):
     shuffled, mixed = rng.permutation(FIT), rng.permutation(np.arange(N - 700, N + 700))
     for name, rows in {"val": FIT, "shuffled": shuffled, "mixed": mixed, "new": NEW}.items():
         np.savez(home / f"{name}.npz", logits=TABLE[rows], labels=LABELS[rows])
-    assert run("fit", home / "val.npz", "--min-accuracy", 0.9, "-o", home / "cal.json").exit_code == 0
+    assert (
+        run("fit", home / "val.npz", "--min-accuracy", 0.9, "-o", home / "cal.json").exit_code == 0
+    )
     return home
 
 
@@ -216,10 +238,12 @@ def test_start_does_not_judge_the_rows_that_it_fits(folder):
     assert "measured  not judged: all 1,500 rows were part of the fit." in done.stdout
     assert "kept" not in done.stdout
     assert "metacal verify" in done.stderr
-    assert '"verdict":"not judged"' in (folder / "started" / "val.report.html").read_text().replace(": ", ":")
+    assert '"verdict":"not judged"' in (folder / "started" / "val.report.html").read_text().replace(
+        ": ", ":"
+    )
 
 
-# ── coincidence ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── coincidence ───────────────────────────────────────────────────────────────────────────────────
 
 SCORES = {
     "continuous": lambda rng, n: rng.random(n),
@@ -235,15 +259,25 @@ SCORES = {
 @pytest.mark.parametrize("name", SCORES)
 def test_disjoint_samples_of_one_population_are_judged(name):
     rng = np.random.default_rng(4)
-    for n_fit, n_new, draws in [(20, 20, 60), (20, 2000, 20), (50, 50, 60), (1000, 100, 20), (100_000, 100_000, 1)]:
+    for n_fit, n_new, draws in [
+        (20, 20, 60),
+        (20, 2000, 20),
+        (50, 50, 60),
+        (1000, 100, 20),
+        (100_000, 100_000, 1),
+    ]:
         for _ in range(draws):
             fit, new = SCORES[name](rng, n_fit), SCORES[name](rng, n_new)
             known = fingerprint_rows(fit, rng.random(n_fit) < 0.95)
-            assert find_fit_rows(known.data_hash, known.sketch, new, rng.random(n_new) < 0.95) is None
+            assert (
+                find_fit_rows(known.data_hash, known.sketch, new, rng.random(n_new) < 0.95) is None
+            )
 
 
 def test_a_shift_to_fewer_values_is_no_overlap():
-    """New rows that have only a few of the scores: nearly every one of them occurs among the calibration rows."""
+    """New rows that have only a few of the scores: nearly every one of them occurs among the
+    calibration rows.
+    """
     rng = np.random.default_rng(5)
     for _ in range(40):
         fit, new = rng.random(3000).round(4), (0.9 + 0.1 * rng.random(300)).round(4)
@@ -256,9 +290,14 @@ def test_equal_counts_are_evidence_only_where_they_are_improbable():
     marks, correct = rng.integers(1, 6, 400).astype(float), rng.random(400) < 0.9
     known = fingerprint_rows(marks, correct)
     order = rng.permutation(400)
-    assert find_fit_rows(known.data_hash, known.sketch, marks[order], correct[order]).n_fit_rows == 400
+    assert (
+        find_fit_rows(known.data_hash, known.sketch, marks[order], correct[order]).n_fit_rows == 400
+    )
     all_alike = fingerprint_rows(np.ones(400), np.ones(400, dtype=bool))
-    assert find_fit_rows(all_alike.data_hash, all_alike.sketch, np.ones(400), np.ones(400, dtype=bool)) is None
+    assert (
+        find_fit_rows(all_alike.data_hash, all_alike.sketch, np.ones(400), np.ones(400, dtype=bool))
+        is None
+    )
 
 
 def test_the_smallest_overlap_follows_from_the_level():
@@ -289,7 +328,9 @@ def test_fingerprints_of_blocks_add_up_in_any_order(cut):
     rng = np.random.default_rng(9)
     scores, correct = rng.random(150_000).round(5), rng.random(150_000) < 0.9
     whole = fingerprint_rows(scores, correct)
-    parts = fingerprint_rows(scores[cut:], correct[cut:]) + fingerprint_rows(scores[:cut], correct[:cut])
+    parts = fingerprint_rows(scores[cut:], correct[cut:]) + fingerprint_rows(
+        scores[:cut], correct[:cut]
+    )
     assert (parts.data_hash, parts.sketch) == (whole.data_hash, whole.sketch)
 
 

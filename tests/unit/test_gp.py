@@ -43,9 +43,12 @@ def test_gradient_of_the_bound_matches_differences(centre):
     for k in range(size):
         move = step * np.eye(size)[k]
         up, down = (gp._bound(data, basis, mean + s * move, precision) for s in (1, -1))
-        assert (up.value - down.value) / (2 * step) == pytest.approx(here.gradient[k], rel=1e-5, abs=1e-6)
+        assert (up.value - down.value) / (2 * step) == pytest.approx(
+            here.gradient[k], rel=1e-5, abs=1e-6
+        )
         slope = -(up.gradient - down.gradient) / (2 * step)
-        # Newton's curvature takes the features at the grid point below: a step of ℓ/200 away at most.
+        # Newton's curvature takes the features at the grid point below: a step of ℓ/200 away at
+        # most.
         assert slope == pytest.approx(here.curvature[k], rel=0.02, abs=0.05)
     # The stationary precision: the bound is flat there in every direction of the covariance.
     posterior = gp._maximise(partial(gp._bound, data, basis), gp._prior(basis), 1e-12)
@@ -126,7 +129,9 @@ def test_laws(centre):
     # Rows of weight zero change nothing; a duplicated row is weight two.
     junk = np.vstack([logits, rng.normal(0, 50, (30, 5))])
     weights = np.r_[np.ones(400), np.zeros(30)]
-    assert fit(Rows(junk), np.r_[labels, np.zeros(30, int)], weights)(logits) == pytest.approx(expected, abs=1e-6)
+    assert fit(Rows(junk), np.r_[labels, np.zeros(30, int)], weights)(logits) == pytest.approx(
+        expected, abs=1e-6
+    )
     twice = fit(Rows(np.vstack([logits, logits[:50]])), np.r_[labels, labels[:50]])
     double = fit(Rows(logits), labels, np.where(np.arange(400) < 50, 2.0, 1.0))
     assert twice(logits) == pytest.approx(double(logits), abs=1e-6)
@@ -276,6 +281,8 @@ def test_estimator_reads_strings_and_probabilities():
     logits, labels = drawn(np.random.default_rng(0), 300, 3)
     names = np.array(["a", "b", "c"])
     proba = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    fitted = GaussianProcessCalibration(input="probabilities", classes=names, n_jobs=2).fit(proba, names[labels])
+    fitted = GaussianProcessCalibration(input="probabilities", classes=names, n_jobs=2).fit(
+        proba, names[labels]
+    )
     assert set(fitted.predict(proba)) <= set(names)
     assert fitted.predict_proba(proba).sum(axis=1) == pytest.approx(1.0)

@@ -13,7 +13,15 @@ import metacal as mc
 from metacal.cli import main
 from metacal.gate.helping import Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
-from metacal.maps.heldout import HeldOut, _fitted_anew, _from_columns, _front_of, _uncalibrated, _walked, held_out
+from metacal.maps.heldout import (
+    HeldOut,
+    _fitted_anew,
+    _from_columns,
+    _front_of,
+    _uncalibrated,
+    _walked,
+    held_out,
+)
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
@@ -28,7 +36,9 @@ SAYS_SO = "calibration does not help: cross-fitted on"
 def honest():
     """Logits that are calibrated already."""
     data = mc.datasets.load("cifar10-resnet110")
-    logits = data.logits / np.float32(mc.TemperatureScaling().fit(data.logits, data.labels).temperature_)
+    logits = data.logits / np.float32(
+        mc.TemperatureScaling().fit(data.logits, data.labels).temperature_
+    )
     logits.flags.writeable = False
     return logits, data.labels
 
@@ -44,9 +54,13 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
     with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
     assert gate.gate_.source.map == gate.calibrator_.map_ == plain_softmax(gate.gate_.n_classes)
-    assert str(gate.certificate_.notes[-1]).endswith("the probabilities are the softmax of the logits, not calibrated.")
+    assert str(gate.certificate_.notes[-1]).endswith(
+        "the probabilities are the softmax of the logits, not calibrated."
+    )
     accept = gate.accepts(logits)
-    np.testing.assert_allclose(gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6)
+    np.testing.assert_allclose(
+        gate.predict_proba(logits)[accept], TemperatureMap(1.0)(logits)[accept], atol=1e-6
+    )
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").gate_ == gate.gate_
     assert "does not help" in str(mc.load(tmp_path / "gate.json").certificate_)
@@ -66,7 +80,9 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
         assert fitted(calibrator, X=logits, y=labels).certificate_.notes == ()
     weighted = fitted(None, X=logits, y=labels, sample_weight=np.linspace(0.0, 1.0, 1000))
     assert weighted.certificate_.notes == (weights_not_certified(),)
-    assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (not_compared(),)
+    assert fitted(mc.AutoCalibrator(["temperature"]), X=logits, y=labels).certificate_.notes == (
+        not_compared(),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         paper = mc.MetaCal(mc.paper.MaxMiscoverage(0.1)).fit(honest[0][:300], honest[1][:300])
@@ -75,7 +91,8 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    ("fit", "sure", "loss"), [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 2e-3, 2e-2)]
+    ("fit", "sure", "loss"),
+    [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 2e-3, 2e-2)],
 )
 def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss, weighted):
     logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500].copy()
@@ -85,15 +102,21 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
         warnings.simplefilter("ignore")
         fitted = fit(Rows(logits), labels, weights)
         front, at = _front_of(fitted), np.arange(len(labels))
-        plain, seen = (_walked(Rows(logits), labels, weights, b) for b in (1.0, front.inverse_temperature))
-        ours = HeldOut(at, *_from_columns(fitted, front, seen, fold), *_uncalibrated(plain), seen.right)
+        plain, seen = (
+            _walked(Rows(logits), labels, weights, b) for b in (1.0, front.inverse_temperature)
+        )
+        ours = HeldOut(
+            at, *_from_columns(fitted, front, seen, fold), *_uncalibrated(plain), seen.right
+        )
         other = HeldOut(at, *_fitted_anew(fit, Rows(logits), labels, weights, fold))
     np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
     np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
     np.testing.assert_array_equal(ours.right, other.right)
     np.testing.assert_allclose(ours.confidence, other.confidence, atol=sure)
     np.testing.assert_allclose(ours.loss, other.loss, atol=loss)
-    np.testing.assert_allclose(ours.loss.mean(), other.loss.mean(), atol=1e-4)  # a standard error is 0.003 and more
+    np.testing.assert_allclose(
+        ours.loss.mean(), other.loss.mean(), atol=1e-4
+    )  # a standard error is 0.003 and more
 
 
 def test_threads_change_no_bit_of_what_is_held_out(honest):
@@ -101,7 +124,9 @@ def test_threads_change_no_bit_of_what_is_held_out(honest):
     fitted = fit_temperature(Rows(logits), labels)
     alone = held_out(fitted, fit_temperature, Rows(logits), labels, None)
     with workers(2) as pool:
-        shared = held_out(fitted, fit_temperature, Rows(logits, executor=pool, block_rows=1), labels, None)
+        shared = held_out(
+            fitted, fit_temperature, Rows(logits, executor=pool, block_rows=1), labels, None
+        )
     for name in HeldOut.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(alone, name), getattr(shared, name))
     assert len(alone.rows) <= 4000
@@ -117,7 +142,9 @@ def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, fact
     chances = fitted(logits)
     np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
     np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
-    crossed = compared(held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: False))
+    crossed = compared(
+        held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: False)
+    )
     assert crossed.log_loss.calibrated > compared(own).log_loss.calibrated
     assert not (clear and crossed.harms)
 
@@ -145,22 +172,37 @@ def test_evaluate_and_the_page_say_so_in_words(honest, tmp_path):
     logits, labels = honest
     gate = mc.MetaCal(mc.MaxMiscoverage(0.1), "temperature").fit(3.0 * logits[:1000], labels[:1000])
     mc.save(gate, tmp_path / "gate.json")
-    np.savez(tmp_path / "test.npz", logits=logits[1000:4000], labels=labels[1000:4000])  # other logits than it is for
-    arguments = ["evaluate", str(tmp_path / "gate.json"), str(tmp_path / "test.npz"), "--resamples", "50"]
-    assert "Calibration does not help on these accepted rows: log loss" in CliRunner().invoke(main, arguments).output
+    np.savez(
+        tmp_path / "test.npz", logits=logits[1000:4000], labels=labels[1000:4000]
+    )  # other logits than it is for
+    arguments = [
+        "evaluate",
+        str(tmp_path / "gate.json"),
+        str(tmp_path / "test.npz"),
+        "--resamples",
+        "50",
+    ]
+    assert (
+        "Calibration does not help on these accepted rows: log loss"
+        in CliRunner().invoke(main, arguments).output
+    )
     said = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)["calibration"]
     assert said.startswith("Calibration does not help on these accepted rows")
     summary = summarise(logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0)
     assert "does not help" in summary.evaluation["calibration"]
     assert (
-        summarise(3.0 * logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0).evaluation["calibration"]
+        summarise(3.0 * logits[1000:4000], labels[1000:4000], gate=gate, n_resamples=0).evaluation[
+            "calibration"
+        ]
         is None
     )
 
 
 @pytest.mark.parametrize("order", ["alternating", "shuffled"])
 def test_the_check_is_no_other_where_two_kinds_of_rows_alternate(order):
-    """Every second row is four times too sure: one temperature for both helps, though not the rows of either kind."""
+    """Every second row is four times too sure: one temperature for both helps, though not the rows
+    of either kind.
+    """
     rng = np.random.default_rng(0)
     logits = rng.normal(0.0, 2.0, (6000, 4))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)

@@ -1,4 +1,6 @@
-"""I-Max binning: the information in its bins against brute force, its edges against the paper's stationary point."""
+"""I-Max binning: the information in its bins against brute force, its edges against the paper's
+stationary point.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ DATA = mc.datasets.load("cifar10-resnet110")
 def information(weight, positive, ends):
     """I(y; bin) in nats of a partition into runs of cells, straight from the joint table."""
     parts = np.split(np.arange(len(weight)), np.asarray(ends)[:-1] + 1)
-    joint = np.array([(positive[p].sum(), (weight - positive)[p].sum()) for p in parts]) / weight.sum()
+    joint = (
+        np.array([(positive[p].sum(), (weight - positive)[p].sum()) for p in parts]) / weight.sum()
+    )
     product = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
     return float((xlogy(joint, joint) - xlogy(joint, product)).sum())
 
@@ -44,7 +48,9 @@ def test_no_partition_keeps_more_information(seed):
 
 
 def test_for_a_rising_posterior_no_other_assignment_keeps_more():
-    """Runs of cells are enough: not even an assignment of cells to bins in any order does better."""
+    """Runs of cells are enough: not even an assignment of cells to bins in any order does
+    better.
+    """
     weight = np.array([0.3, 0.1, 0.2, 0.15, 0.15, 0.1])
     positive = weight * np.array([0.02, 0.2, 0.25, 0.6, 0.8, 0.97])
     best = 0.0
@@ -53,24 +59,33 @@ def test_for_a_rising_posterior_no_other_assignment_keeps_more():
             (positive[np.equal(bins, b)].sum(), (weight - positive)[np.equal(bins, b)].sum()) for b in range(3)
         ])  # fmt: skip
         product = joint.sum(axis=1, keepdims=True) * joint.sum(axis=0)
-        best = max(best, float((xlogy(joint, joint) - xlogy(joint, np.where(product > 0, product, 1.0))).sum()))
+        best = max(
+            best,
+            float((xlogy(joint, joint) - xlogy(joint, np.where(product > 0, product, 1.0))).sum()),
+        )
     found = most_informative_ends(weight, positive, 3)
     assert information(weight, positive, found) == pytest.approx(best, abs=1e-12)
 
 
 def test_edges_are_where_the_paper_says():
-    """g_m = log{ log[(1+e^φ_{m+1})/(1+e^φ_m)] / log[(1+e^-φ_m)/(1+e^-φ_{m+1})] }, the edge between bins m and m+1.
+    """g_m = log{ log[(1+e^φ_{m+1})/(1+e^φ_m)] / log[(1+e^-φ_m)/(1+e^-φ_{m+1})] }, the edge between
+    bins m and m+1.
 
-    It holds where σ(λ) is the posterior: a calibrated model, drawn here with two classes and log-odds N(0, 2²).
+    It holds where σ(λ) is the posterior: a calibrated model, drawn here with two classes and
+    log-odds N(0, 2²).
     """
     rng = np.random.default_rng(0)
     odds = 2.0 * rng.standard_normal(400_000)
     labels = (rng.random(len(odds)) < expit(odds)).astype(np.intp)
-    fitted = fit_imax(Rows(np.stack([np.zeros_like(odds), odds], axis=1)), labels, n_bins=5, prior_rows=0.0)
+    fitted = fit_imax(
+        Rows(np.stack([np.zeros_like(odds), odds], axis=1)), labels, n_bins=5, prior_rows=0.0
+    )
     edges, answers = logit(fitted.knots[1:]), logit(fitted.values)
     up, down = np.logaddexp(0.0, answers), np.logaddexp(0.0, -answers)
     expected = np.log(np.diff(up) / -np.diff(down))
-    np.testing.assert_allclose(edges, expected, atol=0.12)  # the optimum is flat: 1/256 of each half is a step
+    np.testing.assert_allclose(
+        edges, expected, atol=0.12
+    )  # the optimum is flat: 1/256 of each half is a step
 
 
 def test_it_keeps_more_information_than_equal_width_or_equal_mass():
@@ -96,8 +111,12 @@ def test_shared_bins_are_one_curve_and_others_are_not():
 
 
 def test_answers_are_frequencies():
-    fitted = mc.IMaxBinning(n_bins=4, prior_rows=0.0).fit(DATA.logits[:3000], DATA.labels[:3000]).map_
-    table = np.exp(DATA.logits[:3000].astype(np.float64) - DATA.logits[:3000].max(axis=1, keepdims=True))
+    fitted = (
+        mc.IMaxBinning(n_bins=4, prior_rows=0.0).fit(DATA.logits[:3000], DATA.labels[:3000]).map_
+    )
+    table = np.exp(
+        DATA.logits[:3000].astype(np.float64) - DATA.logits[:3000].max(axis=1, keepdims=True)
+    )
     at = (table / table.sum(axis=1, keepdims=True)).ravel()
     right = (np.arange(10) == DATA.labels[:3000, None]).ravel()
     n_bins = fitted.offsets[1]

@@ -16,7 +16,10 @@ from metacal.io.formats import jsonl
 
 
 def lines(path, *rows):
-    path.write_text("".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path.write_text(
+        "".join(row if isinstance(row, str) else json.dumps(row) + "\n" for row in rows),
+        encoding="utf-8",
+    )
     return path
 
 
@@ -26,12 +29,20 @@ def file(tmp_path):
 
 
 def test_a_list_or_an_entry_per_class(file):
-    lines(file, {"id": "a", "logits": [1, -2.5, 0], "label": 2}, {"logits": [0, 1, 2], "label": 0, "id": "b", "x": []})
+    lines(
+        file,
+        {"id": "a", "logits": [1, -2.5, 0], "label": 2},
+        {"logits": [0, 1, 2], "label": 0, "id": "b", "x": []},
+    )
     found = read_predictions(file)
     np.testing.assert_array_equal(found.table, [[1, -2.5, 0], [0, 1, 2]])
     assert found.labels.tolist() == [2, 0]
     assert found.ids.tolist() == ["a", "b"]
-    lines(file, {"cat": 1.5, "dog": 2, "label": "dog", "id": 7}, {"dog": 0, "cat": 1, "label": "cat", "id": 8})
+    lines(
+        file,
+        {"cat": 1.5, "dog": 2, "label": "dog", "id": 7},
+        {"dog": 0, "cat": 1, "label": "cat", "id": 8},
+    )
     found = read_predictions(file)
     np.testing.assert_array_equal(found.table, [[1.5, 2], [1, 0]])
     assert found.class_names == ("cat", "dog")
@@ -44,7 +55,10 @@ def test_a_list_or_an_entry_per_class(file):
 
 
 def test_bom_crlf_blank_lines_and_a_missing_last_line_end(file):
-    file.write_bytes(b'\xef\xbb\xbf\r\n\r\n{"logits": [1, 2], "label": 0}\r\n\n   \n{"logits": [3, 4], "label": 1}')
+    file.write_bytes(
+        b'\xef\xbb\xbf\r\n\r\n{"logits": [1, 2], "label": 0}\r\n\n   \n{"logits": [3, 4],'
+        b' "label": 1}'
+    )
     np.testing.assert_array_equal(read_predictions(file).table, [[1, 2], [3, 4]])
 
 
@@ -55,33 +69,69 @@ def test_masks_are_read_as_python_writes_them(file):
 
 BAD = {
     "a list": ("[1, 2]\n", r"val.jsonl:1: this line is a list, not an object .*jq -c '.\[\]' FILE"),
-    "pretty-printed": ('{\n "logits": [1, 2]\n}\n', "val.jsonl:1: this line is not a JSON object of its own"),
+    "pretty-printed": (
+        '{\n "logits": [1, 2]\n}\n',
+        "val.jsonl:1: this line is not a JSON object of its own",
+    ),
     "a number": ('{"logits": [1, 2]}\n7\n', "val.jsonl:2: this line is 7, not an object"),
-    "cut short": ('{"logits": [1, 2]}\n\n{"logits": [1,', "val.jsonl:3: this line is not a JSON object"),
-    "two objects": ('{"logits": [1, 2]} {"logits": [1, 2]}\n', "val.jsonl:1: this line is not a JSON object"),
-    "twice": ('{"logits": [1, 2], "logits": [3, 4]}\n', "val.jsonl:1: the entry 'logits' stands there twice"),
+    "cut short": (
+        '{"logits": [1, 2]}\n\n{"logits": [1,',
+        "val.jsonl:3: this line is not a JSON object",
+    ),
+    "two objects": (
+        '{"logits": [1, 2]} {"logits": [1, 2]}\n',
+        "val.jsonl:1: this line is not a JSON object",
+    ),
+    "twice": (
+        '{"logits": [1, 2], "logits": [3, 4]}\n',
+        "val.jsonl:1: the entry 'logits' stands there twice",
+    ),
     "nothing": ("\n \n", "it holds no rows"),
     "ragged": (
         '{"logits": [1, 2]}\n{"logits": [1, 2, 3]}\n',
         "val.jsonl:2: the entry 'logits' has 3 numbers but the first",
     ),
-    "text in a list": ('{"logits": [1, "2"]}\n', "val.jsonl:1: the entry 'logits' holds \"2\", which is not a number"),
+    "text in a list": (
+        '{"logits": [1, "2"]}\n',
+        "val.jsonl:1: the entry 'logits' holds \"2\", which is not a number",
+    ),
     "null in a list": ('{"logits": [1, null]}\n', "val.jsonl:1: the entry 'logits' holds null"),
     "true in a list": ('{"logits": [1, true]}\n', "val.jsonl:1: the entry 'logits' holds true"),
-    "no list": ('{"logits": [1, 2]}\n{"logits": 3}\n', "val.jsonl:2: the entry 'logits' is 3, not a list"),
-    "lists in a list": ('{"logits": [[1, 2], [3, 4]]}\n', "val.jsonl:1: the entry 'logits' holds a list"),
-    "a missing entry": ('{"a": 1, "b": 2}\n{"a": 1}\n', "val.jsonl:2: the entry 'b' is missing or null"),
-    "an object": ('{"a": 1, "b": {"c": 2}}\n', "val.jsonl:1: the entry 'b' is an object, which is not a number"),
+    "no list": (
+        '{"logits": [1, 2]}\n{"logits": 3}\n',
+        "val.jsonl:2: the entry 'logits' is 3, not a list",
+    ),
+    "lists in a list": (
+        '{"logits": [[1, 2], [3, 4]]}\n',
+        "val.jsonl:1: the entry 'logits' holds a list",
+    ),
+    "a missing entry": (
+        '{"a": 1, "b": 2}\n{"a": 1}\n',
+        "val.jsonl:2: the entry 'b' is missing or null",
+    ),
+    "an object": (
+        '{"a": 1, "b": {"c": 2}}\n',
+        "val.jsonl:1: the entry 'b' is an object, which is not a number",
+    ),
     "text": ('{"a": 1, "b": "x"}\n', "val.jsonl:1: the entry 'b' is \"x\", which is not a number"),
     "one class": ('{"a": 1, "label": 0}\n', r"found 1 class column\(s\) among 'a', 'label'"),
-    "no label": ('{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n', "val.jsonl:2: 'label' is missing or null"),
+    "no label": (
+        '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2]}\n',
+        "val.jsonl:2: 'label' is missing or null",
+    ),
     "labels of two kinds": (
         '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2], "label": "1"}\n',
-        "val.jsonl:2: 'label' is \"1\" but the first row's is 0; write all as numbers, or all as texts",
+        (
+            "val.jsonl:2: 'label' is \"1\" but the first row's is 0; write all as numbers, or all"
+            " as texts"
+        ),
     ),
     "a huge label": (f'{{"logits": [1, 2], "label": {10**30}}}\n', "a number beyond 64 bits"),
     "a huge logit": (f'{{"logits": [1, {10**400}]}}\n', "too large to be a logit"),
-    "deep": ('{"logits": ' + "[" * 100_000 + "]" * 100_000 + "}\n", "val.jsonl:1: this line is nested too deeply"),
+    "deep": (
+        '{"logits": ' + "[" * 100_000 + "]" * 100_000 + "}\n",
+        "val.jsonl:1: this line is nested too deeply",
+    ),
 }
 
 
@@ -119,7 +169,7 @@ def test_standard_input(file, monkeypatch):
     assert read_predictions("-", format="jsonl").labels.tolist() == [1]
 
 
-# ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── out ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_written_rows_are_strict_json_with_the_shortest_digits(file, capsys):
@@ -131,7 +181,9 @@ def test_written_rows_are_strict_json_with_the_shortest_digits(file, capsys):
         "n": np.array([1, 2]),
     }
     write_table(file, columns)
-    first, second = (json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines())
+    first, second = (
+        json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()
+    )
     assert first == {"id": "a", "accept": True, "score": 0.1, "probs": [0.1, 0.9], "n": 1}
     assert second == {"id": "ü\n", "accept": False, "score": None, "probs": [None, 0.5], "n": 2}
     write_table("-", columns, format="jsonl")
@@ -147,16 +199,33 @@ def test_fit_and_apply_in_json_lines(tmp_path, monkeypatch):
     labels = rng.integers(3, size=400)
     logits = rng.normal(size=(400, 3)) + 3.0 * np.eye(3)[labels]
     names = ["cat", "dog", "eel"]
-    rows = [{"dog": row[1], "cat": row[0], "eel": row[2], "label": names[k]} for row, k in zip(logits, labels)]
+    rows = [
+        {"dog": row[1], "cat": row[0], "eel": row[2], "label": names[k]}
+        for row, k in zip(logits, labels)
+    ]
     lines(tmp_path / "val.jsonl", *rows)
     np.savez("val.npz", logits=logits, labels=np.array(names)[labels], classes=np.array(names))
     run = CliRunner().invoke
     for source in ("val.jsonl", "val.npz"):
-        done = run(main, ["fit", source, "--classes", "cat,dog,eel", "--max-miscoverage", "0.1", "-o", "cal.json"])
+        done = run(
+            main,
+            [
+                "fit",
+                source,
+                "--classes",
+                "cat,dog,eel",
+                "--max-miscoverage",
+                "0.1",
+                "-o",
+                "cal.json",
+            ],
+        )
         assert done.exit_code == 0, done.stderr
         done = run(main, ["apply", "cal.json", source, "-o", f"{source}.out.jsonl"])
         assert done.exit_code == 0, done.stderr
-    assert (tmp_path / "val.jsonl.out.jsonl").read_text() == (tmp_path / "val.npz.out.jsonl").read_text()
+    assert (tmp_path / "val.jsonl.out.jsonl").read_text() == (
+        tmp_path / "val.npz.out.jsonl"
+    ).read_text()
     first = json.loads((tmp_path / "val.jsonl.out.jsonl").read_text().splitlines()[0])
     assert list(first) == [
         "prediction",
@@ -170,7 +239,7 @@ def test_fit_and_apply_in_json_lines(tmp_path, monkeypatch):
     ]
 
 
-# ── one column of probabilities ──────────────────────────────────────────────────────────────────────────────────────
+# ── one column of probabilities ───────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -190,11 +259,15 @@ def test_the_probability_of_the_second_class_may_stand_alone(tmp_path, name, tex
     np.testing.assert_array_equal(found.table, [[0.25, 0.75], [0.75, 0.25]])
     assert found.labels.tolist() == [1, 0]
     assert found.class_names is None
-    named = read_predictions(tmp_path / name, input="probabilities", classes=["no", "yes"], **options)
+    named = read_predictions(
+        tmp_path / name, input="probabilities", classes=["no", "yes"], **options
+    )
     assert named.class_names == ("no", "yes")
 
 
-@pytest.mark.parametrize("probs", [np.array([0.75, 0.25]), np.array([[0.75], [0.25]], dtype=np.float32)])
+@pytest.mark.parametrize(
+    "probs", [np.array([0.75, 0.25]), np.array([[0.75], [0.25]], dtype=np.float32)]
+)
 def test_and_in_arrays(tmp_path, probs):
     np.savez(tmp_path / "a.npz", probs=probs, labels=[1, 0])
     found = read_predictions(tmp_path / "a.npz", input="probabilities")

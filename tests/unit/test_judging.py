@@ -1,7 +1,8 @@
-"""Judging, against counts by hand: each test is about one wire that could be plugged in the wrong way.
+"""Judging, against counts by hand: each test is about one wire that could be plugged in the wrong
+way.
 
-Every population here is asymmetric (models of different accuracy, groups of different error rates, costs that depend
-on the direction of a mistake), so that a swap of two columns changes a number.
+Every population here is asymmetric (models of different accuracy, groups of different error rates,
+costs that depend on the direction of a mistake), so that a swap of two columns changes a number.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def cascade(models):
     return mc.Cascade(mc.MaxLoss(0.02)).fit(small[:N], labels[:N], large=large[:N])
 
 
-# ── cascades ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── cascades ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def worse_and_better(cascade, small, large, labels):
@@ -83,17 +84,28 @@ def test_a_cascade_reports_the_accuracy_of_each_model(models, cascade):
         "large",
         (~by_small).sum(),
     )
-    assert first.accuracy.estimate == pytest.approx((small.argmax(axis=1) == labels)[by_small].mean())
-    assert second.accuracy.estimate == pytest.approx((large.argmax(axis=1) == labels)[~by_small].mean())
+    assert first.accuracy.estimate == pytest.approx(
+        (small.argmax(axis=1) == labels)[by_small].mean()
+    )
+    assert second.accuracy.estimate == pytest.approx(
+        (large.argmax(axis=1) == labels)[~by_small].mean()
+    )
 
 
 def test_a_cascade_of_scores_is_judged_by_the_model_that_answers():
-    """Three models; on the rows that it leaves, the first one agrees with the last one less often than the second."""
+    """Three models; on the rows that it leaves, the first one agrees with the last one less often
+    than the second.
+    """
     rng = np.random.default_rng(1)
     scores = [rng.random(2 * N), rng.random(2 * N)]
-    agrees = [rng.random(2 * N) > 0.3 * (1.0 - scores[0]), rng.random(2 * N) > 0.1 * (1.0 - scores[1])]
+    agrees = [
+        rng.random(2 * N) > 0.3 * (1.0 - scores[0]),
+        rng.random(2 * N) > 0.1 * (1.0 - scores[1]),
+    ]
     fitted = mc.Cascade(mc.MaxLoss(0.03)).fit(
-        scores=[score[:N] for score in scores], agrees=[agree[:N] for agree in agrees], costs=[1, 3, 9]
+        scores=[score[:N] for score in scores],
+        agrees=[agree[:N] for agree in agrees],
+        costs=[1, 3, 9],
     )
     new_scores, new_agrees = [score[N:] for score in scores], [agree[N:] for agree in agrees]
     by = fitted.gate_.decide(*new_scores, np.zeros(N)).by
@@ -104,7 +116,7 @@ def test_a_cascade_of_scores_is_judged_by_the_model_that_answers():
     assert (test.seen.bad, test.seen.better, test.seen.n) == (bad, None, N)
 
 
-# ── labels and predictions ───────────────────────────────────────────────────────────────────────────────────────────
+# ── labels and predictions ────────────────────────────────────────────────────────────────────────
 
 
 def test_a_cost_depends_on_the_direction_of_the_mistake():
@@ -122,7 +134,9 @@ def test_a_cost_depends_on_the_direction_of_the_mistake():
     assert paid.sum() > 1.5 * turned.sum()
     (test,) = mc.verify(cal, table[N:], labels[N:]).tests
     assert (test.seen.n, test.seen.total) == (accept.sum(), pytest.approx(paid.sum()))
-    assert mc.evaluate(cal, table[N:], labels[N:], n_resamples=0).verdict.value == pytest.approx(paid.mean())
+    assert mc.evaluate(cal, table[N:], labels[N:], n_resamples=0).verdict.value == pytest.approx(
+        paid.mean()
+    )
 
 
 @pytest.mark.parametrize("promise", [mc.MinAccuracy(0.9), mc.MaxMiscoverage(0.1)])
@@ -140,14 +154,17 @@ def test_accepted_and_correct_are_not_swapped(models, promise):
     assert (found.n_rows, found.n_accepted) == (N, accept.sum())
 
 
-# ── subgroups ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── subgroups ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
 def sites():
     """Three groups of different accuracy, and a gate with a threshold for each."""
     rng = np.random.default_rng(3)
-    labels, site = rng.integers(K, size=3 * N), rng.choice(["east", "north", "west"], size=3 * N, p=[0.2, 0.5, 0.3])
+    labels, site = (
+        rng.integers(K, size=3 * N),
+        rng.choice(["east", "north", "west"], size=3 * N, p=[0.2, 0.5, 0.3]),
+    )
     gap = np.select([site == "east", site == "north"], [3.5, 2.5], 4.5)
     table = logits(labels, gap, rng)
     cal = mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.85))).fit(table[:N], labels[:N], groups=site[:N])
@@ -192,7 +209,9 @@ def test_a_promise_is_kept_only_if_every_subgroup_keeps_it(sites):
 
 
 def test_groups_belong_to_their_rows(sites):
-    """Groups in another order are other groups: a column that is dropped or sorted would not notice."""
+    """Groups in another order are other groups: a column that is dropped or sorted would not
+    notice.
+    """
     cal, table, labels, site = sites
     expected = counted_in_groups(cal, table, labels, np.sort(site))
     found = mc.verify(cal, table, labels, groups=np.sort(site))
@@ -208,18 +227,23 @@ def test_classes_are_judged_by_what_was_predicted(models):
     cal = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.75))).fit(small[:N], labels[:N])
     accept, answer = cal.accepts(small[N:]), small[N:].argmax(axis=1)
     own = {str(k): accept & (answer == k) for k in range(K)}
-    expected = {name: (int((rows & (answer != labels[N:])).sum()), int(rows.sum())) for name, rows in own.items()}
+    expected = {
+        name: (int((rows & (answer != labels[N:])).sum()), int(rows.sum()))
+        for name, rows in own.items()
+    }
     found = mc.verify(cal, small[N:], labels[N:])
     assert {test.part: (test.seen.bad, test.seen.n) for test in found.tests} == {
         name: counts for name, counts in expected.items() if counts[1]
     }
 
 
-# ── units and weights ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── units and weights ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_units_are_counted_and_not_their_rows():
-    """One unit of many wrong rows is one unit: taken for rows, it refutes a promise that is kept."""
+    """One unit of many wrong rows is one unit: taken for rows, it refutes a promise that is
+    kept.
+    """
     rng = np.random.default_rng(4)
     score = rng.random(2 * N)
     correct = rng.random(2 * N) > 0.3 * (1.0 - score)
@@ -227,34 +251,45 @@ def test_units_are_counted_and_not_their_rows():
     n_units = 400
     units = np.concatenate([np.arange(n_units), np.zeros(1600, dtype=int)])
     new_score, new_correct = score[N:].copy(), correct[N:].copy()
-    new_score[n_units:], new_correct[n_units:] = new_score[:1600] * 0.0 + 0.99 + 1e-6 * np.arange(1600), False
+    new_score[n_units:], new_correct[n_units:] = (
+        new_score[:1600] * 0.0 + 0.99 + 1e-6 * np.arange(1600),
+        False,
+    )
     assert mc.verify(gate, new_score, new_correct).refuted
     found = mc.verify(gate, new_score, new_correct, units=units)
     assert (found.refuted, found.n_rows, found.units) == (False, n_units, "unit")
 
 
 def test_a_row_of_each_unit_has_its_own_truth():
-    """All rows of a unit have the same outcome, so that the counts do not depend on which of them is drawn."""
+    """All rows of a unit have the same outcome, so that the counts do not depend on which of them
+    is drawn.
+    """
     rng = np.random.default_rng(6)
     score = rng.random(N)
-    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, rng.random(N) > 0.3 * (1.0 - score), units=np.arange(N))
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(
+        score, rng.random(N) > 0.3 * (1.0 - score), units=np.arange(N)
+    )
     n_units, each = 300, 5
     unit_score, unit_correct = rng.random(n_units), rng.random(n_units) < 0.7
     units = rng.permutation(np.repeat(np.arange(n_units), each))
-    found = mc.verify(gate, unit_score[units] + 1e-9 * rng.random(len(units)), unit_correct[units], units=units)
+    found = mc.verify(
+        gate, unit_score[units] + 1e-9 * rng.random(len(units)), unit_correct[units], units=units
+    )
     accept = gate.accepts(unit_score)
     assert 0.1 < accept.mean() < 0.9
     (test,) = found.tests
     assert (test.seen.bad, test.seen.n) == ((accept & ~unit_correct).sum(), accept.sum())
 
 
-# ── intervals and levels ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── intervals and levels ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("quantity", "target"), [(COVERAGE_ACCURACY, 0.9), (MISCOVERAGE, 0.1)])
 @pytest.mark.parametrize("level", [0.9, 0.99])
 @pytest.mark.parametrize("bad", [0, 5, 18, 20, 22, 40, 200])
-def test_the_interval_is_that_of_clopper_and_pearson_and_gives_the_word(quantity, target, level, bad):
+def test_the_interval_is_that_of_clopper_and_pearson_and_gives_the_word(
+    quantity, target, level, bad
+):
     n = 200
     seen = Seen(quantity, target, bad / n if quantity.at_most else 1.0 - bad / n, bad, n)
     verdict = Verdict.of(seen, level)
@@ -284,9 +319,15 @@ def test_several_limits_share_the_error_rate(models):
 
 @pytest.mark.parametrize("missed", [COVERAGE_ACCURACY, MISCOVERAGE])
 def test_both_limits_must_be_kept(missed):
-    """One limit is missed by so little that it may be chance, whichever it is; the other is kept."""
-    certificate = mc.Both(alpha=0.3, beta=0.8).certify(np.linspace(0, 1, 500), np.arange(500) % 500 > 5)
-    n_accepted, n_wrong, n_rejected_correct = (400, 81, 50) if missed == COVERAGE_ACCURACY else (400, 20, 165)
+    """One limit is missed by so little that it may be chance, whichever it is; the other is
+    kept.
+    """
+    certificate = mc.Both(alpha=0.3, beta=0.8).certify(
+        np.linspace(0, 1, 500), np.arange(500) % 500 > 5
+    )
+    n_accepted, n_wrong, n_rejected_correct = (
+        (400, 81, 50) if missed == COVERAGE_ACCURACY else (400, 20, 165)
+    )
     accept = np.arange(700) < n_accepted
     correct = (accept & (np.arange(700) >= n_wrong)) | (np.arange(700) >= 700 - n_rejected_correct)
     verdict = judge(certificate, accept, correct, 0.95)
@@ -298,15 +339,19 @@ def test_both_limits_must_be_kept(missed):
 
 
 def test_a_kept_promise_is_refuted_as_rarely_as_said():
-    """The error rate of accepted rows is exactly the limit: at most 2.5% of the tests at 95% may refute."""
+    """The error rate of accepted rows is exactly the limit: at most 2.5% of the tests at 95% may
+    refute.
+    """
     rng = np.random.default_rng(5)
     certificate = mc.MinAccuracy(0.9).certify(np.linspace(0, 1, 500), np.arange(500) % 50 > 0)
     accept, draws = np.ones(400, dtype=bool), 2000
-    refuted = sum(judge(certificate, accept, rng.random(400) < 0.9, 0.95).refuted for _ in range(draws))
+    refuted = sum(
+        judge(certificate, accept, rng.random(400) < 0.9, 0.95).refuted for _ in range(draws)
+    )
     assert 0.002 < refuted / draws <= 0.025 + 3.0 * np.sqrt(0.025 * 0.975 / draws)
 
 
-# ── monitors, files and exports ──────────────────────────────────────────────────────────────────────────────────────
+# ── monitors, files and exports ───────────────────────────────────────────────────────────────────
 
 
 def test_a_monitor_counts_accepted_rows_alone(models):
@@ -344,11 +389,15 @@ def test_apply_writes_what_accepts_says(sites, tmp_path):
         lines.writerow(["site", *range(K)])
         lines.writerows([name, *map(repr, row)] for name, row in zip(site.tolist(), table.tolist()))
     words = ["apply", "cal.json", "new.csv", "--group-key", "site", "-o", "out.csv"]
-    done = CliRunner().invoke(main, [str(tmp_path / word) if "." in word else word for word in words])
+    done = CliRunner().invoke(
+        main, [str(tmp_path / word) if "." in word else word for word in words]
+    )
     assert done.exit_code == 0, done.output
     with (tmp_path / "out.csv").open(newline="") as file:
         written = [row["accept"] for row in csv.DictReader(file)]
-    assert [word.lower() in ("1", "true") for word in written] == cal.accepts(table, groups=site).tolist()
+    assert [word.lower() in ("1", "true") for word in written] == cal.accepts(
+        table, groups=site
+    ).tolist()
 
 
 def test_an_exported_gate_accepts_what_the_gate_accepts(models, tmp_path):
@@ -366,14 +415,25 @@ def test_an_exported_gate_accepts_what_the_gate_accepts(models, tmp_path):
 
 
 def test_commands_and_functions_have_the_same_verdict(sites, tmp_path):
-    """`metacal verify` and `mc.verify` read the same columns: labels, groups, and nothing in place of them."""
+    """`metacal verify` and `mc.verify` read the same columns: labels, groups, and nothing in place
+    of them.
+    """
     cal, table, labels, site = sites
     cal.save(tmp_path / "cal.json")
     with (tmp_path / "new.csv").open("w", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(["site", *range(K), "label"])
-        lines.writerows([name, *map(repr, row), label] for name, row, label in zip(site, table.tolist(), labels))
-    words = ["verify", str(tmp_path / "cal.json"), str(tmp_path / "new.csv"), "--group-key", "site", "--json"]
+        lines.writerows(
+            [name, *map(repr, row), label] for name, row, label in zip(site, table.tolist(), labels)
+        )
+    words = [
+        "verify",
+        str(tmp_path / "cal.json"),
+        str(tmp_path / "new.csv"),
+        "--group-key",
+        "site",
+        "--json",
+    ]
     told = json.loads(CliRunner().invoke(main, words).stdout)
     expected = mc.verify(cal, table, labels, groups=site)
     assert told["tests"] == json.loads(json.dumps(expected.to_dict()["tests"]))

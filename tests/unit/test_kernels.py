@@ -49,7 +49,9 @@ def blocks(draw, max_columns=70):
         table[masked] = -np.inf
     if draw(st.booleans()):
         table = np.round(table)
-    layout = draw(st.sampled_from(["plain", "columns", "strided", "reversed", "transposed", "readonly"]))
+    layout = draw(
+        st.sampled_from(["plain", "columns", "strided", "reversed", "transposed", "readonly"])
+    )
     if layout == "columns":
         table = np.repeat(table, 2, axis=1)[:, ::2]
     elif layout == "strided":
@@ -78,9 +80,13 @@ def check(table):
                 with np.errstate(over="ignore", invalid="ignore"):
                     expected = definition.tempered_loss(table, labels, weights, b)
                 found = fused.tempered_loss(table, labels, weights, b)
-                largest = np.abs(np.where(np.isfinite(table), table, 0)).max(initial=1.0).astype(float)
+                largest = (
+                    np.abs(np.where(np.isfinite(table), table, 0)).max(initial=1.0).astype(float)
+                )
                 size = len(table) * np.array([1 + b * largest, largest, largest**2, largest**3])
-                np.testing.assert_allclose(found / size, expected / size, atol=1e-12 if wide else 1e-6)
+                np.testing.assert_allclose(
+                    found / size, expected / size, atol=1e-12 if wide else 1e-6
+                )
         for dtype in (np.float32, np.float64):
             ours, theirs = np.empty(table.shape, dtype), np.empty(table.shape, dtype)
             definition.softmax(table, b, ours)
@@ -91,10 +97,18 @@ def check(table):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
-    """Rows of few columns go side by side; with masked classes added up to more columns one after another."""
+    """Rows of few columns go side by side; with masked classes added up to more columns one after
+    another.
+    """
     rng = np.random.default_rng(0)
     short = rng.normal(size=(1001, 7)).astype(dtype)
-    for share, value in ((0.05, -np.inf), (0.01, np.nan), (0.01, np.inf), (0.02, -9999.0), (0.3, 0.5)):
+    for share, value in (
+        (0.05, -np.inf),
+        (0.01, np.nan),
+        (0.01, np.inf),
+        (0.02, -9999.0),
+        (0.3, 0.5),
+    ):
         short[rng.random(short.shape) < share] = value
     short[5] = -np.inf
     long = np.append(short, np.full((1001, 40), -np.inf, dtype=dtype), axis=1)
@@ -116,7 +130,9 @@ def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
         written = [np.empty(table.shape, dtype=room) for table in (short, long)]
         for table, out in zip((short, long), written, strict=True):
             write(table, out=out)
-        np.testing.assert_allclose(written[0][fine], written[1][fine, :7], atol=4 * np.finfo(room).eps)
+        np.testing.assert_allclose(
+            written[0][fine], written[1][fine, :7], atol=4 * np.finfo(room).eps
+        )
         assert np.isnan(written[0][~fine]).any(axis=1).all()
 
 
@@ -130,8 +146,13 @@ def test_sums_over_columns_are_those_of_their_definition(instruction_set, weight
     weights = rng.random(1003) if weighted else None
     columns = np.ascontiguousarray(fused.mixed_rows(logits, labels, 0.55).T)
     for b, uniform in ((0.55, 0.01), (0.57, 1e-4), (0.5, 0.3)):
-        found = sum(fused.mixed_sums(columns, weights, 0.55, b, uniform, *part) for part in ((0, 500), (500, 1003)))
-        np.testing.assert_allclose(found, mixed_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10)
+        found = sum(
+            fused.mixed_sums(columns, weights, 0.55, b, uniform, *part)
+            for part in ((0, 500), (500, 1003))
+        )
+        np.testing.assert_allclose(
+            found, mixed_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10
+        )
     assert fused.mixed_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
 
 
@@ -139,7 +160,9 @@ def test_sums_over_columns_are_those_of_their_definition(instruction_set, weight
 @pytest.mark.parametrize("columns", [3, 50])
 def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set, name, columns):
     rng = np.random.default_rng(0)
-    logits = (rng.normal(size=(3000, columns)) * 10.0 ** rng.uniform(-12, 3, (3000, 1))).astype(np.float32)
+    logits = (rng.normal(size=(3000, columns)) * 10.0 ** rng.uniform(-12, 3, (3000, 1))).astype(
+        np.float32
+    )
     logits[:40] = rng.integers(-2, 3, (40, columns))
     logits[rng.random(logits.shape) < 0.02] = -np.inf
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
@@ -154,7 +177,11 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     np.testing.assert_array_equal(kept[1], expected[right])
     assert kept[2].all()
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
-        ranked(Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True), name, labels[:8])
+        ranked(
+            Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True),
+            name,
+            labels[:8],
+        )
 
 
 @pytest.mark.parametrize("floor", [2.0**-1000, 2.0**-20, 1.0, 8.0])
@@ -165,7 +192,10 @@ def test_rounding_is_that_of_the_grid_to_the_last_bit(floor, bits):
     values = np.concatenate(
         [
             signs * np.exp(rng.uniform(-740.0, 709.0, 5000)),
-            signs * rng.integers(0, 1 << 12, 5000) * floor * 2.0 ** -(bits + 1),  # halfway between grid points, too
+            signs
+            * rng.integers(0, 1 << 12, 5000)
+            * floor
+            * 2.0 ** -(bits + 1),  # halfway between grid points, too
             signs * (1.0 + rng.integers(0, 4, 5000) * 2.0 ** -(bits + 1)),
             [0.0, -0.0, np.inf, -np.inf, np.nan, largest, -largest, 5e-324, floor, -floor],
         ]
@@ -181,15 +211,22 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
     for own in (None, weights):
         found = fused.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202)
         np.testing.assert_allclose(
-            found, definition.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202), rtol=1e-12, atol=1e-12
+            found,
+            definition.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202),
+            rtol=1e-12,
+            atol=1e-12,
         )
-    logits = np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
+    logits = (
+        np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
+    )
     logits[9, 1:] = -np.inf  # a class alone
     columns = np.ascontiguousarray(fused.mixed_rows(logits, np.zeros(1003, dtype=np.intp), 0.55).T)
     for b, uniform in ((0.55, 1e-3), (0.6, 1e-9), (0.5, 0.3)):
         with np.errstate(divide="ignore"):
             expected = mixed_log_odds(np, columns, 0.55, b, uniform)
-        np.testing.assert_allclose(kernels.mixed_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(
+            kernels.mixed_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12
+        )
 
 
 def lifted(block, curve, out):
@@ -217,7 +254,9 @@ def test_agree_on_a_vocabulary(instruction_set):
 @pytest.mark.parametrize("value", [6.0e-8, -6.1e-5, 65504.0, -65504.0, 0.0, 1.0009765625])
 def test_half_precision_is_read_exactly(instruction_set, value):
     table = np.array([[value, 0.0, -1.0] * 5], dtype=np.float16)
-    np.testing.assert_array_equal(fused.negative_margin(table), definition.negative_margin(table.astype(np.float64)))
+    np.testing.assert_array_equal(
+        fused.negative_margin(table), definition.negative_margin(table.astype(np.float64))
+    )
 
 
 @pytest.mark.slow
@@ -233,7 +272,9 @@ def test_real_logits_give_the_same_temperature_and_certificate():
     assert kernels.active is not definition
     exec(code, names := {})
     env = {**os.environ, "METACAL_KERNEL": "numpy"}
-    done = subprocess.run([sys.executable, "-c", f"{code}print(lines)"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(lines)"], env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     answers = [np.array(names["lines"]), np.array(ast.literal_eval(done.stdout))]
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6)
@@ -242,7 +283,9 @@ def test_real_logits_give_the_same_temperature_and_certificate():
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize(("n_classes", "n_bins"), [(2, 15), (3, 1), (7, 2), (17, 4), (130, 15)])
-def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instruction_set, dtype, n_classes, n_bins):
+def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(
+    instruction_set, dtype, n_classes, n_bins
+):
     random = np.random.default_rng(n_classes)
     table = random.dirichlet(np.full(n_classes, 0.2), size=150).astype(dtype)
     table[::5] = np.eye(n_classes)[random.integers(n_classes, size=30)]
@@ -250,7 +293,10 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instru
     accept, edges = random.random(150) < 0.6, np.arange(n_bins + 1) / n_bins
     found = []
     for add in (exact.class_units, fused.class_units):
-        totals, above = np.zeros((2, 2, n_classes)), np.zeros((2, 2, n_classes * n_bins), dtype=np.int64)
+        totals, above = (
+            np.zeros((2, 2, n_classes)),
+            np.zeros((2, 2, n_classes * n_bins), dtype=np.int64),
+        )
         for block, flags in ((table[:100], accept[:100]), (table[100:], accept[100:])):
             add(block, flags, edges, totals, above)
         found.append((totals, above))
@@ -261,7 +307,9 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(instru
 
 
 @pytest.mark.parametrize("n_classes", [3, 40])
-@pytest.mark.parametrize("entry", [2.0, 9.3e18, 1e19, 1.7e308, np.inf, np.nan, -1.0, -1e19, -np.inf])
+@pytest.mark.parametrize(
+    "entry", [2.0, 9.3e18, 1e19, 1.7e308, np.inf, np.nan, -1.0, -1e19, -np.inf]
+)
 def test_entries_that_are_no_probabilities_stay_within_the_bins(instruction_set, entry, n_classes):
     n_bins, n_sums = 15, 2 * 2 * n_classes
     edges = np.arange(n_bins + 1) / n_bins
@@ -302,7 +350,9 @@ def test_points_outside_of_the_grid_are_passed_over(grid, low):
 @settings(max_examples=25, deadline=None)
 def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
     rng = np.random.default_rng(block.shape[1])
-    out = rng.choice(np.array([0.0, 5e-324, 1e-30, 0.3, 1.0 - 2.0**-25, 1.0, np.nan]), size=block.shape).astype(dtype)
+    out = rng.choice(
+        np.array([0.0, 5e-324, 1e-30, 0.3, 1.0 - 2.0**-25, 1.0, np.nan]), size=block.shape
+    ).astype(dtype)
     expected, wide = out.copy(), np.repeat(out, 2, axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "takes_whole_blocks", False)
@@ -332,16 +382,34 @@ def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
         lambda t, o: _fused.scores(t, None, 0, False, o, np.empty(3, np.int64)),
         lambda t, o: _fused.tempered_loss(t, None, np.full(4, 6), None, 1.0, np.array([0, 4]), o),
         lambda t, o: _fused.tempered_loss(t, None, np.full(4, -1), None, 1.0, np.array([0, 4]), o),
-        lambda t, o: _fused.tempered_loss(t, None, np.zeros(3, np.int64), None, 1.0, np.array([0, 4]), o),
-        lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), np.ones(3), 1.0, np.array([0, 4]), o),
-        lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 4]), np.empty(3)),
-        lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 3]), o),
-        lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 5, 4]), np.empty(8)),
+        lambda t, o: _fused.tempered_loss(
+            t, None, np.zeros(3, np.int64), None, 1.0, np.array([0, 4]), o
+        ),
+        lambda t, o: _fused.tempered_loss(
+            t, None, np.zeros(4, np.int64), np.ones(3), 1.0, np.array([0, 4]), o
+        ),
+        lambda t, o: _fused.tempered_loss(
+            t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 4]), np.empty(3)
+        ),
+        lambda t, o: _fused.tempered_loss(
+            t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 3]), o
+        ),
+        lambda t, o: _fused.tempered_loss(
+            t, None, np.zeros(4, np.int64), None, 1.0, np.array([0, 5, 4]), np.empty(8)
+        ),
         lambda t, o: _fused.tempered_loss(t, None, np.zeros(4, np.int64), None, 1.0, None, o),
-        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(1), np.empty(24), np.empty(0, np.int64)),
-        lambda t, o: _fused.class_units(t, np.ones(3, bool), np.zeros(2), np.empty(24), np.empty(24, np.int64)),
-        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(2), np.empty(23), np.empty(24, np.int64)),
-        lambda t, o: _fused.class_units(t, np.ones(4, bool), np.zeros(3), np.empty(24), np.empty(24, np.int64)),
+        lambda t, o: _fused.class_units(
+            t, np.ones(4, bool), np.zeros(1), np.empty(24), np.empty(0, np.int64)
+        ),
+        lambda t, o: _fused.class_units(
+            t, np.ones(3, bool), np.zeros(2), np.empty(24), np.empty(24, np.int64)
+        ),
+        lambda t, o: _fused.class_units(
+            t, np.ones(4, bool), np.zeros(2), np.empty(23), np.empty(24, np.int64)
+        ),
+        lambda t, o: _fused.class_units(
+            t, np.ones(4, bool), np.zeros(3), np.empty(24), np.empty(24, np.int64)
+        ),
         lambda t, o: _fused.use("sse9"),
     ],
 )
@@ -357,15 +425,21 @@ def test_show_config_names_the_kernel():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("value", "expected"), [("numpy", "asks for it"), ("fused", "C kernel is built")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [("numpy", "asks for it"), ("fused", "C kernel is built")]
+)
 def test_the_environment_chooses(value, expected):
     code = "import metacal; print(metacal.show_config())"
     env = {**os.environ, "METACAL_KERNEL": value}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
     assert expected in done.stdout
 
 
 def test_the_environment_is_checked():
     env = {**os.environ, "METACAL_KERNEL": "cuda"}
-    done = subprocess.run([sys.executable, "-c", "import metacal.kernels"], env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import metacal.kernels"], env=env, capture_output=True, text=True
+    )
     assert "must be auto, numpy or fused" in done.stderr

@@ -12,7 +12,19 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import keys_of, ranked, scores_of
 
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, 1.0, -1.0, 5e-324, -5e-324, np.finfo(float).max, -np.finfo(float).max, 1e-290]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    1.0,
+    -1.0,
+    5e-324,
+    -5e-324,
+    np.finfo(float).max,
+    -np.finfo(float).max,
+    1e-290,
+]
 
 
 @pytest.fixture(params=["numpy", "active"])
@@ -34,7 +46,9 @@ def test_keys_keep_order_and_lead_back(values):
 
 
 def scores_of_a_kind(kind, rng, n):
-    """Scores that sorting by bits finds easy, hard and hardest: spread, skewed, of either sign, tied, in order."""
+    """Scores that sorting by bits finds easy, hard and hardest: spread, skewed, of either sign,
+    tied, in order.
+    """
     return {
         "spread": lambda: rng.random(n),
         "skewed": lambda: rng.exponential(size=n) ** 40,
@@ -49,7 +63,8 @@ def scores_of_a_kind(kind, rng, n):
 
 
 @pytest.mark.parametrize(
-    "kind", ["spread", "skewed", "signs", "few", "narrow", "one far", "rising", "falling", "infinite"]
+    "kind",
+    ["spread", "skewed", "signs", "few", "narrow", "one far", "rising", "falling", "infinite"],
 )
 @pytest.mark.parametrize("n", [1, 2, 25, 20_000])
 def test_one_sort_orders_scores_and_their_flags(kernel, kind, n):

@@ -71,15 +71,21 @@ def test_laws():
     logits, labels = drawn(rng, 400, 5, sureness=2.0)
     expected = fit_local_temperature(Rows(logits), labels)(logits)
     order = rng.permutation(5)
-    relabelled = fit_local_temperature(Rows(logits[:, order]), np.argsort(order)[labels])(logits[:, order])
+    relabelled = fit_local_temperature(Rows(logits[:, order]), np.argsort(order)[labels])(
+        logits[:, order]
+    )
     assert relabelled == pytest.approx(expected[:, order], abs=1e-6)
     shifted = logits + rng.normal(0.0, 30.0, (400, 1))
-    assert fit_local_temperature(Rows(shifted), labels)(shifted) == pytest.approx(expected, abs=1e-6)
+    assert fit_local_temperature(Rows(shifted), labels)(shifted) == pytest.approx(
+        expected, abs=1e-6
+    )
     junk = np.vstack([logits, rng.normal(0, 50, (30, 5))])
     weights = np.r_[np.ones(400), np.zeros(30)]
     ignored = fit_local_temperature(Rows(junk), np.r_[labels, np.zeros(30, int)], weights)
     assert ignored(logits) == pytest.approx(expected, abs=1e-6)
-    twice = fit_local_temperature(Rows(np.vstack([logits, logits[:50]])), np.r_[labels, labels[:50]])
+    twice = fit_local_temperature(
+        Rows(np.vstack([logits, logits[:50]])), np.r_[labels, labels[:50]]
+    )
     double = fit_local_temperature(Rows(logits), labels, np.where(np.arange(400) < 50, 2.0, 1.0))
     assert twice(logits) == pytest.approx(double(logits), abs=1e-6)
 
@@ -102,7 +108,10 @@ RNG = np.random.default_rng(0)
 DEGENERATE = {
     "class never seen": (RNG.normal(size=(200, 5)), np.arange(200) % 4),
     "two classes": drawn(RNG, 200, 2),
-    "all rows correct": (RNG.normal(size=(100, 3)) + 9.0 * np.eye(3)[np.arange(100) % 3], np.arange(100) % 3),
+    "all rows correct": (
+        RNG.normal(size=(100, 3)) + 9.0 * np.eye(3)[np.arange(100) % 3],
+        np.arange(100) % 3,
+    ),
     "one row per class": (RNG.normal(size=(6, 6)), np.arange(6)),
     "2,000 classes": (RNG.normal(size=(50, 2000)).astype(np.float32), np.arange(50)),
     "constant logits": (np.full((20, 3), 7.0), np.arange(20) % 3),
@@ -135,7 +144,9 @@ def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
     logits, labels = drawn(np.random.default_rng(0), 400, 200)
     table = logits.astype(dtype)
     fitted = fit_local_temperature(Rows(table), labels)
-    assert np.array_equal(fitted.coefficients, fit_local_temperature(Rows(table, block_rows=327), labels).coefficients)
+    assert np.array_equal(
+        fitted.coefficients, fit_local_temperature(Rows(table, block_rows=327), labels).coefficients
+    )
     assert fitted(table).dtype == (np.float64 if dtype is np.float64 else np.float32)
 
 
@@ -148,7 +159,11 @@ def test_penalty_is_checked(penalty):
 def test_a_damaged_map_is_refused():
     good = {"coefficients": np.zeros(4), "means": np.zeros(3), "scales": np.ones(3)}
     LocalTemperatureMap(1.0, **good)
-    for name, bad in (("coefficients", np.zeros(3)), ("means", np.full(3, np.nan)), ("scales", np.zeros(3))):
+    for name, bad in (
+        ("coefficients", np.zeros(3)),
+        ("means", np.full(3, np.nan)),
+        ("scales", np.zeros(3)),
+    ):
         with pytest.raises(InputError, match=name):
             LocalTemperatureMap(1.0, **{**good, name: bad})
     with pytest.raises(InputError, match="inverse_temperature"):

@@ -1,4 +1,6 @@
-"""A fit that counts its rows is the fit that sorts them, wherever they are counted; what comes back is no row."""
+"""A fit that counts its rows is the fit that sorts them, wherever they are counted; what comes back
+is no row.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **opt
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("promise", "score"),
-    [*((promise, "entropy") for promise in PROMISES), (PROMISES[1], "energy"), (PROMISES[0], "auto")],
+    [
+        *((promise, "entropy") for promise in PROMISES),
+        (PROMISES[1], "energy"),
+        (PROMISES[0], "auto"),
+    ],
 )
 def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
@@ -51,7 +57,12 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)
         assert found.gate_ == expected.gate_
         assert found.gate_.profile == expected.gate_.profile
-        assert found.gate_.find_fit_rows(found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS).n_fit_rows == N
+        assert (
+            found.gate_.find_fit_rows(
+                found.ranking_scores(TABLE), TABLE.argmax(axis=1) == LABELS
+            ).n_fit_rows
+            == N
+        )
 
 
 class Sent(Executor):
@@ -80,7 +91,10 @@ def test_processes_send_counts(counting):
         assert found.threshold == expected.threshold_
         counted = [counts for counts, _ in sent.answers]
         assert len(counted) == 2 * -(-N // rows_module.run_rows(K))  # two passes
-        assert sum(int(part.right.sum() + part.wrong.sum()) for part in counted[: len(counted) // 2]) == N
+        assert (
+            sum(int(part.right.sum() + part.wrong.sum()) for part in counted[: len(counted) // 2])
+            == N
+        )
         there = fitted(stored, PROMISES[1], executor=pool)
     assert there.gate_ == expected.gate_
 
@@ -106,7 +120,10 @@ def test_a_score_of_ones_own_and_labels_that_are_no_class(counting, monkeypatch)
     codes = np.where(np.arange(N) % 97 == 0, -1, LABELS)
     found = mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None)
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
-    assert mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None).gate_ == found.gate_
+    assert (
+        mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None).gate_
+        == found.gate_
+    )
 
 
 @pytest.mark.slow
@@ -122,4 +139,7 @@ def test_what_is_odd_is_found_in_a_sample(counting):
 def test_other_promises_are_sorted_still(counting, monkeypatch):
     monkeypatch.setattr("metacal.gate.ranked.certified_by_counts", None)
     assert fitted(promise=mc.PerClass(mc.MinAccuracy(0.7))).certificate_.n_rows == N
-    assert mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows == N // 2
+    assert (
+        mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows
+        == N // 2
+    )

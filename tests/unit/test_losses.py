@@ -1,4 +1,6 @@
-"""A loss is a value: MaxRisk by the exact tests, by bets and by rounding, and all that a gate does with losses."""
+"""A loss is a value: MaxRisk by the exact tests, by bets and by rounding, and all that a gate does
+with losses.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,16 @@ def test_losses_of_zero_and_one_are_an_accuracy():
     assert risk.threshold_ == accuracy.threshold_
     assert risk.certificate_.rule == accuracy.certificate_.rule
     tested = accuracy.certificate_
-    assert risk.certificate_.mean_cost == pytest.approx(1 - tested.n_correct_accepted / tested.n_accepted)
+    assert risk.certificate_.mean_cost == pytest.approx(
+        1 - tested.n_correct_accepted / tested.n_accepted
+    )
     by_cost = mc.ScoreGate(mc.MaxCost(wrong=20, limit=2)).fit(score, binary == 0)
     assert by_cost.threshold_ == risk.threshold_
     logits = np.stack([np.log(score + 0.01), np.zeros(N)], axis=1)
     labels = (binary > 0).astype(int)
-    assert mc.MetaCal(mc.MaxRisk(0.3)).fit(logits, labels).certificate_.rule == risk.certificate_.rule
+    assert (
+        mc.MetaCal(mc.MaxRisk(0.3)).fit(logits, labels).certificate_.rule == risk.certificate_.rule
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,9 @@ def test_a_gate_on_losses_does_what_every_gate_does(promise, rule, tmp_path):
     assert test.seen.total == pytest.approx(lost[again.accepts(new)].sum())
     assert not test.refuted
     assert mc.verify(again, new, np.sqrt(lost)).refuted
-    assert mc.evaluate(again, new, lost, n_resamples=0).verdict.value == pytest.approx(lost[again.accepts(new)].mean())
+    assert mc.evaluate(again, new, lost, n_resamples=0).verdict.value == pytest.approx(
+        lost[again.accepts(new)].mean()
+    )
     mc.write_report(again, new, lost, tmp_path / "report.html", n_resamples=10)
     watch = mc.Watch.of(again, delta=0.05)
     assert watch.update(new, lost).raised == ()
@@ -82,7 +90,9 @@ def test_what_is_no_loss_is_refused_in_a_sentence():
             gate.fit(score, **wrong)
     with pytest.raises(InputError, match="MinAccuracy is about right and wrong"):
         mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, loss=loss)
-    with pytest.raises(mc.InfeasibleTargetError, match=r"max risk 0.001 cannot be certified.*is 0\.0\d"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"max risk 0.001 cannot be certified.*is 0\.0\d"
+    ):
         mc.ScoreGate(mc.MaxRisk(0.001)).fit(score[:200], loss=loss[:200])
 
 
@@ -97,18 +107,35 @@ def test_commands_read_losses(tmp_path):
         assert found.exit_code == 0, found.output
         return found.stdout
 
-    run("fit", str(path), "--score-key", "judge.score", "--loss-key", "loss", "--max-risk", "0.1", "-o", gate)
+    run(
+        "fit",
+        str(path),
+        "--score-key",
+        "judge.score",
+        "--loss-key",
+        "loss",
+        "--max-risk",
+        "0.1",
+        "-o",
+        gate,
+    )
     fitted = mc.ScoreGate(mc.MaxRisk(0.1), score_name="judge.score").fit(score, loss=loss)
     assert mc.load_gate(gate).certificate == fitted.certificate_
     new = tmp_path / "new.jsonl"
-    moved = [{"judge": {"score": a + 1e-4}, "loss": b} for a, b in zip(score.tolist(), loss.tolist())]
+    moved = [
+        {"judge": {"score": a + 1e-4}, "loss": b} for a, b in zip(score.tolist(), loss.tolist())
+    ]
     new.write_text("".join(json.dumps(row) + "\n" for row in moved), encoding="utf-8")
-    assert json.loads(run("verify", gate, str(new), "--json"))["n_accepted"] == fitted.accepts(score + 1e-4).sum()
+    assert (
+        json.loads(run("verify", gate, str(new), "--json"))["n_accepted"]
+        == fitted.accepts(score + 1e-4).sum()
+    )
     run("evaluate", gate, str(new), "--json")
     assert json.loads(run("monitor", gate, str(path), "--json"))["labelled"] == N
     run("monitor", gate, str(path), "--state", str(tmp_path / "state.journal"))
     failed = CliRunner().invoke(
-        main, ["fit", str(path), "--score-key", "judge.score", "--near-binary", "--min-accuracy", "0.9"]
+        main,
+        ["fit", str(path), "--score-key", "judge.score", "--near-binary", "--min-accuracy", "0.9"],
     )
     assert failed.exit_code == 2
 
@@ -116,7 +143,9 @@ def test_commands_read_losses(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("near_binary", [False, True])
 def test_a_risk_is_broken_as_rarely_as_promised(near_binary, monkeypatch):
-    """Every prefix has the very mean of the limit: the hardest there is, and no more than delta of all draws pass."""
+    """Every prefix has the very mean of the limit: the hardest there is, and no more than delta of
+    all draws pass.
+    """
     # What could be certified, and from how many rows, takes longer than the rest.
     monkeypatch.setattr(mc.MaxRisk, "_infeasible", lambda *given: mc.InfeasibleTargetError("no"))
     broken, draws, rng = 0, 300, np.random.default_rng(4)
@@ -124,7 +153,10 @@ def test_a_risk_is_broken_as_rarely_as_promised(near_binary, monkeypatch):
         loss = np.where(rng.random(300) < 0.2, rng.random(300), 0.0)
         rows = Sample(np.arange(300.0), loss == 0.0, Losses.graded(loss))
         with suppress(mc.InfeasibleTargetError):
-            broken += mc.MaxRisk(0.1, near_binary=near_binary, random_state=seed).certify(rows).n_accepted > 0
+            broken += (
+                mc.MaxRisk(0.1, near_binary=near_binary, random_state=seed).certify(rows).n_accepted
+                > 0
+            )
     assert broken <= draws * 0.1 + 3 * np.sqrt(draws * 0.09)
 
 
@@ -133,11 +165,16 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     rng = np.random.default_rng(0)
     score = rng.random(400)
     right = rng.random(400) < score
-    with pytest.warns(mc.MetacalWarning, match="give 1 minus it"), pytest.raises(mc.InfeasibleTargetError):
+    with (
+        pytest.warns(mc.MetacalWarning, match="give 1 minus it"),
+        pytest.raises(mc.InfeasibleTargetError),
+    ):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right.astype(kind))
     with pytest.raises(mc.InputError, match=r"the loss is .*; give a number, 0 for a right row"):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right)
     fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
     exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot
     assert fitted.certificate_.rule == ("fallback-sequence" if exact else "loss-betting")
-    assert (mc.verify(fitted, score + 1e-4, (~right).astype(kind)).tests[0].seen.costs is None) == exact
+    assert (
+        mc.verify(fitted, score + 1e-4, (~right).astype(kind)).tests[0].seen.costs is None
+    ) == exact

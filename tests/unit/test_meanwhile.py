@@ -28,7 +28,9 @@ def test_threads_give_the_same_gate(rows, calibrator, promise):
     assert alone.calibrator_.map_ == shared.calibrator_.map_ == shared.gate_.source.map
 
 
-def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_promise_comes_first(rows):
+def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_promise_comes_first(
+    rows,
+):
     table, labels = rows
     called = []
 

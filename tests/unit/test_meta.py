@@ -21,7 +21,12 @@ BOTH = [mc.MaxMiscoverage(0.05), mc.MinAccuracy(0.97)]
 
 @pytest.fixture
 def halves(cifar10):
-    return cifar10.logits[:5000], cifar10.labels[:5000], cifar10.logits[5000:], cifar10.labels[5000:]
+    return (
+        cifar10.logits[:5000],
+        cifar10.labels[:5000],
+        cifar10.logits[5000:],
+        cifar10.labels[5000:],
+    )
 
 
 @pytest.mark.parametrize("promise", BOTH)
@@ -93,8 +98,14 @@ def test_sample_weights_reach_the_base_and_are_confessed(halves):
 def test_weights_are_repetitions(halves):
     x, y = halves[0].astype(np.float64), halves[1]
     weights = np.random.default_rng(1).integers(0, 3, len(y))
-    repeated = mc.TemperatureScaling().fit(np.repeat(x, weights, axis=0), np.repeat(y, weights)).temperature_
-    assert mc.TemperatureScaling().fit(x, y, sample_weight=weights).temperature_ == pytest.approx(repeated, rel=1e-8)
+    repeated = (
+        mc.TemperatureScaling()
+        .fit(np.repeat(x, weights, axis=0), np.repeat(y, weights))
+        .temperature_
+    )
+    assert mc.TemperatureScaling().fit(x, y, sample_weight=weights).temperature_ == pytest.approx(
+        repeated, rel=1e-8
+    )
 
 
 def test_tied_scores_are_noticed(halves):
@@ -110,7 +121,9 @@ def test_a_promise_is_required(halves, promise):
         mc.MetaCal(promise).fit(*halves[:2])
 
 
-@pytest.mark.parametrize("promise", [*BOTH, mc.paper.MaxMiscoverage(0.05, 7), mc.paper.MinCoverageAccuracy(0.97, 7)])
+@pytest.mark.parametrize(
+    "promise", [*BOTH, mc.paper.MaxMiscoverage(0.05, 7), mc.paper.MinCoverageAccuracy(0.97, 7)]
+)
 def test_two_fits_are_the_same_bits_and_touch_no_global_state(halves, promise):
     x, y, new_x, _ = halves
     np.random.seed(5)  # noqa: NPY002 - the global state is what is being watched
@@ -126,7 +139,9 @@ def test_two_fits_are_the_same_bits_and_touch_no_global_state(halves, promise):
 @pytest.mark.slow
 def test_fitting_from_several_threads_at_once(halves):
     x, y, new_x, _ = halves
-    jobs = [(promise, score) for promise in BOTH for score in ("entropy", "margin", "max_probability")] * 2
+    jobs = [
+        (promise, score) for promise in BOTH for score in ("entropy", "margin", "max_probability")
+    ] * 2
 
     def fit(job):
         return mc.MetaCal(job[0], score=job[1]).fit(x, y).predict_proba(new_x).tobytes()
@@ -164,11 +179,16 @@ def test_probabilities_as_input_give_the_same_gate(halves):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         probabilities = mc.MetaCal(BOTH[1], input="probabilities").fit(softmax(x), y)
-    # log(softmax(x)) is x up to rounding, and so is the score: what lies at the threshold may go either way.
+    # log(softmax(x)) is x up to rounding, and so is the score: what lies at the threshold may go
+    # either way.
     clear = np.abs(logits.ranking_scores(new_x) - logits.threshold_) > 1e-9
     assert clear.mean() > 0.99
-    np.testing.assert_array_equal(probabilities.accepts(softmax(new_x))[clear], logits.accepts(new_x)[clear])
-    np.testing.assert_allclose(probabilities.predict_proba(softmax(new_x)), logits.predict_proba(new_x), atol=1e-6)
+    np.testing.assert_array_equal(
+        probabilities.accepts(softmax(new_x))[clear], logits.accepts(new_x)[clear]
+    )
+    np.testing.assert_allclose(
+        probabilities.predict_proba(softmax(new_x)), logits.predict_proba(new_x), atol=1e-6
+    )
 
 
 def test_a_saved_gate_remembers_the_score(tmp_path):

@@ -1,4 +1,6 @@
-"""The page's modules in one script: in order, each name once, and nothing joined that is not understood."""
+"""The page's modules in one script: in order, each name once, and nothing joined that is not
+understood.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ Y = 'import { twice } from "./sum.js";\nexport const y = twice;\n'
 
 
 def test_imports_exports_and_comments_are_gone():
-    assert join({"page.js": MAIN, "sum.js": SUM}) == (
-        '"use strict";\n(() => {\n// sum.js\nfunction twice(x) {\n  return x + x;\n}\n// page.js\ntwice(2);\n})();\n'
+    assert (
+        join({"page.js": MAIN, "sum.js": SUM})
+        == '"use strict";\n(() => {\n// sum.js\nfunction twice(x) {\n  return x + x;\n}\n//'
+        " page.js\ntwice(2);\n})();\n"
     )
 
 
@@ -24,7 +28,10 @@ def test_each_module_once_and_after_those_it_imports_from():
         {
             "page.js": 'import { a } from "./a.js";\nimport { b } from "./b.js";\na(b);\n',
             "b.js": 'import { c } from "./c.js";\nexport const b = c;\n',
-            "a.js": 'import { b } from "./b.js";\nimport { c } from "./c.js";\nexport const a = () => [b, c];\n',
+            "a.js": (
+                'import { b } from "./b.js";\nimport { c } from "./c.js";\nexport const a = () =>'
+                " [b, c];\n"
+            ),
             "c.js": "export const c = 1;\n",
             "apart.js": "export const apart = 1;\n",
         }
@@ -35,12 +42,10 @@ def test_each_module_once_and_after_those_it_imports_from():
 def test_every_form_that_is_understood():
     found = parse(
         "all.js",
-        "// A line.\n\n/* A block\n * of lines. */\n"
-        'import {\n  a,\n  b,\n} from "./x.js";\n'
-        'import { c } from "./y.js";\n'
-        "export const one = [\n  1,\n];\nexport function two() {}\nexport async function three() {}\n"
-        "export class Four {}\nconst five = () => `a ${one} \\` b`;\nlet six;\n"
-        "function seven(\n  x,\n) {\n  return x;\n}\n",
+        '// A line.\n\n/* A block\n * of lines. */\nimport {\n  a,\n  b,\n} from "./x.js";\nimport'
+        ' { c } from "./y.js";\nexport const one = [\n  1,\n];\nexport function two() {}\nexport'
+        " async function three() {}\nexport class Four {}\nconst five = () => `a ${one} \\`"
+        " b`;\nlet six;\nfunction seven(\n  x,\n) {\n  return x;\n}\n",
     )
     assert found.imports == {"x.js": ("a", "b"), "y.js": ("c",)}
     assert found.exports == ("one", "two", "three", "Four")
@@ -111,7 +116,10 @@ def test_other_forms_are_refused_and_named(line):
 
 
 def test_text_that_looks_like_a_comment_stays():
-    body = parse("a.js", 'export const a = "// no comment"; // a comment behind code stays\nconst b = "/*";\n').body
+    body = parse(
+        "a.js",
+        'export const a = "// no comment"; // a comment behind code stays\nconst b = "/*";\n',
+    ).body
     assert body == 'const a = "// no comment"; // a comment behind code stays\nconst b = "/*";\n'
 
 
@@ -119,4 +127,6 @@ def test_text_that_looks_like_a_comment_stays():
 def test_the_pages_are_of_this_form_and_are_joined_as_here(page):
     sources = html.scripts(page)
     lines = [line.strip() for line in join(sources, f"{page}.js").splitlines()]
-    assert html.join(sources, f"{page}.js").splitlines() == [line for line in lines if line]  # without indents
+    assert html.join(sources, f"{page}.js").splitlines() == [
+        line for line in lines if line
+    ]  # without indents

@@ -15,12 +15,15 @@ from metacal.io.columns import Request
 from metacal.io.nested import reached, with_nested
 from metacal.io.stream import Reader
 
-#: A chat response as OpenAI-style servers write it, and a completion as vLLM does, with an echoed first token.
+#: A chat response as OpenAI-style servers write it, and a completion as vLLM does, with an echoed
+#: first token.
 CHAT = {
     "choices": [
         {
             "message": {"content": "yes"},
-            "logprobs": {"content": [{"token": "y", "logprob": -0.5}, {"token": "es", "logprob": -0.1}]},
+            "logprobs": {
+                "content": [{"token": "y", "logprob": -0.5}, {"token": "es", "logprob": -0.1}]
+            },
         }
     ],
     "usage": {"completion_tokens": 2},
@@ -44,7 +47,11 @@ COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, -0
     ],
 )
 def test_a_key_leads_into_entries(row, key, value):
-    assert reached(row, key) == pytest.approx(value) if value is not None else reached(row, key) is None
+    assert (
+        reached(row, key) == pytest.approx(value)
+        if value is not None
+        else reached(row, key) is None
+    )
 
 
 @pytest.mark.parametrize("key", ["a..b", "a[", "a[x]", "f(a)", "P(yes)", "mean()"])
@@ -77,14 +84,21 @@ def test_a_file_of_responses_is_read_and_fitted(tmp_path):
     keys = ["--score-key", key, "--correct-key", "judge.verdict"]
     run = CliRunner().invoke(main, ["fit", path, *keys, "--min-accuracy", "0.9", "-o", gate])
     assert run.exit_code == 0, run.output
-    assert CliRunner().invoke(main, ["verify", gate, path, "--correct-key", "judge.verdict"]).exit_code == 1
-    watched = CliRunner().invoke(main, ["monitor", gate, path, "--correct-key", "judge.verdict", "--json"])
+    assert (
+        CliRunner().invoke(main, ["verify", gate, path, "--correct-key", "judge.verdict"]).exit_code
+        == 1
+    )
+    watched = CliRunner().invoke(
+        main, ["monitor", gate, path, "--correct-key", "judge.verdict", "--json"]
+    )
     assert watched.exit_code == 0, watched.output
 
 
 def test_a_bad_line_is_named_by_file_line_and_key(tmp_path):
     path = written(tmp_path / "r.jsonl", [{"a": {"b": [1.0]}}, {"a": {"b": ["x"]}}])
-    with pytest.raises(InputError, match=r"r.jsonl:2: 'a.b' is \['x'\], and mean\(...\) takes a list of numbers"):
+    with pytest.raises(
+        InputError, match=r"r.jsonl:2: 'a.b' is \['x'\], and mean\(...\) takes a list of numbers"
+    ):
         read_scores(path, score_key="mean(a.b)")
     path = written(tmp_path / "s.jsonl", [{"a": {"b": 1.0}}, {"a": {"b": "high"}}])
     with pytest.raises(InputError, match=r"s.jsonl:2: the a.b is 'high'"):
@@ -100,7 +114,11 @@ def _with(row, *way, value):
     return copy
 
 
-JUDGED = {"judge": {"score": "8/10", "verdict": "pass", "loss": 0.2}, "samples": ["a", "b"], "clusters": [0, 1]}
+JUDGED = {
+    "judge": {"score": "8/10", "verdict": "pass", "loss": 0.2},
+    "samples": ["a", "b"],
+    "clusters": [0, 1],
+}
 LOGPROBS = ("choices", 0, "logprobs")
 
 
@@ -117,7 +135,11 @@ LOGPROBS = ("choices", 0, "logprobs")
             {"score_key": "mean(choices[0].logprobs.token_logprobs)"},
             "'choices[0].logprobs.token_logprobs' is 'none'",
         ),
-        (_with(JUDGED, "judge", "score", value="good"), {"score_key": "judge.score"}, "the judge.score is 'good'"),
+        (
+            _with(JUDGED, "judge", "score", value="good"),
+            {"score_key": "judge.score"},
+            "the judge.score is 'good'",
+        ),
         (
             _with(JUDGED, "judge", "verdict", value="perhaps"),
             {"score_key": "judge.score", "correct_key": "judge.verdict"},
@@ -128,7 +150,11 @@ LOGPROBS = ("choices", 0, "logprobs")
             {"score_key": "judge.score", "loss_key": "judge.loss"},
             "the judge.loss is 1.7",
         ),
-        (_with(JUDGED, "samples", value="a"), {"score_key": "agreement(samples)"}, "'samples' is 'a'"),
+        (
+            _with(JUDGED, "samples", value="a"),
+            {"score_key": "agreement(samples)"},
+            "'samples' is 'a'",
+        ),
         (_with(JUDGED, "clusters", value=3), {"score_key": "entropy(clusters)"}, "'clusters' is 3"),
     ],
 )
@@ -140,7 +166,9 @@ def test_a_bad_line_of_a_recorded_shape_is_named(row, keys, said, tmp_path):
 
 
 def test_a_stream_reads_marks_and_nested_keys_too():
-    reader = Reader(Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", scores=True), "jsonl")
+    reader = Reader(
+        Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", scores=True), "jsonl"
+    )
     record = reader.read(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')
     assert record.row == (0.8,)
     assert record.label == "pass"

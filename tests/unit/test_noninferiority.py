@@ -1,4 +1,6 @@
-"""The exact test of a difference of two error rates: its size by enumeration, its order, its ends."""
+"""The exact test of a difference of two error rates: its size by enumeration, its order, its
+ends.
+"""
 
 import numpy as np
 import pytest
@@ -32,8 +34,13 @@ def table(n, decide):
 def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
     """Over the whole null hypothesis, p+ >= p- + margin: on its border and beyond."""
     rejects = table(n, lambda a, b: shows_at_most(a, b, n, margin, level, gamma=level / 20))
-    sizes = [(law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)]
-    beyond = [(law(n, q + margin + 0.05, q) * rejects).sum() for q in np.linspace(0.0, (0.95 - margin) / 2, 20)]
+    sizes = [
+        (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
+    ]
+    beyond = [
+        (law(n, q + margin + 0.05, q) * rejects).sum()
+        for q in np.linspace(0.0, (0.95 - margin) / 2, 20)
+    ]
     assert max(sizes) <= level
     assert max(sizes) > 0.8 * level
     assert max(beyond) <= max(sizes)
@@ -43,14 +50,18 @@ def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
 @pytest.mark.parametrize(("n", "margin", "level"), [(25, 0.1, 0.1), (30, 0.3, 0.2)])
 def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
     rejects = table(n, lambda a, b: kept_p_value(a, b, n, margin, gamma=level / 20) <= level)
-    sizes = [(law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)]
+    sizes = [
+        (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
+    ]
     assert 0.6 * level < max(sizes) <= level
 
 
 @pytest.mark.slow
 def test_more_worse_rows_are_worse_and_more_better_rows_are_better():
     n, margin = 200, 0.04
-    p_values = np.array([[worse_p_value(a, b, n, margin, 0.005) for b in range(0, 12, 3)] for a in range(0, 12, 3)])
+    p_values = np.array(
+        [[worse_p_value(a, b, n, margin, 0.005) for b in range(0, 12, 3)] for a in range(0, 12, 3)]
+    )
     assert (np.diff(p_values, axis=0) >= -1e-3).all()
     assert worse_p_value(3, 9, n, margin, 0.005) < worse_p_value(3, 0, n, margin, 0.005)
 

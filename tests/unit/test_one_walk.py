@@ -21,7 +21,9 @@ ONCE = {"validated": N, "scored": N, "mapped": N, "softmax": N}
 
 @pytest.fixture
 def counted(monkeypatch):
-    """How many rows go through the check of logits, the score, the gate's map and the softmax of the logits."""
+    """How many rows go through the check of logits, the score, the gate's map and the softmax of
+    the logits.
+    """
     rows: Counter[str] = Counter()
 
     def counting(name, original, which):
@@ -60,7 +62,9 @@ DOES = {
     "evaluate": lambda cal, folder: mc.evaluate(cal, *NEW, n_resamples=5),
     "evaluate without intervals": lambda cal, folder: mc.evaluate(cal, *NEW, n_resamples=0),
     "report": lambda cal, folder: mc.write_report(cal, *NEW, folder / "report.html", n_resamples=5),
-    "report without intervals": lambda cal, folder: mc.write_report(cal, *NEW, folder / "report.html", n_resamples=0),
+    "report without intervals": lambda cal, folder: mc.write_report(
+        cal, *NEW, folder / "report.html", n_resamples=0
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""Platt, beta, isotonic, IROvA-TS, IRM and spline calibration: laws, degenerate inputs, and what the fits minimise."""
+"""Platt, beta, isotonic, IROvA-TS, IRM and spline calibration: laws, degenerate inputs, and what
+the fits minimise.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def assert_distributions(table):
     np.testing.assert_allclose(table.sum(axis=1, dtype=np.float64), 1.0, rtol=0, atol=tolerance)
 
 
-# ── laws ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── laws ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @each_fit
@@ -116,7 +118,9 @@ def test_rows_of_weight_zero_change_nothing_at_all(name):
     junk = 50.0 * np.random.default_rng(6).standard_normal((40, 3))
     plain = FITS[name](Rows(logits), labels, np.ones(300))(logits)
     weights = np.append(np.ones(300), np.zeros(40))
-    padded = FITS[name](Rows(np.vstack((logits, junk))), np.append(labels, np.zeros(40, dtype=int)), weights)(logits)
+    padded = FITS[name](
+        Rows(np.vstack((logits, junk))), np.append(labels, np.zeros(40, dtype=int)), weights
+    )(logits)
     np.testing.assert_array_equal(padded, plain)
 
 
@@ -131,11 +135,14 @@ def test_the_rows_kept_out_of_a_table_change_nothing(name):
 
 @each_fit
 @pytest.mark.parametrize(("n_classes", "scale"), [(2, 1.0), (5, 1.0), (5, 3.0)])
-def test_a_calibrated_model_is_left_nearly_alone_and_a_sharpened_one_is_mended(name, n_classes, scale):
+def test_a_calibrated_model_is_left_nearly_alone_and_a_sharpened_one_is_mended(
+    name, n_classes, scale
+):
     logits, labels = drawn(20_000, n_classes, seed=8, scale=scale)
     truth = np.exp(log_softmax(logits / scale, axis=1))
     found = FITS[name](Rows(logits), labels)(logits)
-    # A temperature mends sharpening exactly; answers about p alone can only come near beyond two classes.
+    # A temperature mends sharpening exactly; answers about p alone can only come near beyond two
+    # classes.
     mends = n_classes == 2 or scale == 1.0 or name in ("irova_ts", "irm", "spline")
     tolerance = {"isotonic": 0.015, "irova_ts": 0.015, "irm": 0.015}.get(name, 0.006)
     assert np.abs(found - truth).mean() < (tolerance if mends else 0.03)
@@ -181,7 +188,7 @@ def test_the_slopes_are_not_negative_even_when_the_scores_mislead():
     np.testing.assert_allclose(beta(logits)[:, 1], frequency, atol=1e-3)
 
 
-# ── what is minimised ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is minimised ─────────────────────────────────────────────────────────────────────────────
 
 
 def test_platt_minimises_its_likelihood():
@@ -198,7 +205,9 @@ def test_platt_minimises_its_likelihood():
             z = theta[0] * odds + theta[1]
             return (np.logaddexp(0, z) - target * z).sum()
 
-        best = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+        best = minimize(
+            loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12}
+        )
         assert loss([fitted.slope[k], fitted.intercept[k]]) <= best.fun + 1e-9
 
 
@@ -215,7 +224,9 @@ def test_beta_minimises_its_penalised_likelihood_under_its_bounds(turn):
         prior = ((np.asarray(theta) - [1.0, 1.0, 0.0]) ** 2).sum()
         return (np.logaddexp(0, z) - outcome * z).sum() + 0.005 * prior
 
-    best = minimize(loss, [1, 1, 0], method="L-BFGS-B", bounds=[(0, None), (0, None), (None, None)], tol=1e-14)
+    best = minimize(
+        loss, [1, 1, 0], method="L-BFGS-B", bounds=[(0, None), (0, None), (None, None)], tol=1e-14
+    )
     assert loss([fitted.a[0], fitted.b[0], fitted.intercept[0]]) <= best.fun + 1e-7
     assert min(fitted.a[0], fitted.b[0]) == pytest.approx(min(best.x[:2]), abs=1e-3)
 
@@ -234,7 +245,9 @@ def test_the_pooled_isotonic_curve_is_the_regression_on_all_pairs():
     )
     fitted = fit_irm(Rows(logits), labels, weights, tempered=False, prior_rows=0.0)
     grid = np.linspace(0, 1, 3001)
-    np.testing.assert_allclose(np.interp(grid, fitted.knots, fitted.values), pooled.predict(grid), atol=1e-9)
+    np.testing.assert_allclose(
+        np.interp(grid, fitted.knots, fitted.values), pooled.predict(grid), atol=1e-9
+    )
 
 
 def test_the_spline_design_is_the_integral_of_the_broken_line():
@@ -247,7 +260,9 @@ def test_the_spline_design_is_the_integral_of_the_broken_line():
 
 
 def _how_far_off(level, slope, n=1000):
-    """The mean distance in probability of the averaged spline from the truth, level + slope·z, over ten draws."""
+    """The mean distance in probability of the averaged spline from the truth, level + slope·z, over
+    ten draws.
+    """
     random, off = np.random.default_rng(0), []
     for _ in range(10):
         z = random.normal(2.0, 1.5, n)
@@ -258,10 +273,13 @@ def _how_far_off(level, slope, n=1000):
 
 
 def test_the_averaged_spline_trusts_what_is_right_and_mends_what_is_not(monkeypatch):
-    # A level alone, known from 1,000 rows that are right four times in five, is off by .8·√(.16/1000) = .01.
+    # A level alone, known from 1,000 rows that are right four times in five, is off by
+    # .8·√(.16/1000) = .01.
     assert _how_far_off(0.0, 1.0) < 0.01
     for level, slope in ((-2.0, 1.0), (2.0, 1.0), (0.0, 0.3), (0.0, 3.0)):
-        untouched = np.abs(expit(level + slope * np.linspace(-1.0, 5.0, 99)) - expit(np.linspace(-1.0, 5.0, 99))).mean()
+        untouched = np.abs(
+            expit(level + slope * np.linspace(-1.0, 5.0, 99)) - expit(np.linspace(-1.0, 5.0, 99))
+        ).mean()
         assert _how_far_off(level, slope) < 0.25 * untouched, (level, slope)
     together = _how_far_off(0.0, 1.0)
     monkeypatch.setattr(spline, "_PRIORS", spline._PRIORS[:1])  # the loosest alone
@@ -272,10 +290,18 @@ def test_weights_that_are_shares_do_not_leave_the_prior_alone():
     random = np.random.default_rng(3)
     z = random.normal(2.0, 1.5, 800)
     right = np.asarray(random.random(800) < expit(z - 1.0), dtype=float)
-    plain, shares = (fit_averaged(z, right, weights).curve.value(z) for weights in (None, np.full(800, 1.0 / 800)))
+    plain, shares = (
+        fit_averaged(z, right, weights).curve.value(z)
+        for weights in (None, np.full(800, 1.0 / 800))
+    )
     np.testing.assert_allclose(shares, plain, atol=1e-6)
-    twice, doubled = np.repeat(np.arange(800), 2), fit_averaged(z, right, np.full(800, 2.0)).curve.value(z)
-    np.testing.assert_allclose(fit_averaged(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6)
+    twice, doubled = (
+        np.repeat(np.arange(800), 2),
+        fit_averaged(z, right, np.full(800, 2.0)).curve.value(z),
+    )
+    np.testing.assert_allclose(
+        fit_averaged(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6
+    )
 
 
 def test_the_spline_follows_a_bend_that_no_temperature_can():
@@ -305,11 +331,13 @@ def test_a_fit_that_does_not_converge_says_so():
         value = np.exp(-theta[:, 0])
         return Sums(value, -value[:, None], value[:, None, None])
 
-    with pytest.warns(ConvergenceWarning, match=r"Endless did not converge for 1 of 1 classes: gradient norm"):
+    with pytest.warns(
+        ConvergenceWarning, match=r"Endless did not converge for 1 of 1 classes: gradient norm"
+    ):
         minimise(endless, np.array([[-200.0]]), np.array([False]), np.array([1.0]), "Endless")
 
 
-# ── degenerate inputs ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── degenerate inputs ─────────────────────────────────────────────────────────────────────────────
 
 
 @each_fit
@@ -349,7 +377,9 @@ def test_masked_classes_stay_at_zero(name):
     assert_distributions(found)
     assert (found[np.isneginf(logits)] == 0.0).all()
     lonely = np.array([[-np.inf, 2.0, -np.inf, -np.inf]])
-    np.testing.assert_array_equal(quietly(FITS[name], Rows(logits), labels)(lonely), [[0.0, 1.0, 0.0, 0.0]])
+    np.testing.assert_array_equal(
+        quietly(FITS[name], Rows(logits), labels)(lonely), [[0.0, 1.0, 0.0, 0.0]]
+    )
 
 
 @each_fit
@@ -412,7 +442,7 @@ def test_threads_do_not_change_a_bit(name):
         np.testing.assert_array_equal(FITS[name](rows, labels)(logits, rows=rows), alone)
 
 
-# ── values and faces ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values and faces ──────────────────────────────────────────────────────────────────────────────
 
 
 def test_maps_are_frozen_values_that_refuse_nonsense():
@@ -450,7 +480,9 @@ def test_faces_hold_their_map_and_work_with_strings_and_probabilities(face):
     np.testing.assert_allclose(found, face().fit(logits, labels).predict_proba(logits), atol=1e-9)
     assert set(cal.predict(p)) <= set(names)
     if cal.map_.preserves_accuracy:
-        assert cal.score(p, names[labels]) == pytest.approx((p.argmax(axis=1) == labels).mean(), rel=1e-12)
+        assert cal.score(p, names[labels]) == pytest.approx(
+            (p.argmax(axis=1) == labels).mean(), rel=1e-12
+        )
 
 
 @pytest.mark.parametrize(
@@ -483,7 +515,9 @@ def test_more_rows_than_whole_numbers_hold_are_binned_class_by_class(monkeypatch
     labels = random.integers(4, size=300)
     usual = fit_histogram(Rows(logits), labels)
     monkeypatch.setattr(exact, "MOST", 299)
-    np.testing.assert_allclose(fit_histogram(Rows(logits), labels)(logits), usual(logits), rtol=1e-12)
+    np.testing.assert_allclose(
+        fit_histogram(Rows(logits), labels)(logits), usual(logits), rtol=1e-12
+    )
     gaps = ClassGaps(4)
     gaps.add(checked_table(usual(logits), labels))
     assert np.isnan(gaps.value())

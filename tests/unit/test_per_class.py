@@ -1,4 +1,6 @@
-"""PerClass and PerGroup: parts, levels, decisions, files, and what they say where something cannot be."""
+"""PerClass and PerGroup: parts, levels, decisions, files, and what they say where something cannot
+be.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_the_certificate_says_which_class_and_why():
 
 def test_each_says_what_it_promises_of_all():
     each = fitted(mc.PerClass(mc.MinAccuracy(0.96), shares="each")).certificate_
-    assert each.statement.endswith("each with 90% confidence: the expected share of broken classes is at most 10%.")
+    assert each.statement.endswith(
+        "each with 90% confidence: the expected share of broken classes is at most 10%."
+    )
     together = fitted(mc.PerClass(mc.MinAccuracy(0.96))).certificate_
     assert together.statement.endswith("with 90% confidence for all classes together.")
     assert each.coverage >= together.coverage
@@ -85,7 +89,9 @@ def test_accuracy_of_each_class_on_new_rows():
 def test_groups_decide_and_unknown_ones_are_rejected_and_said():
     X, y = made_up()
     groups = np.where(np.arange(len(X)) % 3 == 0, "north", "south")
-    cal = mc.MetaCal(mc.PerGroup(mc.MaxMiscoverage(0.1)), classes=["cat", "dog", "cow", "owl"], reject_label="?")
+    cal = mc.MetaCal(
+        mc.PerGroup(mc.MaxMiscoverage(0.1)), classes=["cat", "dog", "cow", "owl"], reject_label="?"
+    )
     cal.fit(X, y, groups=groups)
     north, south = (cal.accepts(X, groups=np.full(len(X), name)) for name in ("north", "south"))
     assert (north != south).any()
@@ -122,13 +128,19 @@ def test_what_cannot_be_promised_for_each(promise, complaint):
 
 def test_per_group_asks_for_one_group_per_row():
     X, y = made_up(50)
-    for groups, complaint in ((None, "groups="), (["a"] * 3, "50 rows but 3 groups"), ([None] * 50, "missing")):
+    for groups, complaint in (
+        (None, "groups="),
+        (["a"] * 3, "50 rows but 3 groups"),
+        ([None] * 50, "missing"),
+    ):
         promise = mc.PerGroup(mc.MaxMiscoverage(0.1))
         cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?")
         with pytest.raises(mc.InputError, match=complaint):
             cal.fit(X, y, groups=groups)
     with pytest.raises(mc.InputError, match="groups are for a promise per group"):
-        mc.MetaCal(mc.MaxMiscoverage(0.1), classes=["cat", "dog", "cow", "owl"], reject_label="?").fit(X, y, groups=y)
+        mc.MetaCal(
+            mc.MaxMiscoverage(0.1), classes=["cat", "dog", "cow", "owl"], reject_label="?"
+        ).fit(X, y, groups=y)
 
 
 def test_nothing_can_be_certified():
@@ -155,7 +167,9 @@ def test_shares_follow_the_counts_alone():
         return shared_by(mc.MinAccuracy(0.95), table, 0.1, shares)
 
     assert shared([10, 20, 30], "together") == []
-    assert shared([45, 45, 45], "together") == [0]  # each could alone, at delta; two cannot share it
+    assert shared([45, 45, 45], "together") == [
+        0
+    ]  # each could alone, at delta; two cannot share it
     assert shared([45, 45, 45], "each") == [0, 1, 2]
     assert shared([1000, 45, 1000], "together") == [0, 2]
 
@@ -210,7 +224,10 @@ def test_saved_and_loaded(tmp_path, by, shares):
     assert again.certificate_ == cal.certificate_
     more = {"groups": groups} if by == "group" else {}
     assert (again.predict(X, **more) == cal.predict(X, **more)).all()
-    assert read_certificate(json.loads(json.dumps(cal.certificate_.to_dict()))).parts == cal.certificate_.parts
+    assert (
+        read_certificate(json.loads(json.dumps(cal.certificate_.to_dict()))).parts
+        == cal.certificate_.parts
+    )
     assert mc.load_gate(tmp_path / "cal.json") == cal.gate_
 
 
@@ -233,7 +250,9 @@ def test_a_forged_part_is_found(change, complaint):
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     document = json.loads(json.dumps(document_of(Content(cal.gate_))))
     content_of(document)
-    change(next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"]))
+    change(
+        next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"])
+    )
     with pytest.raises(mc.ArtifactError, match=complaint):
         content_of(document)
 
@@ -267,7 +286,9 @@ def test_a_verdict_for_every_class_worst_first():
 def test_rows_that_say_nothing():
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
     nothing = np.zeros(3, dtype=bool)
-    found = verify_decisions(cal.certificate_, nothing, nothing, 0.95, names=np.array(["cat", "dog", "owl"]))
+    found = verify_decisions(
+        cal.certificate_, nothing, nothing, 0.95, names=np.array(["cat", "dog", "owl"])
+    )
     assert not found.refuted
     assert "there is none here" in found.advice
 
@@ -290,7 +311,11 @@ def test_names_of_groups():
     assert group_codes([2, 1, 5], (1, 2)).tolist() == [1, 0, -1]
     assert group_codes(["a"], (1, 2)).tolist() == [-1]
     assert group_codes([1.0, 2.0], (1, 2)).tolist() == [0, 1]
-    assert Thresholds("group", (1, 2), (0.5, math.inf)).of(np.array([1, 0, -1])).tolist() == [math.inf, 0.5, -math.inf]
+    assert Thresholds("group", (1, 2), (0.5, math.inf)).of(np.array([1, 0, -1])).tolist() == [
+        math.inf,
+        0.5,
+        -math.inf,
+    ]
     with pytest.raises(mc.InputError, match="groups must be integers or strings"):
         group_codes([0.5], (1, 2))
 
@@ -300,14 +325,21 @@ def test_a_classifier_names_its_own_classes():
 
     X, y = made_up(2000)
     clf = mc.CalibratedClassifier(
-        LogisticRegression().fit(X[:1000], y[:1000]), mc.PerClass(mc.MinAccuracy(0.9)), reject_label="?"
+        LogisticRegression().fit(X[:1000], y[:1000]),
+        mc.PerClass(mc.MinAccuracy(0.9)),
+        reject_label="?",
     ).fit(X[1000:], y[1000:])
     assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
     assert saved.dumps(clf.gate_)
     half = np.where(np.arange(len(X)) % 2, "even", "odd")
-    by_group = mc.CalibratedClassifier(LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?")
-    assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {"even", "odd"}
+    by_group = mc.CalibratedClassifier(
+        LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?"
+    )
+    assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {
+        "even",
+        "odd",
+    }
     with pytest.raises(mc.InputError, match="PerGroup needs the group of every row"):
         by_group.fit(X, y)
 
@@ -323,7 +355,11 @@ def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by
     together, own = np.arange(len(X)) // 2 if units else None, site if by == "group" else None
     cal.fit(X, y, groups=own, units=together)
     certificate = cal.certificate_
-    assert certificate.n_rows == (2000 if units else 4000) == sum(part.n_rows for part in certificate.parts.items)
+    assert (
+        certificate.n_rows
+        == (2000 if units else 4000)
+        == sum(part.n_rows for part in certificate.parts.items)
+    )
     assert certificate.delta == 0.1
     mc.save(cal, tmp_path / "cal.json")
     more = {"groups": site} if by == "group" else {}

@@ -1,4 +1,6 @@
-"""The displays: scikit-learn's pattern, drawn from the summary, and an error that names the extra."""
+"""The displays: scikit-learn's pattern, drawn from the summary, and an error that names the
+extra.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,16 @@ def test_from_estimator_from_predictions_and_from_a_summary(data, gate, display,
     assert shown.ax_.get_ylabel()
     assert shown.ax_.get_legend() is not None
     shown.figure_.savefig(tmp_path / "shown.png")
-    proba = mc.TemperatureScaling().fit(data.logits[:3000], data.labels[:3000]).predict_proba(logits)
+    proba = (
+        mc.TemperatureScaling().fit(data.logits[:3000], data.labels[:3000]).predict_proba(logits)
+    )
     _, ax = pyplot.subplots()
     drawn = display.from_predictions(labels, proba, ax=ax)
     assert drawn.ax_ is ax
     swapped = display.from_predictions(proba, labels)
-    assert np.array_equal(swapped.ax_.lines[-1].get_xydata(), drawn.ax_.lines[-1].get_xydata(), equal_nan=True)
+    assert np.array_equal(
+        swapped.ax_.lines[-1].get_xydata(), drawn.ax_.lines[-1].get_xydata(), equal_nan=True
+    )
     again = display(shown.summary).plot()
     assert again.ax_ is not shown.ax_
     for ours, theirs in zip(shown.ax_.lines, again.ax_.lines, strict=True):
@@ -74,14 +80,18 @@ def test_what_is_drawn_is_what_the_summary_says(data, gate):
     assert np.array_equal(curve[:, 0], summary.curves.coverage.estimate)
     accept = gate.accepts(logits)
     assert own[0, 0] == mc.metrics.coverage(accept)
-    assert own[0, 1] == pytest.approx(1 - mc.metrics.coverage_accuracy(accept, logits.argmax(axis=1) == labels))
+    assert own[0, 1] == pytest.approx(
+        1 - mc.metrics.coverage_accuracy(accept, logits.argmax(axis=1) == labels)
+    )
     histogram = plots.ConfidenceHistogramDisplay(summary).plot(log=True)
     assert histogram.ax_.get_yscale() == "log"
 
 
 def test_options_reach_the_plot_and_the_summary(data, gate):
     logits, labels = data.logits[3000:4000], data.labels[3000:4000]
-    shown = plots.ReliabilityDisplay.from_estimator(gate, logits, labels, binning="equal_mass", n_bins=5, level=0.9)
+    shown = plots.ReliabilityDisplay.from_estimator(
+        gate, logits, labels, binning="equal_mass", n_bins=5, level=0.9
+    )
     assert shown.summary.settings.n_bins == 5
     assert "90%" in shown.ax_.get_title()
     with pytest.raises(mc.InputError, match="equal_width"):
@@ -90,8 +100,12 @@ def test_options_reach_the_plot_and_the_summary(data, gate):
 
 @pytest.mark.parametrize("score", ["margin", "energy", "max_probability"])
 def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(data.logits[:2000], data.labels[:2000])
-    shown = plots.ThresholdDisplay.from_estimator(gate, data.logits[2000:4000], data.labels[2000:4000])
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score=score).fit(
+        data.logits[:2000], data.labels[:2000]
+    )
+    shown = plots.ThresholdDisplay.from_estimator(
+        gate, data.logits[2000:4000], data.labels[2000:4000]
+    )
     low, high = shown.ax_.get_xlim()
     assert low < gate.threshold_ < high
     assert score in shown.ax_.get_xlabel()
@@ -100,20 +114,29 @@ def test_thresholds_of_other_scores_fit_on_the_axis(data, score):
 @pytest.mark.slow
 @pytest.mark.parametrize("display", DISPLAYS)
 def test_several_stand_on_one_axis(data, gate, display):
-    """Each with its own name and colour; the diagonal, the limit and the accuracy once; limits that hold all."""
+    """Each with its own name and colour; the diagonal, the limit and the accuracy once; limits that
+    hold all.
+    """
     logits, labels = data.logits[3000:4000], data.labels[3000:4000]
     plain = mc.TemperatureScaling().fit(data.logits[:3000], data.labels[:3000])
     first = display.from_estimator(gate, logits, labels, name="gate")
     alone = first.ax_.get_xlim(), first.ax_.get_ylim()
     second = display.from_estimator(plain, logits, labels, name="plain", ax=first.ax_)
-    third = display.from_predictions(labels, logits, input="logits", name="as it is", ax=first.ax_, lw=3, color="0.3")
+    third = display.from_predictions(
+        labels, logits, input="logits", name="as it is", ax=first.ax_, lw=3, color="0.3"
+    )
     assert first.ax_ is second.ax_ is third.ax_
     told = [text.get_text() for text in third.ax_.get_legend().get_texts()]
     assert len(told) == len(set(told))
     for name in ("gate", "plain", "as it is"):
         assert any(text.startswith(name) for text in told), told
-    counted = [line for line in (*third.ax_.lines, *third.ax_.patches) if line.get_gid() == "metacal-named"]
-    asked = [line.get_edgecolor() if hasattr(line, "get_edgecolor") else line.get_color() for line in counted]
+    counted = [
+        line for line in (*third.ax_.lines, *third.ax_.patches) if line.get_gid() == "metacal-named"
+    ]
+    asked = [
+        line.get_edgecolor() if hasattr(line, "get_edgecolor") else line.get_color()
+        for line in counted
+    ]
     colours = [matplotlib.colors.to_hex(colour) for colour in asked]
     assert len(counted) == 3
     assert len(set(colours)) == 3
@@ -133,7 +156,9 @@ def test_what_is_asked_of_a_line_reaches_the_calibrated_curve_alone(data, gate):
     with pytest.raises(AttributeError, match="'linewidht'"):
         plots.RiskCoverageDisplay(summary).plot(linewidht=3)
     with pytest.raises(AttributeError, match="'colour'"):
-        plots.RiskCoverageDisplay.from_estimator(gate, data.logits[:50], data.labels[:50], colour="red")
+        plots.RiskCoverageDisplay.from_estimator(
+            gate, data.logits[:50], data.labels[:50], colour="red"
+        )
 
 
 def test_without_matplotlib_the_extra_is_named(data, gate, monkeypatch):

@@ -51,7 +51,7 @@ def npz(tmp_path):
     return write
 
 
-# ── npz ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── npz ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("key", ["labels", "label", "y"])
@@ -89,7 +89,10 @@ def test_npz_does_not_guess(npz):
 
 
 def test_npz_two_candidates(npz):
-    refuse("both 'labels' and 'y'; choose one with label_key", npz(logits=TABLE, y=[0, 1], labels=[0, 1]))
+    refuse(
+        "both 'labels' and 'y'; choose one with label_key",
+        npz(logits=TABLE, y=[0, 1], labels=[0, 1]),
+    )
 
 
 def test_npz_key_that_is_not_there(npz):
@@ -97,9 +100,21 @@ def test_npz_key_that_is_not_there(npz):
 
 
 def test_npz_classes(npz):
-    assert read_predictions(npz(logits=TABLE, classes=["a", "b", "c"])).class_names == ("a", "b", "c")
-    refuse("own class order is 'a', 'b', 'c'", npz(logits=TABLE, classes=["a", "b", "c"]), classes=["c", "b", "a"])
-    assert read_predictions(npz(logits=TABLE), classes=["a", "b", "c"]).class_names == ("a", "b", "c")
+    assert read_predictions(npz(logits=TABLE, classes=["a", "b", "c"])).class_names == (
+        "a",
+        "b",
+        "c",
+    )
+    refuse(
+        "own class order is 'a', 'b', 'c'",
+        npz(logits=TABLE, classes=["a", "b", "c"]),
+        classes=["c", "b", "a"],
+    )
+    assert read_predictions(npz(logits=TABLE), classes=["a", "b", "c"]).class_names == (
+        "a",
+        "b",
+        "c",
+    )
     refuse("3 columns but there are 2 class names", npz(logits=TABLE), classes=["a", "b"])
 
 
@@ -120,7 +135,10 @@ def test_npz_no_rows(npz):
 
 
 def test_npz_of_objects(npz):
-    refuse("array 'logits' holds Python objects.*np.savez", npz(logits=np.array([[1, None]], dtype=object)))
+    refuse(
+        "array 'logits' holds Python objects.*np.savez",
+        npz(logits=np.array([[1, None]], dtype=object)),
+    )
 
 
 def test_npz_of_strings(npz):
@@ -153,7 +171,7 @@ def test_empty_zip(tmp_path):
     refuse("no array 'logits'; it holds nothing", tmp_path / "val.npz")
 
 
-# ── npy ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── npy ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_npy_is_read_or_stays_in_its_file(tmp_path):
@@ -170,7 +188,12 @@ def test_npy_is_read_or_stays_in_its_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    [("y.txt", "1\n0\n"), ("y.csv", "label\n1\n0\n"), ("y.csv", "1\n0\n"), ("y.tsv", "n\ty\n5\t1\n6\t0\n\n")],
+    [
+        ("y.txt", "1\n0\n"),
+        ("y.csv", "label\n1\n0\n"),
+        ("y.csv", "1\n0\n"),
+        ("y.tsv", "n\ty\n5\t1\n6\t0\n\n"),
+    ],
 )
 def test_labels_from_a_second_text_file(tmp_path, text, name, content):
     np.save(tmp_path / "z.npy", TABLE)
@@ -186,7 +209,9 @@ def test_labels_from_a_second_npy(tmp_path):
 
 def test_labels_file_with_an_unknown_header(tmp_path, text):
     np.save(tmp_path / "z.npy", TABLE)
-    refuse("header, name it with label_key", tmp_path / "z.npy", labels=text("truth\na\nb\n", "y.csv"))
+    refuse(
+        "header, name it with label_key", tmp_path / "z.npy", labels=text("truth\na\nb\n", "y.csv")
+    )
     found = read_predictions(tmp_path / "z.npy", labels=tmp_path / "y.csv", label_key="truth")
     assert found.labels.tolist() == ["a", "b"]
 
@@ -226,11 +251,13 @@ def test_npy_no_rows(tmp_path):
     refuse("no rows|damaged", tmp_path / "z.npy")
 
 
-# ── csv, tsv ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── csv, tsv ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_csv(text):
-    found = read_predictions(text('id,cat,"dog, wild",label\nu1,2.5,-1e0,cat\n\nu2, inf,nan,"dog, wild"\n'))
+    found = read_predictions(
+        text('id,cat,"dog, wild",label\nu1,2.5,-1e0,cat\n\nu2, inf,nan,"dog, wild"\n')
+    )
     np.testing.assert_array_equal(found.table, [[2.5, -1], [np.inf, np.nan]])
     assert found.class_names == ("cat", "dog, wild")
     assert found.labels.tolist() == ["cat", "dog, wild"]
@@ -288,7 +315,9 @@ def test_csv_classes_order_prefixed_columns_too(text):
 def test_csv_classes_may_rename_columns(text):
     found = read_predictions(text("c0,c1\n1,2\n"), classes=["cat", "dog"])
     assert found.class_names == ("cat", "dog")
-    refuse("2 columns but there are 3 class names", text("c0,c1\n1,2\n"), classes=["cat", "dog", "cow"])
+    refuse(
+        "2 columns but there are 3 class names", text("c0,c1\n1,2\n"), classes=["cat", "dog", "cow"]
+    )
 
 
 def test_csv_logits_key_is_a_prefix(text):
@@ -338,7 +367,7 @@ def test_csv_from_standard_input(monkeypatch):
     refuse("-:2:2: column 'b' holds 'x'", "-")
 
 
-# ── files that cannot be read ────────────────────────────────────────────────────────────────────────────────────────
+# ── files that cannot be read ─────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])
@@ -399,7 +428,9 @@ def test_a_file_is_known_by_its_content(tmp_path, npz):
     np.testing.assert_array_equal(read_predictions(tmp_path / "val.csv").table, TABLE)
 
 
-@pytest.mark.parametrize(("name", "mark"), [("val.csv", ";"), ("val.csv.gz", ","), ("val", "|"), ("val.txt", "\t")])
+@pytest.mark.parametrize(
+    ("name", "mark"), [("val.csv", ";"), ("val.csv.gz", ","), ("val", "|"), ("val.txt", "\t")]
+)
 def test_text_may_have_another_separator_and_be_compressed(tmp_path, name, mark):
     text = "a,b,y\n1,2,0\n3,5,1\n".replace(",", mark).encode()
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
@@ -441,7 +472,7 @@ def test_unknown_input(npz):
         read_predictions(npz(logits=TABLE), input="scores")
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".csv", ".tsv"])
@@ -469,8 +500,9 @@ def test_csv_text(tmp_path):
         "score": np.array([1 / 3, 2.0]),
     }
     write_table(tmp_path / "out.csv", columns)
-    assert (tmp_path / "out.csv").read_bytes().decode() == (
-        'accept,p_0,p_1,name,score\ntrue,0.1,0.9,x,0.3333333333333333\nfalse,nan,-inf,"say ""y""",2.0\n'
+    assert (
+        (tmp_path / "out.csv").read_bytes().decode()
+        == 'accept,p_0,p_1,name,score\ntrue,0.1,0.9,x,0.3333333333333333\nfalse,nan,-inf,"say ""y""",2.0\n'
     )
 
 
@@ -511,7 +543,10 @@ def test_tables_that_cannot_be_written(tmp_path, columns, options, match):
 
 def test_places_that_cannot_be_written(tmp_path):
     for path, match in (
-        (tmp_path / "out.xlsx", "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .jsonl"),
+        (
+            tmp_path / "out.xlsx",
+            "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .jsonl",
+        ),
         (tmp_path / "no" / "out.csv", "there is no folder .*no; create it"),
     ):
         with pytest.raises(InputError, match=match):
@@ -575,15 +610,25 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
 
 
 def test_importing_io_is_light():
-    code = "import sys, metacal.io; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m in sys.modules])"
+    code = (
+        "import sys, metacal.io; print([m for m in ('scipy', 'sklearn', 'pandas', 'pyarrow') if m"
+        " in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("suffix", ["npz", "npy", "csv", "tsv", "jsonl", "parquet", "arrow", "safetensors", "pt"])
+@pytest.mark.parametrize(
+    "suffix", ["npz", "npy", "csv", "tsv", "jsonl", "parquet", "arrow", "safetensors", "pt"]
+)
 def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     path, n_reads = tmp_path / f"a.{suffix}", []
-    columns = {"logits": np.eye(3), "label": np.array([0, 1, 2]), "site": np.array([7, 8, 7]), "id": np.arange(3)}
+    columns = {
+        "logits": np.eye(3),
+        "label": np.array([0, 1, 2]),
+        "site": np.array([7, 8, 7]),
+        "id": np.arange(3),
+    }
     if suffix == "safetensors":
         pytest.importorskip("safetensors.numpy").save_file(columns, path)
     elif suffix == "pt":
@@ -603,7 +648,11 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     monkeypatch.setitem(FORMATS, path.suffix, kind._replace(read=counted))
     read = read_predictions(path, group_key="site")
     assert len(n_reads) == 1
-    assert (read.groups.tolist(), read.ids.tolist(), read.labels.tolist()) == ([7, 8, 7], [0, 1, 2], [0, 1, 2])
+    assert (read.groups.tolist(), read.ids.tolist(), read.labels.tolist()) == (
+        [7, 8, 7],
+        [0, 1, 2],
+        [0, 1, 2],
+    )
     assert read.table.shape == (3, 3)
     assert read.unused == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
@@ -613,7 +662,9 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
 
 def test_groups_of_an_array_without_names(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
-    with pytest.raises(InputError, match=r"a\.npy: it holds one array without names, and so no 'site'"):
+    with pytest.raises(
+        InputError, match=r"a\.npy: it holds one array without names, and so no 'site'"
+    ):
         read_predictions(tmp_path / "a.npy", group_key="site")
 
 
@@ -625,10 +676,15 @@ def test_one_column_of_probabilities_as_an_array(tmp_path):
 
 
 def test_classes_and_labels_in_safetensors(tmp_path):
-    """Classes were left aside, and labels in bfloat16 were taken for the bits that they are stored as."""
+    """Classes were left aside, and labels in bfloat16 were taken for the bits that they are stored
+    as.
+    """
     torch, save = pytest.importorskip("torch"), pytest.importorskip("safetensors.torch").save_file
     labels = torch.tensor([30, 10, 20]).to(torch.bfloat16)
-    save({"logits": torch.eye(3), "labels": labels, "classes": torch.tensor([30, 10, 20])}, tmp_path / "a.safetensors")
+    save(
+        {"logits": torch.eye(3), "labels": labels, "classes": torch.tensor([30, 10, 20])},
+        tmp_path / "a.safetensors",
+    )
     found = read_predictions(tmp_path / "a.safetensors")
     assert found.class_names == (30, 10, 20)
     assert found.labels.tolist() == [30, 10, 20]
@@ -636,7 +692,16 @@ def test_classes_and_labels_in_safetensors(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["npz", "csv", "jsonl", "parquet"])
 def test_units_come_with_the_one_reading(tmp_path, suffix):
-    columns = {"logits": np.eye(3), "label": np.arange(3), "patient": np.array([7, 8, 7]), "id": np.arange(3)}
+    columns = {
+        "logits": np.eye(3),
+        "label": np.arange(3),
+        "patient": np.array([7, 8, 7]),
+        "id": np.arange(3),
+    }
     write_table(tmp_path / f"a.{suffix}", columns)
     found = read_predictions(tmp_path / f"a.{suffix}", unit_key="patient")
-    assert (found.units.tolist(), found.ids.tolist(), found.table.shape) == ([7, 8, 7], [0, 1, 2], (3, 3))
+    assert (found.units.tolist(), found.ids.tolist(), found.table.shape) == (
+        [7, 8, 7],
+        [0, 1, 2],
+        (3, 3),
+    )

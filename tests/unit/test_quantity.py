@@ -33,7 +33,12 @@ def certificates():
     rng = np.random.default_rng(1)
     scores = rng.random(3000)
     correct = rng.random(3000) > scores**3 / 2
-    for promise in (mc.MaxMiscoverage(0.3), mc.MinAccuracy(0.9), mc.Both(0.3, 0.9), mc.MaxReview(0.2)):
+    for promise in (
+        mc.MaxMiscoverage(0.3),
+        mc.MinAccuracy(0.9),
+        mc.Both(0.3, 0.9),
+        mc.MaxReview(0.2),
+    ):
         yield promise.certify(scores, correct)
 
 
@@ -47,10 +52,14 @@ def test_bad_rows_events_and_limit_are_one_count(asked, decided):
     hit, of = asked.share(*decided)
     bad, looked_at = asked.bad(*decided)
     events = asked.events(*decided)
-    assert (looked_at, bad) == (of, hit if asked.at_most else of - hit) == (len(events), events.sum())
+    assert (
+        (looked_at, bad) == (of, hit if asked.at_most else of - hit) == (len(events), events.sum())
+    )
     for target in (0.01, 0.3, 0.9):
         assert asked.kept(hit / of, target) == (bad / of <= asked.limit_on_bad(target) + 1e-12)
-        assert asked.refuted(0.4, 0.5, target) == (not asked.kept(0.4, target) and not asked.kept(0.5, target))
+        assert asked.refuted(0.4, 0.5, target) == (
+            not asked.kept(0.4, target) and not asked.kept(0.5, target)
+        )
 
 
 def test_a_quantity_is_its_name_wherever_it_goes():
@@ -70,7 +79,9 @@ def test_a_quantity_is_its_name_wherever_it_goes():
 
 def test_an_unknown_quantity_is_refused():
     certificate = next(certificates())
-    with pytest.raises(InputError, match=r"one of 'miscoverage', 'coverage accuracy', .*; got 'profit'"):
+    with pytest.raises(
+        InputError, match=r"one of 'miscoverage', 'coverage accuracy', .*; got 'profit'"
+    ):
         replace(certificate, quantity="profit")
     with pytest.raises(InputError, match="got None"):
         quantity(None)  # type: ignore[arg-type]
@@ -81,7 +92,9 @@ def test_an_unknown_quantity_is_refused():
 def test_verdict_and_verification_speak_by_the_object(decided):
     for certificate in certificates():
         verdict, found = judge(certificate, *decided, 0.95), verify_decisions(certificate, *decided)
-        for part, test, (promised, target) in zip(verdict.tests, found.tests, certificate.limits, strict=True):
+        for part, test, (promised, target) in zip(
+            verdict.tests, found.tests, certificate.limits, strict=True
+        ):
             assert part.quantity is promised
             assert part.target == target
             assert (test.seen.bad, test.seen.n) == promised.bad(*decided)
@@ -96,7 +109,10 @@ def _names_compared(node: ast.AST) -> bool:
     sides = [node.left, *node.comparators]
     return any(
         (isinstance(side, ast.Constant) and side.value in QUANTITIES)
-        or (isinstance(side, ast.Name) and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY", "REVIEW", "COST"))
+        or (
+            isinstance(side, ast.Name)
+            and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY", "REVIEW", "COST")
+        )
         for side in sides
     )
 
@@ -120,7 +136,8 @@ def test_the_page_asks_for_curve_and_direction_and_never_for_a_quantity():
 
 
 @pytest.mark.parametrize(
-    ("code", "compares"), [('x == "miscoverage"', True), ("q is MISCOVERAGE", True), ('"x" == y', False)]
+    ("code", "compares"),
+    [('x == "miscoverage"', True), ("q is MISCOVERAGE", True), ('"x" == y', False)],
 )
 def test_the_search_for_comparisons_finds_some(code, compares):
     assert any(map(_names_compared, ast.walk(ast.parse(code)))) is compares

@@ -49,7 +49,8 @@ def test_same_bits_again_and_after_pickling(ranker, parts):
     score = clone(ranker).fit(train_x, train_y)
     assert np.array_equal(score(rest_x), clone(ranker).fit(train_x, train_y)(rest_x))
     assert np.array_equal(score(rest_x), pickle.loads(pickle.dumps(score))(rest_x))
-    # A product of matrices may take another road for fewer rows: the same numbers, rounded elsewhere.
+    # A product of matrices may take another road for fewer rows: the same numbers, rounded
+    # elsewhere.
     np.testing.assert_allclose(score(rest_x[:100]), score(rest_x)[:100], rtol=1e-12, atol=1e-12)
 
 
@@ -64,7 +65,9 @@ def test_strange_rows_still_have_a_number(ranker):
     logits = rng.normal(0.0, 3.0, (400, 4))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     fitted = clone(ranker).fit(logits, labels)
-    strange = np.array([[0.0, -np.inf, -np.inf, -np.inf], [1e9, 0, 0, 0], [7, 7, 7, 7], [1e-9, 0, 0, 0]])
+    strange = np.array(
+        [[0.0, -np.inf, -np.inf, -np.inf], [1e9, 0, 0, 0], [7, 7, 7, 7], [1e-9, 0, 0, 0]]
+    )
     with np.errstate(invalid="raise", over="raise", divide="raise"):
         assert np.isfinite(fitted(strange)).all()
     sure, unsure = np.array([[9.0, 0, 0, 0]]), np.array([[1.0, 0.9, 0.8, 0.7]])
@@ -108,7 +111,9 @@ def test_logistic_is_scikit_learns(parts, penalty):
     (x, y), _ = parts
     ranker = LogisticRanker(penalty=penalty).fit(x, y)
     features, wrong = ranker._standard(row_features(x, ranker.n_top)), x.argmax(axis=1) != y
-    exact = LogisticRegression(C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000).fit(features, wrong)
+    exact = LogisticRegression(
+        C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000
+    ).fit(features, wrong)
     np.testing.assert_allclose(ranker.coefficients_, exact.coef_[0], rtol=1e-6, atol=1e-6)
 
 

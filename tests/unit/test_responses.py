@@ -45,11 +45,21 @@ def test_sequence_scores_by_name():
 
 
 def test_results_of_tools_are_columns():
-    uqlm = {"data": {"prompts": ["?"], "responses": ["4"], "logprob": [-0.2], "min_probability": [0.8]}, "metadata": {}}
+    uqlm = {
+        "data": {"prompts": ["?"], "responses": ["4"], "logprob": [-0.2], "min_probability": [0.8]},
+        "metadata": {},
+    }
     assert set(result_scores(uqlm)) == {"logprob", "min_probability"}
-    assert set(result_scores(SimpleNamespace(to_dict=lambda: uqlm))) == {"logprob", "min_probability"}
-    polygraph = SimpleNamespace(estimations={("sequence", "MaximumSequenceProbability"): [1.0, 2.0]})
-    np.testing.assert_array_equal(result_scores(polygraph)["MaximumSequenceProbability"], [1.0, 2.0])
+    assert set(result_scores(SimpleNamespace(to_dict=lambda: uqlm))) == {
+        "logprob",
+        "min_probability",
+    }
+    polygraph = SimpleNamespace(
+        estimations={("sequence", "MaximumSequenceProbability"): [1.0, 2.0]}
+    )
+    np.testing.assert_array_equal(
+        result_scores(polygraph)["MaximumSequenceProbability"], [1.0, 2.0]
+    )
     with pytest.raises(InputError, match="no column of numbers"):
         result_scores({"data": {"prompts": ["?"]}})
     with pytest.raises(InputError, match="mapping of names to columns"):
@@ -60,13 +70,20 @@ def test_scores_are_compared_and_fused():
     rng = np.random.default_rng(0)
     skill = rng.normal(size=2000)
     right = rng.random(2000) < 1 / (1 + np.exp(-2 * skill))
-    columns = {"mean_logprob": skill + rng.normal(size=2000), "perplexity": np.exp(-skill + rng.normal(size=2000))}
+    columns = {
+        "mean_logprob": skill + rng.normal(size=2000),
+        "perplexity": np.exp(-skill + rng.normal(size=2000)),
+    }
     columns["noise"] = rng.normal(size=2000)
     columns["mean_logprob"][:10] = np.nan
     found = mc.compare_scores(columns, right, mc.MinAccuracy(0.7))
     by_name = {row.name: row for row in found.rows}
     assert found.rows[0].name == "fused"
-    assert by_name["fused"].auroc > max(by_name["mean_logprob"].auroc, by_name["perplexity"].auroc) > 0.7
+    assert (
+        by_name["fused"].auroc
+        > max(by_name["mean_logprob"].auroc, by_name["perplexity"].auroc)
+        > 0.7
+    )
     assert abs(by_name["noise"].auroc - 0.5) < 0.06
     assert by_name["noise"].coverage < by_name["mean_logprob"].coverage
     assert np.isnan(found.fused(columns)[:10]).all()

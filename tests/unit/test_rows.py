@@ -47,13 +47,17 @@ def test_sum_and_collect(n_jobs, keep):
         assert len(rows) == chosen.sum()
         expected = column_sums(TABLE[chosen], LABELS[chosen])
         np.testing.assert_allclose(rows.sum(column_sums, LABELS[chosen]), expected)
-        np.testing.assert_array_equal(rows.collect(lambda block: block.max(axis=1)), TABLE[chosen].max(axis=1))
+        np.testing.assert_array_equal(
+            rows.collect(lambda block: block.max(axis=1)), TABLE[chosen].max(axis=1)
+        )
 
 
 def test_fill():
     out = np.empty_like(TABLE)
     with workers(2) as executor:
-        Rows(TABLE, executor=executor).fill(lambda block, part: np.multiply(block, 2, out=part), out)
+        Rows(TABLE, executor=executor).fill(
+            lambda block, part: np.multiply(block, 2, out=part), out
+        )
     np.testing.assert_array_equal(out, TABLE * 2)
 
 
@@ -113,7 +117,13 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
         rows = Rows(table, keep=keep, executor=pool)
         loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
         assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
-        for score in (kernels.entropy, kernels.doubt, kernels.negative_margin, kernels.free_energy, kernels.predicted):
+        for score in (
+            kernels.entropy,
+            kernels.doubt,
+            kernels.negative_margin,
+            kernels.free_energy,
+            kernels.predicted,
+        ):
             assert rows.collect(score).tobytes() == score(table[chosen]).tobytes()
         members = partial(kernels.members, inverse_temperature=0.7)
         assert rows.collect(members, labels).tobytes() == members(table[chosen], labels).tobytes()
@@ -182,7 +192,9 @@ def test_another_process_reads_what_it_samples_and_fills(tmp_path):
             np.testing.assert_array_equal(rows.every(7).table, chosen[::7])
             out, limits = np.empty_like(chosen), np.arange(len(chosen), dtype=np.float64)
             rows.fill(double, out, limits)
-            np.testing.assert_array_equal(out, (chosen * np.arange(len(chosen))[:, None]).astype(np.float32))
+            np.testing.assert_array_equal(
+                out, (chosen * np.arange(len(chosen))[:, None]).astype(np.float32)
+            )
             np.testing.assert_array_equal(limits, np.arange(len(chosen)) + 1.0)
 
 
@@ -208,8 +220,13 @@ class Slow:
 
 def test_a_slow_piece_does_not_stall_the_rest():
     with ThreadPoolExecutor(2) as pool:
-        assert list(in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [2**n for n in range(12)]
-        assert sorted(as_they_come(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == ((2, 11), 2048)
+        assert list(in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [
+            2**n for n in range(12)
+        ]
+        assert sorted(as_they_come(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == (
+            (2, 11),
+            2048,
+        )
 
 
 def end(number, name):
@@ -222,12 +239,17 @@ def test_a_lost_worker_is_told_with_the_file():
         pytest.raises(InputError, match=r"b\.npy: the workers that had these rows were lost"),
     ):
         list(in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
-    with ThreadPoolExecutor(1) as pool, pytest.raises(InputError, match=r"rows: a worker has not enough memory"):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(InputError, match=r"rows: a worker has not enough memory"),
+    ):
         list(in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))
 
 
 class LateFuture(Future):
-    """Done at once; whoever asked to be called is called a moment later, as by a worker that is interrupted there."""
+    """Done at once; whoever asked to be called is called a moment later, as by a worker that is
+    interrupted there.
+    """
 
     def add_done_callback(self, fn):
         Timer(0.02, fn, [self]).start()
@@ -243,4 +265,6 @@ class LateExecutor(Executor):
 def test_an_answer_that_is_noted_late_ends_nothing():
     pieces = [(2, n) for n in range(5)]
     assert list(in_order(LateExecutor(), pow, pieces, window=1)) == [1, 2, 4, 8, 16]
-    assert dict(as_they_come(LateExecutor(), pow, pieces, window=2)) == {piece: pow(*piece) for piece in pieces}
+    assert dict(as_they_come(LateExecutor(), pow, pieces, window=2)) == {
+        piece: pow(*piece) for piece in pieces
+    }

@@ -1,4 +1,6 @@
-"""Files of scores, of every kind: the same columns come out, and what is wrong is said with its place."""
+"""Files of scores, of every kind: the same columns come out, and what is wrong is said with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_every_kind_of_file_gives_the_same_columns(tmp_path, suffix):
     assert found.ids.tolist() == IDS.tolist()
     assert (found.name, found.path, len(found)) == ("mark", str(path), 4)
     assert found.unused == ("other",)
-    with pytest.raises(InputError, match=r"there is no 'score', which score_key asks for; it has .*'mark'"):
+    with pytest.raises(
+        InputError, match=r"there is no 'score', which score_key asks for; it has .*'mark'"
+    ):
         read_scores(path, score_key="score")
     with pytest.raises(InputError, match=r"there is no 'right', which correct_key asks for"):
         read_scores(path, score_key="mark", correct_key="right")
@@ -45,7 +49,9 @@ def test_a_file_without_right_and_wrong_can_be_applied_to(tmp_path, suffix):
     found = read_scores(path, score_key="mark")
     assert found.correct is None
     assert found.ids is None
-    with pytest.raises(InputError, match=r"does not say which rows are right; it also holds 'extra'. .*correct_key"):
+    with pytest.raises(
+        InputError, match=r"does not say which rows are right; it also holds 'extra'. .*correct_key"
+    ):
         found.require_truth()
 
 
@@ -67,9 +73,18 @@ def test_nulls_of_parquet_are_missing_scores(tmp_path):
     pa = pytest.importorskip("pyarrow")
     import pyarrow.parquet as pq
 
-    table = pa.table({"mark": pa.array([1, None, 3]), "ok": [1, 0, 1], "none": pa.nulls(3), "word": ["a", "b", "c"]})
+    table = pa.table(
+        {
+            "mark": pa.array([1, None, 3]),
+            "ok": [1, 0, 1],
+            "none": pa.nulls(3),
+            "word": ["a", "b", "c"],
+        }
+    )
     pq.write_table(table, tmp_path / "a.parquet")
-    np.testing.assert_array_equal(read_scores(tmp_path / "a.parquet", score_key="mark").score, [1, np.nan, 3])
+    np.testing.assert_array_equal(
+        read_scores(tmp_path / "a.parquet", score_key="mark").score, [1, np.nan, 3]
+    )
     assert np.isnan(read_scores(tmp_path / "a.parquet", score_key="none").score).all()
     with pytest.raises(InputError, match="column 'word' holds string, not numbers"):
         read_scores(tmp_path / "a.parquet", score_key="word")
@@ -80,24 +95,44 @@ def test_nulls_of_parquet_are_missing_scores(tmp_path):
 
 def test_empty_cells_and_missing_entries_are_missing_scores(tmp_path):
     (tmp_path / "a.csv").write_text("mark,ok\n0.5,yes\n,no\n\nnan,no\ninf,YES\n")
-    np.testing.assert_array_equal(read_scores(tmp_path / "a.csv", score_key="mark").score, [0.5, *[np.nan] * 3])
+    np.testing.assert_array_equal(
+        read_scores(tmp_path / "a.csv", score_key="mark").score, [0.5, *[np.nan] * 3]
+    )
     (tmp_path / "a.jsonl").write_text(
         '{"mark": 1, "ok": 1}\n{"ok": 0}\n{"mark": null, "ok": 1}\n{"mark": NaN, "ok": 0}\n'
     )
-    np.testing.assert_array_equal(read_scores(tmp_path / "a.jsonl", score_key="mark").score, [1, *[np.nan] * 3])
+    np.testing.assert_array_equal(
+        read_scores(tmp_path / "a.jsonl", score_key="mark").score, [1, *[np.nan] * 3]
+    )
 
 
 BAD = {
-    "text for a score": ("a.csv", "mark,ok\n0.5,1\nhigh,0\n", "a.csv:3: the mark is 'high', which is no number"),
-    "two marks": ("a.csv", "mark,ok\n8/10/2,1\n", "a.csv:2: the mark is '8/10/2', which is no number"),
-    "a decimal comma": ("a.tsv", "mark\tok\n0,87\t1\n", "a.tsv:2: the mark is '0,87', which is no number"),
+    "text for a score": (
+        "a.csv",
+        "mark,ok\n0.5,1\nhigh,0\n",
+        "a.csv:3: the mark is 'high', which is no number",
+    ),
+    "two marks": (
+        "a.csv",
+        "mark,ok\n8/10/2,1\n",
+        "a.csv:2: the mark is '8/10/2', which is no number",
+    ),
+    "a decimal comma": (
+        "a.tsv",
+        "mark\tok\n0,87\t1\n",
+        "a.tsv:2: the mark is '0,87', which is no number",
+    ),
     "a third verdict": (
         "a.csv",
         "mark,ok\n1,yes\n2,no\n3,unsure\n",
         "a.csv:4: ok is 'unsure'; it must say right or wrong",
     ),
     "no verdict": ("a.csv", "mark,ok\n1,yes\n2,\n", "a.csv:3: ok is missing; nobody knows"),
-    "a cell too many": ("a.csv", "mark,ok\n1,yes,3\n", "a.csv:2:3: this line has 3 cells but the header has 2"),
+    "a cell too many": (
+        "a.csv",
+        "mark,ok\n1,yes,3\n",
+        "a.csv:2:3: this line has 3 cells but the header has 2",
+    ),
     "no rows": ("a.csv", "mark,ok\n", "it holds no rows"),
     "no header": ("a.csv", "0.5,1\n0.6,0\n", "the first line holds numbers"),
     "a column twice": ("a.csv", "mark,mark,ok\n1,2,1\n", "repeats the column 'mark'"),
@@ -106,12 +141,36 @@ BAD = {
         "mark,ok,correct\n1,1,1\n",
         "it has both 'correct' and 'ok'; choose one with correct_key",
     ),
-    "text in JSON": ("a.jsonl", '{"mark": "0.9!", "ok": 1}\n', "a.jsonl:1: the mark is '0.9!', which is no number"),
-    "a list in JSON": ("a.jsonl", '{"mark": [0.9], "ok": 1}\n', r"a.jsonl:1: the mark is \[0.9\], which is no number"),
-    "nested JSON": ("a.jsonl", '{"mark": {"v": 1}, "ok": 1}\n', "a.jsonl:1: the mark is {'v': 1}, which is no number"),
-    "0.5 for right": ("a.jsonl", '{"mark": 1, "ok": 1}\n{"mark": 1, "ok": 0.5}\n', "a.jsonl:2: ok is 0.5"),
-    "null for right": ("a.jsonl", '{"mark": 1, "ok": 1}\n\n{"mark": 1, "ok": null}\n', "a.jsonl:3: ok is missing"),
-    "a list for right": ("a.jsonl", '{"mark": 1, "ok": []}\n', r"a.jsonl:1: ok is \[\]; it must say"),
+    "text in JSON": (
+        "a.jsonl",
+        '{"mark": "0.9!", "ok": 1}\n',
+        "a.jsonl:1: the mark is '0.9!', which is no number",
+    ),
+    "a list in JSON": (
+        "a.jsonl",
+        '{"mark": [0.9], "ok": 1}\n',
+        r"a.jsonl:1: the mark is \[0.9\], which is no number",
+    ),
+    "nested JSON": (
+        "a.jsonl",
+        '{"mark": {"v": 1}, "ok": 1}\n',
+        "a.jsonl:1: the mark is {'v': 1}, which is no number",
+    ),
+    "0.5 for right": (
+        "a.jsonl",
+        '{"mark": 1, "ok": 1}\n{"mark": 1, "ok": 0.5}\n',
+        "a.jsonl:2: ok is 0.5",
+    ),
+    "null for right": (
+        "a.jsonl",
+        '{"mark": 1, "ok": 1}\n\n{"mark": 1, "ok": null}\n',
+        "a.jsonl:3: ok is missing",
+    ),
+    "a list for right": (
+        "a.jsonl",
+        '{"mark": 1, "ok": []}\n',
+        r"a.jsonl:1: ok is \[\]; it must say",
+    ),
 }
 
 
@@ -142,7 +201,9 @@ def test_arrays_of_other_shapes(tmp_path):
 def test_a_bom_and_crlf(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfmark,ok\r\n0.5,1\r\n0.25,0\r\n")
     assert read_scores(tmp_path / "a.csv", score_key="mark").score.tolist() == [0.5, 0.25]
-    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"mark": 0.5, "ok": true}\r\n\r\n{"mark": 0.25, "ok": false}\r\n')
+    (tmp_path / "a.jsonl").write_bytes(
+        b'\xef\xbb\xbf{"mark": 0.5, "ok": true}\r\n\r\n{"mark": 0.25, "ok": false}\r\n'
+    )
     assert read_scores(tmp_path / "a.jsonl", score_key="mark").score.tolist() == [0.5, 0.25]
 
 

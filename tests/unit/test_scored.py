@@ -1,4 +1,6 @@
-"""A gate on given scores: its columns, its decisions, its confidence, its certificate, its file, its export."""
+"""A gate on given scores: its columns, its decisions, its confidence, its certificate, its file,
+its export.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def gate():
     return mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(*population(2000))
 
 
-# ── the two columns ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the two columns ───────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -48,21 +50,27 @@ def gate():
 )
 def test_scores_of_every_make(values):
     found = score_column(values)
-    assert found.dtype == (values.dtype if getattr(values, "dtype", None) == np.float16 else np.float64)
+    assert found.dtype == (
+        values.dtype if getattr(values, "dtype", None) == np.float16 else np.float64
+    )
     np.testing.assert_array_equal(found, [1.0, 0.0, 0.5])
 
 
 def test_what_is_no_finite_number_is_no_score():
     masked = np.ma.array([1.0, 2.0], mask=[False, True])
     np.testing.assert_array_equal(score_column(masked), [1.0, np.nan])
-    np.testing.assert_array_equal(score_column([None, np.nan, np.inf, -np.inf, 3]), [*[np.nan] * 4, 3.0])
+    np.testing.assert_array_equal(
+        score_column([None, np.nan, np.inf, -np.inf, 3]), [*[np.nan] * 4, 3.0]
+    )
 
 
 def test_missing_in_pandas_is_missing():
     pd = pytest.importorskip("pandas")
     np.testing.assert_array_equal(score_column(pd.Series([1.0, None])), [1.0, np.nan])
     np.testing.assert_array_equal(score_column(pd.Series([1, pd.NA], dtype="Int64")), [1.0, np.nan])
-    np.testing.assert_array_equal(correct_column(pd.Series([True, False], dtype="boolean")), [True, False])
+    np.testing.assert_array_equal(
+        correct_column(pd.Series([True, False], dtype="boolean")), [True, False]
+    )
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [[0.1, 0.9], [0.2, 0.8]], [0.1, [0.2]], "abc", 3.0])
@@ -109,7 +117,7 @@ def test_right_and_wrong_are_not_guessed(values, complaint):
         correct_column(values)
 
 
-# ── decisions ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decisions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_accepts_what_is_sure_enough_and_never_a_row_without_a_score(gate):
@@ -124,7 +132,9 @@ def test_it_accepts_what_is_sure_enough_and_never_a_row_without_a_score(gate):
 def test_higher_may_be_doubtful():
     mark, right = population(2000)
     surer = fit_scored(mark, right, mc.MinAccuracy(0.9), score_name="mark")
-    doubtful = fit_scored(-mark, right, mc.MinAccuracy(0.9), score_name="loss", higher_is="doubtful")
+    doubtful = fit_scored(
+        -mark, right, mc.MinAccuracy(0.9), score_name="loss", higher_is="doubtful"
+    )
     assert doubtful.threshold == surer.threshold
     new, _ = population(1000, seed=1)
     np.testing.assert_array_equal(surer.accepts(new), doubtful.accepts(-new))
@@ -140,7 +150,10 @@ def test_a_score_of_few_digits_is_shown_as_it_is_decided():
     name, sign, shown = gate.condition.split()
     tenths = np.round(np.arange(11) / 10, 1)
     said = tenths > float(shown) if sign == ">" else tenths >= float(shown)
-    assert (name, sign) == ("mark", ">")  # the last tenth that was tested is rejected: "mark >= 0.4" would be a lie
+    assert (name, sign) == (
+        "mark",
+        ">",
+    )  # the last tenth that was tested is rejected: "mark >= 0.4" would be a lie
     np.testing.assert_array_equal(gate.accepts(tenths), said)
     assert f"accept if {gate.condition}" in str(gate.certificate)
 
@@ -167,7 +180,9 @@ def test_every_promise_that_needs_two_columns_works(promise):
     assert repr(again.promise) == repr(promise)
 
 
-@pytest.mark.parametrize("promise", [mc.MaxReview(0.3), mc.MaxCost(wrong=1.0, limit=0.15), mc.Cheapest(50.0, 1.0)])
+@pytest.mark.parametrize(
+    "promise", [mc.MaxReview(0.3), mc.MaxCost(wrong=1.0, limit=0.15), mc.Cheapest(50.0, 1.0)]
+)
 def test_budgets_and_costs_need_no_classes(promise):
     mark, right = population(2000)
     fitted = mc.ScoreGate(promise).fit(mark, right)
@@ -187,7 +202,7 @@ def test_accepting_everything_still_rejects_what_has_no_score():
     assert gate.gate_.condition == "there is a score"
 
 
-# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is said ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_rows_without_a_score_are_left_out_and_spoken_of():
@@ -261,7 +276,10 @@ def test_any_name_can_stand_in_a_certificate(name):
 
 def test_it_certifies_what_a_gate_on_logits_with_the_same_score_does():
     (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
-    for promise in (mc.MinAccuracy(0.96, delta=None), mc.MaxMiscoverage(0.05)):  # neither sets rows aside
+    for promise in (
+        mc.MinAccuracy(0.96, delta=None),
+        mc.MaxMiscoverage(0.05),
+    ):  # neither sets rows aside
         by_logits = mc.MetaCal(promise).fit(logits, labels)
         by_score = mc.ScoreGate(promise, higher_is="doubtful", score_name="entropy")
         scores = by_logits.ranking_scores(logits)
@@ -278,11 +296,15 @@ def test_rows_that_are_not_tested_cannot_choose_where_tests_begin(estimator):
 
 
 def test_each_group_of_scores_has_its_own_promise(tmp_path):
-    """A threshold for each group, decided, judged and saved with it; a group that nobody has seen is rejected."""
+    """A threshold for each group, decided, judged and saved with it; a group that nobody has seen
+    is rejected.
+    """
     rng = np.random.default_rng(5)
     mark, group = rng.random(6000), rng.choice(["easy", "hard"], 6000)
     right = rng.random(6000) > (1 - mark) ** 2 * np.where(group == "hard", 1.0, 0.2)
-    gate = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.9))).fit(mark[:4000], right[:4000], groups=group[:4000])
+    gate = mc.ScoreGate(mc.PerGroup(mc.MinAccuracy(0.9))).fit(
+        mark[:4000], right[:4000], groups=group[:4000]
+    )
     accept = gate.accepts(mark[4000:], group[4000:])
     for name in ("easy", "hard"):
         own = accept & (group[4000:] == name)
@@ -296,9 +318,14 @@ def test_each_group_of_scores_has_its_own_promise(tmp_path):
         assert not gate.accepts([0.99], ["moon"])[0]
     coarse, names = np.round(mark, 2), group
     by_marks = mc.ScoreGate(mc.PerGroup(mc.MaxMiscoverage(0.25))).fit(coarse, right, groups=names)
-    for kind in (np.float32, np.float16):  # a mark of .95 is another number there, and the same mark
+    for kind in (
+        np.float32,
+        np.float16,
+    ):  # a mark of .95 is another number there, and the same mark
         np.testing.assert_array_equal(
-            by_marks.accepts(coarse.astype(kind), names), by_marks.accepts(coarse, names), err_msg=str(kind)
+            by_marks.accepts(coarse.astype(kind), names),
+            by_marks.accepts(coarse, names),
+            err_msg=str(kind),
         )
     with pytest.raises(InputError, match="say which group"):
         gate.accepts(mark)
@@ -315,8 +342,15 @@ def test_groups_and_weights_choose_the_rows_that_count():
     assert loads(dumps(gate).encode()).gate_ == gate.gate_
     with_gaps = np.where(np.arange(3000) % 6 == 0, np.nan, mark)
     with pytest.warns(MetacalWarning, match="have no score"):
-        assert mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(with_gaps, right, units=groups).certificate_.n_rows == 1500
-    shifted = mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, importance=np.where(mark > 0.5, 1.0, 0.25))
+        assert (
+            mc.ScoreGate(mc.MaxMiscoverage(0.1))
+            .fit(with_gaps, right, units=groups)
+            .certificate_.n_rows
+            == 1500
+        )
+    shifted = mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(
+        mark, right, importance=np.where(mark > 0.5, 1.0, 0.25)
+    )
     assert 1500 < shifted.certificate_.n_rows < 2300
     with pytest.raises(InputError, match=r"units must have shape \(3000,\)"):
         mc.ScoreGate(mc.MaxMiscoverage(0.1)).fit(mark, right, units=groups[:5])
@@ -324,10 +358,12 @@ def test_groups_and_weights_choose_the_rows_that_count():
         with pytest.raises(InputError, match=r"units must have shape \(3000,\)"):
             gate.verify(mark, right, units=other)
     with pytest.raises(InputError, match="correct is a masked array with 1 entry under the mask"):
-        mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, np.ma.array(right, mask=np.arange(len(right)) == 0))
+        mc.ScoreGate(mc.MinAccuracy(0.85)).fit(
+            mark, np.ma.array(right, mask=np.arange(len(right)) == 0)
+        )
 
 
-# ── the estimator ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the estimator ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_it_is_an_estimator(gate):
@@ -353,7 +389,7 @@ def test_verify_and_monitor_take_it(gate):
     assert monitor.update(gate.accepts(np.ones(500)), np.arange(500) % 3 > 0).alarm
 
 
-# ── confidence ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── confidence ────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_confidence_is_calibrated_and_does_not_depend_on_the_scale():
@@ -370,7 +406,12 @@ def test_the_confidence_never_falls_with_sureness_whatever_the_rows():
     rng = np.random.default_rng(0)
     for n, values in ((1, 1), (2, 2), (5, 1), (50, 3), (1000, 10), (300, 300)):
         doubt = rng.integers(0, values, n).astype(np.float64)
-        for right in (np.ones(n, dtype=bool), np.zeros(n, dtype=bool), rng.random(n) < 0.5, doubt > 0):
+        for right in (
+            np.ones(n, dtype=bool),
+            np.zeros(n, dtype=bool),
+            rng.random(n) < 0.5,
+            doubt > 0,
+        ):
             curve = fit_confidence(doubt, right)
             assert (np.diff(curve.values) <= 0).all()
             assert ((curve.values > 0) & (curve.values < 1)).all()
@@ -392,7 +433,7 @@ def test_what_is_no_curve(knots, values):
         ConfidenceCurve(np.array(knots, dtype=np.float64), np.array(values, dtype=np.float64))
 
 
-# ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the file ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_save_and_load(gate, tmp_path):
@@ -439,10 +480,17 @@ FORGERIES = {
         d["certificate"].update(score="--mark"),
     ),
     "a control character": lambda d: source(d).update(score="mark\x07"),
-    "looser threshold": lambda d: d["stages"][0].update(threshold=d["stages"][0]["threshold"] + 0.1),
-    "both thresholds": lambda d: (d["stages"][0].update(threshold=0.0), d["certificate"].update(threshold=0.0)),
+    "looser threshold": lambda d: d["stages"][0].update(
+        threshold=d["stages"][0]["threshold"] + 0.1
+    ),
+    "both thresholds": lambda d: (
+        d["stages"][0].update(threshold=0.0),
+        d["certificate"].update(threshold=0.0),
+    ),
     "a better promise": lambda d: d["certificate"].update(target=0.99),
-    "fewer errors": lambda d: d["certificate"].update(n_correct_accepted=d["certificate"]["n_accepted"]),
+    "fewer errors": lambda d: d["certificate"].update(
+        n_correct_accepted=d["certificate"]["n_accepted"]
+    ),
     "another promise": lambda d: d["promise"].update(beta=0.99),
     "a curve that rises": lambda d: source(d)["curve"]["values"].update(base64="AAAA"),
     "a curve of another kind": lambda d: source(d)["curve"].update(type="TemperatureMap"),
@@ -461,7 +509,7 @@ def test_forged_files_are_refused(gate, name):
     assert loads(forged(gate, lambda document: None)).gate_ == gate.gate_
 
 
-# ── ONNX ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ONNX ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
@@ -475,8 +523,12 @@ def test_onnx_decides_as_python_does(gate, tmp_path, dtype, opset):
     saved = save(gate, tmp_path / "gate.onnx", dtype=dtype, opset=opset)
     assert saved.outputs == ("accept", "confidence")
     assert saved.metadata["metacal.promise"] == gate.certificate_.statement
-    scores = np.append(np.random.default_rng(0).random(5000) * 2 - 0.5, [np.nan, np.inf, -np.inf]).astype(dtype)
-    accept, confidence = runtime.InferenceSession(tmp_path / "gate.onnx").run(None, {"scores": scores})
+    scores = np.append(
+        np.random.default_rng(0).random(5000) * 2 - 0.5, [np.nan, np.inf, -np.inf]
+    ).astype(dtype)
+    accept, confidence = runtime.InferenceSession(tmp_path / "gate.onnx").run(
+        None, {"scores": scores}
+    )
     wanted = gate.decide(scores)
     np.testing.assert_array_equal(accept, wanted.accept)
     np.testing.assert_allclose(confidence, wanted.confidence, atol=1e-12)
@@ -496,7 +548,9 @@ def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
             np.testing.assert_array_equal(gate.accepts(mark.astype(dtype)), wanted)
             save(gate, tmp_path / "gate.onnx", dtype=np.dtype(dtype).name)
             session = runtime.InferenceSession(tmp_path / "gate.onnx")
-            np.testing.assert_array_equal(session.run(["accept"], {"scores": mark.astype(dtype)})[0], wanted)
+            np.testing.assert_array_equal(
+                session.run(["accept"], {"scores": mark.astype(dtype)})[0], wanted
+            )
     with pytest.raises(InputError, match="takes scores, not logits"):
         to_onnx(gate, dtype="float64", input="logits")
 
@@ -521,7 +575,11 @@ def test_a_table_of_scores_has_a_promise_for_each_label(names):
     flat, labels = entries(score, names)
     assert (precise.accepts(flat, labels).reshape(score.shape) == given).all()
     assert not mc.verify(precise, flat, true.reshape(-1), groups=labels).refuted
-    found = mc.ScoreGate(mc.PerGroup(mc.MaxMiscoverage(0.15))).fit(score, true, groups=names).accepts(score, names)
+    found = (
+        mc.ScoreGate(mc.PerGroup(mc.MaxMiscoverage(0.15)))
+        .fit(score, true, groups=names)
+        .accepts(score, names)
+    )
     assert all(found[true[:, k], k].mean() > 0.85 for k in range(3))
     together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, true, groups=names)
     assert together.certificate_.circumstances.units is not None
@@ -542,8 +600,14 @@ def test_a_table_is_verified_as_its_entries_are():
     assert by_field.verify(score, right, groups=names).to_dict() == expected
     together = mc.ScoreGate(mc.MinAccuracy(0.75)).fit(score, right)
     expected = mc.verify(together, flat, good, units=np.repeat(np.arange(900), 3)).to_dict()
-    assert together.verify(score, right).to_dict() == mc.verify(together.gate_, score, right).to_dict() == expected
+    assert (
+        together.verify(score, right).to_dict()
+        == mc.verify(together.gate_, score, right).to_dict()
+        == expected
+    )
     with pytest.raises(InputError, match="a truth of that shape"):
         together.verify(score, right.T)
-    with pytest.raises(InputError, match="one entry per row"):  # a gate of one column promises nothing about tables
+    with pytest.raises(
+        InputError, match="one entry per row"
+    ):  # a gate of one column promises nothing about tables
         mc.ScoreGate(mc.MinAccuracy(0.75)).fit(flat, good).verify(score, right)

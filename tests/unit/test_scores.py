@@ -63,7 +63,9 @@ def test_limits():
 def test_any_callable_ranks():
     by_norm = mc.MetaCal(mc.MaxMiscoverage(0.2), score=lambda block: -np.linalg.norm(block, axis=1))
     by_norm.fit(LOGITS, LOGITS.argmax(axis=1) * (np.arange(200) % 9 > 0))
-    np.testing.assert_array_equal(by_norm.ranking_scores(LOGITS), RELATIVE.rounded(-np.linalg.norm(LOGITS, axis=1)))
+    np.testing.assert_array_equal(
+        by_norm.ranking_scores(LOGITS), RELATIVE.rounded(-np.linalg.norm(LOGITS, axis=1))
+    )
     assert name_of(by_norm.score) == "<lambda>"
 
 

@@ -27,7 +27,10 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
     """Compute the smaller mixture of the proof with an adaptive integrator, from its definition."""
     level = local_level(n_rows, COVERAGE_SHARE * delta / 2)
     accepted = np.array([n_correct + n_incorrect])
-    coverages = quantiles_at(accepted, n_rows, level)[0], 1 - quantiles_at(n_rows - accepted, n_rows, level)[0]
+    coverages = (
+        quantiles_at(accepted, n_rows, level)[0],
+        1 - quantiles_at(n_rows - accepted, n_rows, level)[0],
+    )
     scale = -np.log((1 - COVERAGE_SHARE) * delta) / n_rows
     smallest, largest = SMALLEST * scale, np.sqrt(LARGEST * scale)
 
@@ -37,13 +40,17 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
 
     def mixture(coverage):
         stop = min(largest, rate * coverage)
-        total, _ = quad(lambda u: likelihood_ratio(np.exp(u), coverage), np.log(smallest), np.log(stop))
+        total, _ = quad(
+            lambda u: likelihood_ratio(np.exp(u), coverage), np.log(smallest), np.log(stop)
+        )
         return total / np.log(largest / smallest)
 
     return min(mixture(coverage) for coverage in coverages)
 
 
-@pytest.mark.parametrize(("n_correct", "n_incorrect"), [(300, 0), (280, 20), (150, 100), (60, 2), (20, 0)])
+@pytest.mark.parametrize(
+    ("n_correct", "n_incorrect"), [(300, 0), (280, 20), (150, 100), (60, 2), (20, 0)]
+)
 @pytest.mark.parametrize("delta", [0.2, 0.1, 0.0125])
 def test_the_mixture_reaches_its_limit_at_the_bound(n_correct, n_incorrect, delta):
     bound = selective_accuracy_bound(np.array([n_correct]), np.array([n_incorrect]), 300, delta)[0]
@@ -71,10 +78,21 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
 
 
 def test_the_supermartingale_has_mean_one():
-    """Step 2, by enumeration: three rows, incorrect with probability W and correct with C below t."""
+    """Step 2, by enumeration: three rows, incorrect with probability W and correct with C below
+    t.
+    """
     incorrect, correct, s = 0.3, 0.5, 0.2
-    outcomes = [(incorrect, 1 - s / incorrect), (correct, 1 + s / correct), (1 - incorrect - correct, 1.0)]
-    mean = sum(p1 * p2 * p3 * v1 * v2 * v3 for p1, v1 in outcomes for p2, v2 in outcomes for p3, v3 in outcomes)
+    outcomes = [
+        (incorrect, 1 - s / incorrect),
+        (correct, 1 + s / correct),
+        (1 - incorrect - correct, 1.0),
+    ]
+    mean = sum(
+        p1 * p2 * p3 * v1 * v2 * v3
+        for p1, v1 in outcomes
+        for p2, v2 in outcomes
+        for p3, v3 in outcomes
+    )
     assert mean == pytest.approx(1.0)
 
 
@@ -111,7 +129,10 @@ def test_another_correct_row_never_lowers_the_bound():
 
 def test_a_smaller_delta_lowers_the_bound():
     correct, incorrect = counts((900, 30), (100, 0), (50, 20))
-    bounds = [selective_accuracy_bound(correct, incorrect, 1000, delta) for delta in (0.3, 0.1, 0.01, 1e-4)]
+    bounds = [
+        selective_accuracy_bound(correct, incorrect, 1000, delta)
+        for delta in (0.3, 0.1, 0.01, 1e-4)
+    ]
     assert (np.diff(bounds, axis=0) < 0.0).all()
 
 

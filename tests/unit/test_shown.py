@@ -1,4 +1,6 @@
-"""What is found shows itself: text that says it, HTML that is escaped and well formed, frames with the same numbers."""
+"""What is found shows itself: text that says it, HTML that is escaped and well formed, frames with
+the same numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,29 @@ MARKUP = "<img src=x onerror=alert(1)>"
 
 
 class Strict(HTMLParser):
-    """Fails on tags that are not closed in order, and on what a notebook should not be given; keeps header cells."""
+    """Fails on tags that are not closed in order, and on what a notebook should not be given; keeps
+    header cells.
+    """
 
     def __init__(self):
         super().__init__()
         self.open, self.text, self.headers = [], [], []
 
     def handle_starttag(self, tag, attrs):
-        assert tag in {"div", "p", "strong", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "code"}, (
-            tag
-        )
+        assert tag in {
+            "div",
+            "p",
+            "strong",
+            "table",
+            "caption",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "span",
+            "code",
+        }, tag
         assert {name for name, _ in attrs} <= {"style", "scope"}
         assert "color" not in dict(attrs).get("style", "")
         assert tag != "th" or dict(attrs)["scope"] in ("row", "col")
@@ -52,7 +67,9 @@ def read(html):
 
 @pytest.fixture(scope="module")
 def split():
-    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(2000, random_state=0)
+    (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(
+        2000, random_state=0
+    )
     return fit_x, fit_y, new_x[:3000], new_y[:3000]
 
 
@@ -71,12 +88,19 @@ def found(split, gate):
     rows = Paired(score, score, yes, yes, yes, yes)
     cascade = mc.MaxLoss(0.01).certify(Pair(rows))
     evaluation = mc.metrics.evaluate(
-        gate.predict_proba(logits), labels, accept=decided.accept, correct=right, score=decided.score, n_resamples=9
+        gate.predict_proba(logits),
+        labels,
+        accept=decided.accept,
+        correct=right,
+        score=decided.score,
+        n_resamples=9,
     )
     return {
         "evaluation": evaluation,
         "interval": evaluation.all_rows["ece"],
-        "comparison": mc.compare(split[0], split[1], ["temperature", "histogram"], n_splits=2, n_repeats=1),
+        "comparison": mc.compare(
+            split[0], split[1], ["temperature", "histogram"], n_splits=2, n_repeats=1
+        ),
         "certificate": gate.certificate_,
         "verification": mc.verify(gate, logits, labels),
         "monitor": monitor.update(decided.accept, right),
@@ -112,10 +136,17 @@ def test_text_and_page_say_the_same(found):
         value = found[name]
         assert repr(value) == str(value)
         told = "".join(read(value._repr_html_()).text)
-        words = [word for word in str(value).split() if word not in ("*", "·") and not word.startswith(("[", "±"))]
+        words = [
+            word
+            for word in str(value).split()
+            if word not in ("*", "·") and not word.startswith(("[", "±"))
+        ]
         missing = [word for word in words if word not in told]
         assert not missing, (name, missing)
-    assert repr(found["decision"]) == f"Decision(3,000 rows, {found['decision'].accept.sum():,} accepted)"
+    assert (
+        repr(found["decision"])
+        == f"Decision(3,000 rows, {found['decision'].accept.sum():,} accepted)"
+    )
     assert found["certificate"].statement in repr(found["gate"])
     assert "\n" not in repr(found["gate"])
     again = eval(repr(found["monitor"]), {**vars(wager), "PromiseMonitor": mc.PromiseMonitor})
@@ -178,7 +209,12 @@ def test_frames_have_the_numbers(found, gate):
     )
     own = found["evaluation"].accepted_rows["ece"]
     row = evaluation.loc[("accepted rows", "ece")]
-    assert (row["estimate"], row["low"], row["high"], row["method"]) == (own.estimate, own.low, own.high, own.method)
+    assert (row["estimate"], row["low"], row["high"], row["method"]) == (
+        own.estimate,
+        own.low,
+        own.high,
+        own.method,
+    )
     assert found["interval"].to_frame()["high"].item() == found["interval"].high
 
     comparison = found["comparison"]
@@ -186,7 +222,9 @@ def test_frames_have_the_numbers(found, gate):
     assert list(table.index) == [entry.name for entry in comparison.entries]
     assert table["nll"].idxmin() == comparison.best("nll")
     assert table.loc["temperature", "ece_standard_error"] == next(
-        entry.metrics["ece"].standard_error for entry in comparison.entries if entry.name == "temperature"
+        entry.metrics["ece"].standard_error
+        for entry in comparison.entries
+        if entry.name == "temperature"
     )
 
     certificate = gate.certificate_.to_frame()
@@ -211,11 +249,23 @@ def test_a_frame_for_each_class(split):
 
 def test_without_labels_a_frame_does_not_count_right_rows(split):
     certificate = mc.MaxReview(0.2).certify(np.linspace(0, 1, 500), None)
-    assert certificate.to_frame()[["n_correct", "n_correct_accepted", "coverage_accuracy"]].isna().all(axis=None)
+    assert (
+        certificate.to_frame()[["n_correct", "n_correct_accepted", "coverage_accuracy"]]
+        .isna()
+        .all(axis=None)
+    )
 
 
 def test_without_pandas_the_extra_is_named(found, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    for name in ("evaluation", "interval", "comparison", "certificate", "verification", "monitor", "decision"):
+    for name in (
+        "evaluation",
+        "interval",
+        "comparison",
+        "certificate",
+        "verification",
+        "monitor",
+        "decision",
+    ):
         with pytest.raises(mc.MissingExtraError, match=r"metacal\[pandas\]"):
             found[name].to_frame()

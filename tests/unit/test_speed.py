@@ -1,4 +1,6 @@
-"""What the fast paths promise: one pass, the same answers, buffers of the caller's, and no scikit-learn to wait for."""
+"""What the fast paths promise: one pass, the same answers, buffers of the caller's, and no
+scikit-learn to wait for.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_views_of_gathered_rows_are_not_written_over():
     table = np.arange(400_000.0).reshape(-1, 4)
     keep = np.ones(len(table), dtype=bool)
     keep[::3] = False
-    np.testing.assert_array_equal(Rows(table).where(keep).collect(lambda block: block[:, 1]), table[keep, 1])
+    np.testing.assert_array_equal(
+        Rows(table).where(keep).collect(lambda block: block[:, 1]), table[keep, 1]
+    )
     np.testing.assert_array_equal(Rows(table).where(keep).collect(lambda block: block), table[keep])
 
 
@@ -111,7 +115,9 @@ def test_the_first_bad_row_is_found(dtype, n_classes, bad):
         assert module.looked_over(table)[0] is None
         for column in (0, n_classes - 1):
             spoilt = table.copy()
-            spoilt[7:9, slice(None) if bad == "masked" else column] = -np.inf if bad == "masked" else bad
+            spoilt[7:9, slice(None) if bad == "masked" else column] = (
+                -np.inf if bad == "masked" else bad
+            )
             assert module.looked_over(spoilt)[0] == 7
 
 
@@ -129,7 +135,9 @@ ESTIMATORS = {
     "ensemble": mc.EnsembleTemperatureScaling(),
     "vector": mc.VectorScaling(regularisation=1.0),
     "gate": mc.MetaCal(mc.MaxMiscoverage(0.1)),
-    "gate of vectors": mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.VectorScaling(regularisation=1.0)),
+    "gate of vectors": mc.MetaCal(
+        mc.MaxMiscoverage(0.1), calibrator=mc.VectorScaling(regularisation=1.0)
+    ),
 }
 
 
@@ -162,7 +170,9 @@ def test_an_unfit_out_is_refused(large, name):
         [[0.0]],
         np.empty(table.size, np.float32),
     ):
-        with pytest.raises(InputError, match=r"out must be a writeable float32 array of shape \(1500, 40\)"):
+        with pytest.raises(
+            InputError, match=r"out must be a writeable float32 array of shape \(1500, 40\)"
+        ):
             fitted.predict_proba(table, out=out)
 
 
@@ -195,11 +205,18 @@ def test_the_command_saves_what_the_estimator_saves(large, tmp_path, calibrator)
         *("-o", str(tmp_path / "command.json"), "--json"),
     )
     assert done.returncode == 0, done.stderr
-    base = {"temperature": mc.TemperatureScaling, "ensemble-temperature": mc.EnsembleTemperatureScaling}[calibrator]()
-    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=base, reject_label="rejected", classes=names)
+    base = {
+        "temperature": mc.TemperatureScaling,
+        "ensemble-temperature": mc.EnsembleTemperatureScaling,
+    }[calibrator]()
+    cal = mc.MetaCal(
+        mc.MaxMiscoverage(0.1), calibrator=base, reject_label="rejected", classes=names
+    )
     mc.save(cal.fit(table, np.asarray(names)[labels]), tmp_path / "estimator.json")
     assert (tmp_path / "command.json").read_bytes() == (tmp_path / "estimator.json").read_bytes()
-    assert json.loads(done.stdout)["certificate"] == json.loads(json.dumps(cal.certificate_.to_dict(words=True)))
+    assert json.loads(done.stdout)["certificate"] == json.loads(
+        json.dumps(cal.certificate_.to_dict(words=True))
+    )
 
 
 @pytest.mark.slow
@@ -207,10 +224,12 @@ def test_fitting_a_temperature_imports_no_scikit_learn(large, tmp_path):
     table, labels = (column[:3000] for column in large)
     np.savez(tmp_path / "val.npz", logits=table, labels=labels)
     code = (
-        "import sys; from metacal.cli import main\n"
-        "try: main(['fit', sys.argv[1], '--min-accuracy', '0.8', '-o', sys.argv[1] + '.json'], prog_name='metacal')\n"
-        "except SystemExit as end: assert not end.code\n"
-        "assert not {'sklearn', 'scipy.stats', 'scipy.optimize', 'torch', 'pandas'} & set(sys.modules)"
+        "import sys; from metacal.cli import main\ntry: main(['fit', sys.argv[1], '--min-accuracy',"
+        " '0.8', '-o', sys.argv[1] + '.json'], prog_name='metacal')\nexcept SystemExit as end:"
+        " assert not end.code\nassert not {'sklearn', 'scipy.stats', 'scipy.optimize', 'torch',"
+        " 'pandas'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "val.npz")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "val.npz")], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,9 @@ def test_as_many_rows_may_differ_as_the_law_allows(n):
     fewest = source.fewest(n, k, alone=True)
     assert stats.binom.cdf(k, fewest, 0.01) <= 0.1 < stats.binom.cdf(k, fewest - 1, 0.01)
     k = pool.most(n, alone=True)
-    assert stats.hypergeom.cdf(k, 5000, 51 + k, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 52 + k, n)
+    assert (
+        stats.hypergeom.cdf(k, 5000, 51 + k, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 52 + k, n)
+    )
     k = pool.most(n, alone=False)
     assert stats.hypergeom.cdf(k, 5000, 51, n) <= 0.1 < stats.hypergeom.cdf(k + 1, 5000, 51, n)
 
@@ -65,8 +67,12 @@ def test_of_a_pool_more_may_be_answered():
 def test_several_models_do_what_every_gate_does(people, tmp_path):
     scores, agrees = models(m=3)
     costs, flags = [1, 10, 100, 1000], "correct" if people else "agrees"
-    cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores=scores, costs=costs, **{flags: agrees})
-    positional = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(scores, costs=costs, **{flags: agrees})
+    cascade = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(
+        scores=scores, costs=costs, **{flags: agrees}
+    )
+    positional = mc.Cascade(mc.MaxLoss(0.02), people=people).fit(
+        scores, costs=costs, **{flags: agrees}
+    )
     assert positional.certificate_ == cascade.certificate_
     path = tmp_path / "cascade.json"
     mc.save(cascade, path)
@@ -87,10 +93,15 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     assert not monitor.update(everywhere, everywhere).alarm
     assert monitor.update(everywhere, np.arange(N) % 10 > 0).alarm
     if people:
-        assert mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows == (found.by == 0).sum()
+        assert (
+            mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows
+            == (found.by == 0).sum()
+        )
         mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
     whole = found.by.copy()
-    left = [one[~np.isin(whole, range(k))] for k, one in enumerate(new)]  # each model ran for the rows left to it
+    left = [
+        one[~np.isin(whole, range(k))] for k, one in enumerate(new)
+    ]  # each model ran for the rows left to it
     assert (again.decide(left).by == whole).all()
 
 
@@ -101,14 +112,19 @@ def test_an_accuracy_is_promised_of_what_is_answered(m, people, tmp_path):
     sure = scores if people else scores[:-1]  # the last one answers whatever its score is
     cascade = mc.Cascade(mc.MinAccuracy(0.95), people=people).fit(scores=sure, correct=right)
     certificate, found = cascade.certificate_, cascade.decide(sure)
-    assert certificate.statement == "What is accepted is right at least 95% of the time, with 90% confidence."
+    assert (
+        certificate.statement
+        == "What is accepted is right at least 95% of the time, with 90% confidence."
+    )
     assert certificate.stages.n_wrong == certificate.n_accepted - certificate.n_correct_accepted
     wrong = ~right[np.minimum(found.by, m - 1), np.arange(N)] & found.accept
     assert wrong.sum() / found.accept.sum() < 0.05
     assert found.accept.all() or people
     mc.save(cascade, tmp_path / "cascade.json")
     new, truth = models(m=m, seed=1)
-    (test,) = mc.verify(mc.load(tmp_path / "cascade.json"), new if people else new[:-1], truth).tests
+    (test,) = mc.verify(
+        mc.load(tmp_path / "cascade.json"), new if people else new[:-1], truth
+    ).tests
     assert not test.refuted
 
 
@@ -118,7 +134,9 @@ def test_an_accuracy_is_broken_as_rarely_as_said():
     for seed in range(draws):
         rng = np.random.default_rng(seed)
         doubt = rng.random((n, 2))
-        rows = Staged(doubt, rng.random((n, 2)) < 0.11, np.ones(3), doubt[:0], people=True, random_state=seed)
+        rows = Staged(
+            doubt, rng.random((n, 2)) < 0.11, np.ones(3), doubt[:0], people=True, random_state=seed
+        )
         try:
             mc.MinAccuracy(0.9).certify(rows)
         except mc.InfeasibleTargetError:
@@ -143,7 +161,9 @@ def test_rows_that_are_left_are_harder_than_their_score_says():
         for joint in price:
             sample = Staged(doubt, differs, costs, doubt[:0], joint=joint)
             stages = mc.MaxLoss(0.03).certify(sample).stages
-            by = sample.answered_by(np.array([one.threshold for one in stages.items[:2]]), np.arange(1000))
+            by = sample.answered_by(
+                np.array([one.threshold for one in stages.items[:2]]), np.arange(1000)
+            )
             price[joint] += costs.cumsum()[by].mean() / 8
     assert price[True] < 0.95 * price[False]
 
@@ -163,7 +183,9 @@ def test_traffic_of_a_cascade_is_watched(promise):
     late.update(new, ids=range(N))
     assert late.label(range(N), given).counts.right_accepted == by_model.counts.right_accepted
     assert by_model.update(new, good & (np.arange(N) % 4 > 0)).raised == ("promise",)
-    assert "abstention" in by_row.update([one**3 for one in new]).raised  # the first model is less sure of all
+    assert (
+        "abstention" in by_row.update([one**3 for one in new]).raised
+    )  # the first model is less sure of all
     with pytest.raises(InputError, match="what each of its models says"):
         late.update(np.ones(3))
     with pytest.raises(InputError, match="of all rows: NaN"):
@@ -171,9 +193,13 @@ def test_traffic_of_a_cascade_is_watched(promise):
 
 
 def test_correctness_is_not_taken_for_agreement():
-    """A small model may be right where it differs from the large one, and wrong where both agree."""
+    """A small model may be right where it differs from the large one, and wrong where both
+    agree.
+    """
     scores, right = models(m=2)
-    with pytest.raises(InputError, match=r"MaxLoss over scores needs agrees=.*correct=\.\.\. does not say that"):
+    with pytest.raises(
+        InputError, match=r"MaxLoss over scores needs agrees=.*correct=\.\.\. does not say that"
+    ):
         mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores[:1], correct=right[:1])
     with pytest.raises(InputError, match=r"needs correct=.*is about correct answers"):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, agrees=right)
@@ -188,7 +214,9 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
     cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=agrees[0])
     certificate = cascade.certificate_
     differ = certificate.stages.n_differ
-    assert certificate.statement.startswith("At most 2% of all answers differ from the large model's")
+    assert certificate.statement.startswith(
+        "At most 2% of all answers differ from the large model's"
+    )
     assert f"{differ:,} answers differ from the large model's" in str(certificate)
     assert "worse" not in str(certificate)
     assert "better" not in str(certificate)
@@ -215,7 +243,10 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
     ("words", "said"),
     [
         (["--max-loss", "0.02", "--correct-key", "ok"], "needs --agree-key"),
-        (["--max-loss", "0.02", "--correct-key", "ok", "--agree-key", "same"], "leave out --correct-key"),
+        (
+            ["--max-loss", "0.02", "--correct-key", "ok", "--agree-key", "same"],
+            "leave out --correct-key",
+        ),
         (["--max-loss", "0.02"], "needs --agree-key"),
         (["--min-accuracy", "0.9", "--agree-key", "same"], "needs --correct-key"),
     ],
@@ -231,7 +262,9 @@ def test_commands_judge_a_cascade_by_what_it_was_fitted_on(tmp_path):
     (score,), agrees = models(m=1)
     mc.save(mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=agrees[0]), tmp_path / "cascade.json")
     rows = [{"score 1": p, "same": bool(s)} for p, s in zip(score.tolist(), agrees[0])]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     given = [str(tmp_path / "cascade.json"), str(tmp_path / "rows.jsonl")]
     for command, words, said in (
         ("verify", ["--correct-key", "same"], "name the columns of agreement with --agree-key"),
@@ -258,16 +291,23 @@ def test_what_does_not_fit_is_said():
         ({"scores": scores[:1], "agrees": agrees}, "1 columns of scores and 2 of agrees"),
         ({"scores": scores, "agrees": agrees, "costs": [1, 2]}, "costs must be 3 numbers"),
         ({"scores": [scores[0], scores[1][1:]], "agrees": agrees}, "a score for every row"),
-        ({"scores": [[np.nan, *scores[0][1:]], scores[1]], "agrees": agrees}, "row 0 lacks a score"),
+        (
+            {"scores": [[np.nan, *scores[0][1:]], scores[1]], "agrees": agrees},
+            "row 0 lacks a score",
+        ),
         ({"scores": scores, "agrees": agrees * 3}, "agrees is 3"),
     ]:
         with pytest.raises(InputError, match=said):
             mc.Cascade(mc.MaxLoss(0.01)).fit(**wrong)
     with pytest.raises(InputError, match="of a pool the promise is MaxLoss"):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, correct=agrees, pool=True)
-    with pytest.raises(InputError, match=r"2 columns of scores and 1 of correct.*says whether it is right"):
+    with pytest.raises(
+        InputError, match=r"2 columns of scores and 1 of correct.*says whether it is right"
+    ):
         mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, correct=agrees[:1])
-    with pytest.raises(mc.InfeasibleTargetError, match=r"of .* answers are wrong, which certifies 0.9"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"of .* answers are wrong, which certifies 0.9"
+    ):
         mc.Cascade(mc.MinAccuracy(0.999)).fit(scores=scores, correct=agrees)
     with pytest.raises(InputError, match="MaxLoss needs fewer"):
         mc.Cascade(mc.MinAccuracy(0.9)).labels_needed(scores[0])
@@ -277,7 +317,11 @@ def test_what_does_not_fit_is_said():
 
 def test_commands_read_scores_of_every_model(tmp_path):
     scores, agrees = models(m=2)
-    file, saved, out = tmp_path / "rows.jsonl", str(tmp_path / "cascade.json"), str(tmp_path / "out.csv")
+    file, saved, out = (
+        tmp_path / "rows.jsonl",
+        str(tmp_path / "cascade.json"),
+        str(tmp_path / "out.csv"),
+    )
     rows = [
         {"id": k, "small": {"p": a, "same": bool(c)}, "middle": {"p": b, "same": bool(d)}}
         for k, (a, b, c, d) in enumerate(zip(*map(np.ndarray.tolist, scores), *agrees.tolist()))
@@ -320,8 +364,12 @@ def test_the_promise_is_broken_as_rarely_as_said(m):
     rng, broken, draws, n = np.random.default_rng(3), 0, 300, 400
     for seed in range(draws):
         doubt = rng.random((n, m))
-        risk = 0.04 * np.ones(m)  # each model errs alike at every score: what it answers is as bad as what it leaves
-        rows = Staged(doubt, rng.random((n, m)) < risk, np.ones(m + 1), doubt[:0], random_state=seed)
+        risk = 0.04 * np.ones(
+            m
+        )  # each model errs alike at every score: what it answers is as bad as what it leaves
+        rows = Staged(
+            doubt, rng.random((n, m)) < risk, np.ones(m + 1), doubt[:0], random_state=seed
+        )
         limits = [stage.threshold for stage in mc.MaxLoss(0.02).certify(rows).stages.items[:m]]
         answered = 1.0 - np.prod(1.0 - np.clip(limits, 0.0, 1.0))
         broken += 0.04 * answered > 0.02

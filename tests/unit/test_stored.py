@@ -1,4 +1,6 @@
-"""Tables larger than memory: same bits as an array, on any executor, in memory bounded by the block."""
+"""Tables larger than memory: same bits as an array, on any executor, in memory bounded by the
+block.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ pa = pytest.importorskip("pyarrow")
 N, K = 5003, 40
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, K, N)
-TABLE = (RNG.normal(size=(N, K)) * 2 + 6 * np.eye(K)[LABELS] * RNG.random((N, 1))).astype(np.float32)
+TABLE = (RNG.normal(size=(N, K)) * 2 + 6 * np.eye(K)[LABELS] * RNG.random((N, 1))).astype(
+    np.float32
+)
 
 
 @pytest.fixture(params=[1, 997, 1638, N], ids=lambda rows: f"groups of {rows}")
@@ -46,7 +50,12 @@ def test_the_same_bits_as_an_array(parquet, n_jobs):
     for estimator in (
         mc.TemperatureScaling(n_jobs=n_jobs),
         mc.MetaCal(mc.MaxMiscoverage(0.2), n_jobs=n_jobs),
-        mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator=mc.EnsembleTemperatureScaling(), score="margin", n_jobs=n_jobs),
+        mc.MetaCal(
+            mc.MaxMiscoverage(0.2),
+            calibrator=mc.EnsembleTemperatureScaling(),
+            score="margin",
+            n_jobs=n_jobs,
+        ),
     ):
         here, there = (clone(estimator).fit(x, labels) for x in (table, on_disk))
         assert here.map_ == there.map_
@@ -110,7 +119,9 @@ def test_processes_get_descriptions(tmp_path):
     on_disk = read_predictions(path, stream=True).table
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         rows = Rows(on_disk, executor=pool, block_rows=1000)
-        np.testing.assert_array_equal(rows.collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy))
+        np.testing.assert_array_equal(
+            rows.collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy)
+        )
         kept = rows.where(LABELS > 5)
         right = Rows(TABLE).where(LABELS > 5).collect(kernels.predicted)
         np.testing.assert_array_equal(kept.collect(kernels.predicted), right)
@@ -132,7 +143,9 @@ def test_probabilities_stay_on_disk_too(tmp_path, kind):
     logits = validate.logits_from(source, "probabilities")
     assert isinstance(logits, StoredTable)
     np.testing.assert_array_equal(logits[:], validate.logits_from(proba, "probabilities"))
-    fits = [mc.TemperatureScaling(input="probabilities").fit(x, LABELS).map_ for x in (proba, source)]
+    fits = [
+        mc.TemperatureScaling(input="probabilities").fit(x, LABELS).map_ for x in (proba, source)
+    ]
     assert fits[0] == fits[1]
 
 
@@ -158,7 +171,7 @@ def test_progress_is_told():
     assert len(seen) > 1
 
 
-# ── the memory limit ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the memory limit ──────────────────────────────────────────────────────────────────────────────
 
 CHILD = """
 import resource, sys
@@ -224,18 +237,22 @@ def large(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs Linux's memory accounting")
+@pytest.mark.skipif(
+    not os.path.exists("/proc/self/status"), reason="needs Linux's memory accounting"
+)
 def test_a_table_ten_times_larger_than_the_memory_that_is_left(large):
-    # About 24 MB are in use at once; glibc keeps as much again of what was freed, and the kernel counts that: 48 MB
-    # were enough with pyarrow 16 and with 26. The rest is for other machines. What grows with their cores (a heap per
-    # thread, a buffer per BLAS thread) is kept to one.
+    # About 24 MB are in use at once; glibc keeps as much again of what was freed, and the kernel
+    # counts that: 48 MB were enough with pyarrow 16 and with 26. The rest is for other machines.
+    # What grows with their cores (a heap per thread, a buffer per BLAS thread) is kept to one.
     spare = 72_000_000
     answers = []
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MALLOC_ARENA_MAX"), "1")
     frugal = {"ARROW_DEFAULT_MEMORY_POOL": "system", **one}
     for kind in ("table.npy", "table.parquet"):
         argv = [sys.executable, "-W", "ignore", "-c", CHILD, kind, str(spare)]
-        done = subprocess.run(argv, cwd=large, env={**os.environ, **frugal}, capture_output=True, text=True)
+        done = subprocess.run(
+            argv, cwd=large, env={**os.environ, **frugal}, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr[-2000:]
         answers.append(done.stdout.splitlines())
     assert answers[0] == answers[1]
@@ -244,4 +261,6 @@ def test_a_table_ten_times_larger_than_the_memory_that_is_left(large):
     assert out.metadata.num_rows == 90_000
     first = out.read_row_group(0)["probs"].combine_chunks().flatten().to_numpy().reshape(-1, 1000)
     block = np.load(large / "table.npy", mmap_mode="r")[: len(first)]
-    np.testing.assert_array_equal(first, mc.load(large / "gate.json").calibrator_.predict_proba(block))
+    np.testing.assert_array_equal(
+        first, mc.load(large / "gate.json").calibrator_.predict_proba(block)
+    )

@@ -1,4 +1,6 @@
-"""The report's numbers: the same as everybody else's, complete, small, and honest about what they stand on."""
+"""The report's numbers: the same as everybody else's, complete, small, and honest about what they
+stand on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ FIT, NEW = slice(0, 3000), slice(3000, 7000)
 def same(ours, theirs):
     """Equal, numbers to the last digits: sums over blocks are added in another order."""
     if isinstance(theirs, dict):
-        return ours.keys() == theirs.keys() and all(same(ours[name], theirs[name]) for name in theirs)
+        return ours.keys() == theirs.keys() and all(
+            same(ours[name], theirs[name]) for name in theirs
+        )
     if isinstance(theirs, float):
         return ours == pytest.approx(theirs, abs=1e-12)
     return ours == theirs
@@ -48,7 +52,16 @@ def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     logits, labels = data.logits[NEW], data.labels[NEW]
     np.savez(tmp_path / "new.npz", logits=logits, labels=labels)
     mc.save(gate, tmp_path / "cal.json")
-    argv = ["evaluate", tmp_path / "cal.json", tmp_path / "new.npz", "--json", "--resamples", 40, "--seed", 3]
+    argv = [
+        "evaluate",
+        tmp_path / "cal.json",
+        tmp_path / "new.npz",
+        "--json",
+        "--resamples",
+        40,
+        "--seed",
+        3,
+    ]
     printed = json.loads(CliRunner().invoke(main, [str(word) for word in argv]).stdout)
     for group in ("all_rows", "accepted_rows", "gate"):
         assert same(summary.evaluation[group], printed[group]), group
@@ -56,22 +69,36 @@ def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     proba, accept = gate.predict_proba(logits), gate.accepts(logits)
     correct = logits.argmax(axis=1) == labels
     kept = summary.evaluation["accepted_rows"]
-    assert kept["ece"]["estimate"] == pytest.approx(mc.metrics.ece(proba[accept], labels[accept]), abs=1e-12)
-    assert kept["nll"]["estimate"] == pytest.approx(mc.metrics.nll(proba[accept], labels[accept]), abs=1e-12)
-    assert summary.evaluation["all_rows"]["brier"]["estimate"] == pytest.approx(mc.metrics.brier(proba, labels))
-    assert summary.evaluation["gate"]["miscoverage"]["estimate"] == mc.metrics.miscoverage(accept, correct)
+    assert kept["ece"]["estimate"] == pytest.approx(
+        mc.metrics.ece(proba[accept], labels[accept]), abs=1e-12
+    )
+    assert kept["nll"]["estimate"] == pytest.approx(
+        mc.metrics.nll(proba[accept], labels[accept]), abs=1e-12
+    )
+    assert summary.evaluation["all_rows"]["brier"]["estimate"] == pytest.approx(
+        mc.metrics.brier(proba, labels)
+    )
+    assert summary.evaluation["gate"]["miscoverage"]["estimate"] == mc.metrics.miscoverage(
+        accept, correct
+    )
     curves, here = summary.curves, summary.curves.current
     assert curves.coverage.estimate[here] == mc.metrics.coverage(accept)
     assert curves.accuracy.estimate[here] == mc.metrics.coverage_accuracy(accept, correct)
-    assert curves.miscoverage.estimate[here] == pytest.approx(mc.metrics.miscoverage(accept, correct))
+    assert curves.miscoverage.estimate[here] == pytest.approx(
+        mc.metrics.miscoverage(accept, correct)
+    )
     after = summary.diagrams[-1]
     assert (after.stage, after.rows) == ("after", "accepted")
     table = mc.metrics.reliability_curve(proba[accept], labels[accept])
     assert np.array_equal(after.equal_width.count, table.counts)
     assert np.allclose(after.equal_width.accuracy, table.accuracy, equal_nan=True)
-    gap = np.nansum(np.abs(after.equal_mass.accuracy - after.equal_mass.confidence) * after.equal_mass.count)
+    gap = np.nansum(
+        np.abs(after.equal_mass.accuracy - after.equal_mass.confidence) * after.equal_mass.count
+    )
     assert gap / after.n_rows == pytest.approx(after.ece_equal_mass["estimate"])
-    assert summary.classes["ece"].mean() == pytest.approx(kept["classwise_ece"]["estimate"], abs=1e-12)
+    assert summary.classes["ece"].mean() == pytest.approx(
+        kept["classwise_ece"]["estimate"], abs=1e-12
+    )
     assert summary.promise.verdicts[0]["value"] == kept["accuracy"]["estimate"]
 
 
@@ -98,10 +125,15 @@ def test_each_calibrator_kind_and_no_gate_at_all(data):
     assert bare.curves.current is None
     assert np.isnan(bare.classes["miscoverage"]).all()
     assert bare.classes["order"] == "surest of a low accuracy first"
-    assert bare.classes["accuracy"][0] == bare.classes["accuracy"].min()  # about as many rows in each
+    assert (
+        bare.classes["accuracy"][0] == bare.classes["accuracy"].min()
+    )  # about as many rows in each
     fitted = mc.VectorScaling().fit(data.logits[FIT], data.labels[FIT])
     with_map = summarise(logits, labels, fitted, n_resamples=0)
-    assert [(found.stage, found.rows) for found in with_map.diagrams] == [("before", "all"), ("after", "all")]
+    assert [(found.stage, found.rows) for found in with_map.diagrams] == [
+        ("before", "all"),
+        ("after", "all"),
+    ]
     proba = fitted.predict_proba(logits)
     after = with_map.diagrams[-1]
     assert (after.stage, after.rows) == ("after", "all")
@@ -120,7 +152,10 @@ def test_the_json_is_plain_complete_and_small(summary):
         "format", "source", "settings", "promise", "evaluation", "diagrams", "curves", "frontier", "sides", "classes",
         "parts", "mistakes", "hits", "comparison", "methods",
     }  # fmt: skip
-    lengths = {len(again["curves"][name]) for name in ("threshold", "accepted", "min_accuracy", "max_miscoverage")}
+    lengths = {
+        len(again["curves"][name])
+        for name in ("threshold", "accepted", "min_accuracy", "max_miscoverage")
+    }
     lengths |= {len(part) for name in ("coverage", "accuracy", "miscoverage", "review")
                 for part in again["curves"][name].values()}  # fmt: skip
     assert len(lengths) == 1
@@ -134,17 +169,32 @@ def test_the_thresholds_of_the_page_accept_the_rows_they_say(data, gate, summary
         assert accepts(scores, threshold).sum() == accepted
     assert curves["accepted"][-1] == len(scores)
     assert curves["accepted"][curves["current"]] == gate.accepts(data.logits[NEW]).sum()
-    assert np.allclose(curves["review"]["estimate"], 1000 * (1 - np.array(curves["coverage"]["estimate"])), atol=1e-3)
+    assert np.allclose(
+        curves["review"]["estimate"],
+        1000 * (1 - np.array(curves["coverage"]["estimate"])),
+        atol=1e-3,
+    )
 
 
 @pytest.mark.slow
 def test_the_command_of_any_point_certifies_it(data, tmp_path):
-    """What the page offers for a point picked after looking at these rows works on these rows, at every point."""
+    """What the page offers for a point picked after looking at these rows works on these rows, at
+    every point.
+    """
     logits, labels = data.logits[:2000], data.labels[:2000]
     file = tmp_path / "val rows.npz"
     np.savez(file, logits=logits, labels=labels)
-    found = summarise(logits, labels, file=str(file), command=f"metacal fit {shlex.quote(str(file))}", n_resamples=0)
-    scores, correct = mc.scores.score_rows(mc.Rows(logits), "entropy"), logits.argmax(axis=1) == labels
+    found = summarise(
+        logits,
+        labels,
+        file=str(file),
+        command=f"metacal fit {shlex.quote(str(file))}",
+        n_resamples=0,
+    )
+    scores, correct = (
+        mc.scores.score_rows(mc.Rows(logits), "entropy"),
+        logits.argmax(axis=1) == labels,
+    )
     curves = found.curves
     points = range(len(curves.threshold))
     for k in points:
@@ -164,14 +214,23 @@ def test_the_command_of_any_point_certifies_it(data, tmp_path):
 
 
 def test_the_command_carries_score_and_confidence(data):
-    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score="margin").fit(data.logits[FIT], data.labels[FIT])
-    found = summarise(data.logits[NEW], data.labels[NEW], gate, n_resamples=0, delta=0.05, file="a.npz")
+    gate = mc.MetaCal(mc.MaxMiscoverage(0.1), score="margin").fit(
+        data.logits[FIT], data.labels[FIT]
+    )
+    found = summarise(
+        data.logits[NEW], data.labels[NEW], gate, n_resamples=0, delta=0.05, file="a.npz"
+    )
     assert found.curves.command_at(200).startswith("metacal fit a.npz --min-accuracy 0.")
     assert found.curves.command_at(200).endswith(" --score margin --confidence 0.95 -o cal.json")
-    assert f" --at-threshold={float(found.curves.threshold[200])!r} " in found.curves.command_at(200)
+    assert f" --at-threshold={float(found.curves.threshold[200])!r} " in found.curves.command_at(
+        200
+    )
     own = mc.MetaCal(mc.MaxMiscoverage(0.1), score=lambda block: -block.max(axis=1).astype(float))
     own.fit(data.logits[FIT], data.labels[FIT])
-    assert summarise(data.logits[NEW], data.labels[NEW], own, n_resamples=0).curves.command_at(200) is None
+    assert (
+        summarise(data.logits[NEW], data.labels[NEW], own, n_resamples=0).curves.command_at(200)
+        is None
+    )
 
 
 @pytest.mark.slow
@@ -183,7 +242,10 @@ def test_promise_and_its_verdict(data, gate, summary):
     low, high = promise.verdicts[0]["low"], promise.verdicts[0]["high"]
     assert low < promise.verdicts[0]["value"] < high
     assert promise.verdicts[0]["text"].startswith("kept: ")
-    assert summarise(data.logits[FIT], data.labels[FIT], gate, n_resamples=0).promise.verdict == "not judged"
+    assert (
+        summarise(data.logits[FIT], data.labels[FIT], gate, n_resamples=0).promise.verdict
+        == "not judged"
+    )
     both = mc.MetaCal(mc.Both(alpha=0.2, beta=0.96)).fit(data.logits[FIT], data.labels[FIT])
     verdicts = summarise(data.logits[NEW], data.labels[NEW], both, n_resamples=0).promise.verdicts
     assert [part["quantity"] for part in verdicts] == ["coverage accuracy", "miscoverage"]
@@ -196,7 +258,12 @@ def test_striking_rows_and_classes(data, gate):
     logits, labels = data.logits[NEW], data.labels[NEW]
     names = [f"class {k}" for k in range(10)]
     found = summarise(
-        logits, labels, gate, ids=[f"id{k}" for k in range(len(labels))], class_names=names, n_resamples=0
+        logits,
+        labels,
+        gate,
+        ids=[f"id{k}" for k in range(len(labels))],
+        class_names=names,
+        n_resamples=0,
     )
     scores, right = gate.ranking_scores(logits), logits.argmax(axis=1) == labels
     first = found.mistakes[0]
@@ -226,12 +293,21 @@ def test_string_labels_probabilities_and_comparison(data):
     proba = np.exp(logits - logits.max(axis=1, keepdims=True))
     proba /= proba.sum(axis=1, keepdims=True)
     text = np.array(names)[labels]
-    found = summarise(proba, text, classes=names, input="probabilities", n_resamples=0, compare=["temperature"])
-    assert found.diagrams[0].ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-6)
+    found = summarise(
+        proba, text, classes=names, input="probabilities", n_resamples=0, compare=["temperature"]
+    )
+    assert found.diagrams[0].ece["estimate"] == pytest.approx(
+        mc.metrics.ece(proba, labels), abs=1e-6
+    )
     assert found.mistakes[0]["label"] in names
-    assert {entry["name"] for entry in found.comparison["calibrators"]} == {"uncalibrated", "temperature"}
+    assert {entry["name"] for entry in found.comparison["calibrators"]} == {
+        "uncalibrated",
+        "temperature",
+    }
     finished = mc.compare(logits, labels, ["temperature"], n_repeats=1)
-    assert summarise(logits, labels, n_resamples=0, compare=finished).comparison == finished.to_dict()
+    assert (
+        summarise(logits, labels, n_resamples=0, compare=finished).comparison == finished.to_dict()
+    )
     with pytest.raises(InputError, match="class_names"):
         summarise(logits, labels, class_names=["a"])
 
@@ -242,7 +318,9 @@ def test_the_hash_depends_on_every_value(data):
     assert first.hashed == "arrays"
     logits[199, 9] += 1e-3
     assert summarise(logits, labels, n_resamples=0).source.sha256 != first.sha256
-    assert summarise(logits, labels, n_resamples=0, sha256="ab", file="f.npz").source.hashed == "file"
+    assert (
+        summarise(logits, labels, n_resamples=0, sha256="ab", file="f.npz").source.hashed == "file"
+    )
 
 
 @pytest.mark.parametrize("right", ["all", "none", "one"])
@@ -266,7 +344,9 @@ def test_grid_and_thresholds_with_ties_and_odd_scores():
     close = np.array([1.0, np.nextafter(1.0, 2.0), -5.0, 0.0, 1e-300, 1e300])
     close.sort()
     counts = np.arange(1, 7)
-    assert np.array_equal(np.searchsorted(close, thresholds_between(close, counts), side="right"), counts)
+    assert np.array_equal(
+        np.searchsorted(close, thresholds_between(close, counts), side="right"), counts
+    )
     curves = operating_curves(np.zeros(50), np.ones(50, dtype=bool), delta=0.1)
     assert curves.accepted.tolist() == [50]
 
@@ -289,7 +369,7 @@ def test_tables_that_stay_on_disk_and_many_classes(tmp_path):
     assert len(json.dumps(held.to_dict())) < 250_000
 
 
-# ── scores and cascades ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── scores and cascades ───────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture(scope="module")
@@ -306,14 +386,23 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
     mark, right = marks
     gate = mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark[:2000], right[:2000])
     found = summarise(mark[2000:], right[2000:], gate, n_resamples=30, ids=np.arange(2000))
-    assert (found.source.n_rows, found.source.n_without_score, found.source.n_classes) == (1950, 50, 0)
+    assert (found.source.n_rows, found.source.n_without_score, found.source.n_classes) == (
+        1950,
+        50,
+        0,
+    )
     measured = mc.evaluate(gate, mark[2000:], right[2000:], n_resamples=30).to_dict()
     promise, verdict = measured.pop("promise"), found.promise.verdicts[0]
-    assert all(promise[name] == verdict[name] for name in ("target", "value", "low", "high", "verdict"))
+    assert all(
+        promise[name] == verdict[name] for name in ("target", "value", "low", "high", "verdict")
+    )
     assert found.evaluation == measured
     assert [(one.stage, one.rows) for one in found.diagrams] == [("after", "all")]
     assert (found.classes["n_classes"], found.classes["name"], found.parts) == (0, (), [])
-    for row in (*found.mistakes, *found.hits):  # numbers of the rows that were given, those without a score among them
+    for row in (
+        *found.mistakes,
+        *found.hits,
+    ):  # numbers of the rows that were given, those without a score among them
         assert row["id"] == str(row["row"])
         assert row["score"] == pytest.approx(-mark[2000 + row["row"]])
         assert (row["label"], row["predicted"]) == ("", "")
@@ -329,14 +418,18 @@ def test_scores_that_no_gate_was_fitted_on(marks):
     assert found.promise is None
     assert found.diagrams == ()
     assert found.evaluation["n_accepted"] is None
-    assert found.curves.command == "metacal fit 'a b.csv' --score-key 'my loss' --higher-is doubtful"
+    assert (
+        found.curves.command == "metacal fit 'a b.csv' --score-key 'my loss' --higher-is doubtful"
+    )
     assert found.curves.current is None
     assert np.isnan([row["confidence"] for row in found.mistakes]).all()
 
 
 def test_shares_have_their_exact_interval_without_resamples(marks, data, gate):
     mark, right = marks
-    scored = summarise(mark, right, mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, right), n_resamples=0)
+    scored = summarise(
+        mark, right, mc.ScoreGate(mc.MinAccuracy(0.85)).fit(mark, right), n_resamples=0
+    )
     for found in (scored, summarise(data.logits[NEW], data.labels[NEW], gate, n_resamples=0)):
         shares, curve = found.evaluation["gate"]["coverage"], found.evaluation["gate"]["aurc"]
         assert shares["method"] == "Clopper-Pearson"
@@ -351,7 +444,9 @@ def test_a_cascade_has_the_usual_numbers_and_who_answers(promise):
     small, large = (rng.normal(size=(4000, 4)) + gap * np.eye(4)[y] for gap in (2.0, 3.5))
     cascade = mc.Cascade(promise=promise).fit(small[:2000], y[:2000], large=large[:2000])
     rows = slice(2000, None)
-    found = summarise(small[rows], y[rows], cascade, large=large[rows], n_resamples=0, class_names=list("abcd"))
+    found = summarise(
+        small[rows], y[rows], cascade, large=large[rows], n_resamples=0, class_names=list("abcd")
+    )
     decision = cascade.decide(small[rows], large=large[rows])
     right = decision.answer == y[rows]
     assert found.source.n_correct == right.sum()

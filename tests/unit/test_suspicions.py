@@ -1,4 +1,6 @@
-"""Tables that are not what they are said to be: noticed from a few rows, said once, never guessed at."""
+"""Tables that are not what they are said to be: noticed from a few rows, said once, never guessed
+at.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,12 @@ def kind_of(table):
 def test_real_logits_are_beyond_suspicion_and_their_softmax_is_not(name):
     logits = mc.datasets.load(name).logits
     p = softmax(logits)
-    for fine in (logits, logits.astype(np.float16), logits - logits.mean(axis=1, keepdims=True), logits / 8):
+    for fine in (
+        logits,
+        logits.astype(np.float16),
+        logits - logits.mean(axis=1, keepdims=True),
+        logits / 8,
+    ):
         assert kind_of(fine) is None
     with np.errstate(divide="ignore"):
         assert kind_of(np.log(p)) is None  # logarithms of probabilities are logits
@@ -125,7 +132,9 @@ def test_metacal_says_it_once_and_writes_it_down(rows):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         cal = mc.MetaCal(PROMISE).fit(softmax(x), y)
-        mc.MetaCal(PROMISE, calibrator=mc.AutoCalibrator([mc.TemperatureScaling()])).fit(softmax(x), y)
+        mc.MetaCal(PROMISE, calibrator=mc.AutoCalibrator([mc.TemperatureScaling()])).fit(
+            softmax(x), y
+        )
     assert [str(found.message) for found in said] == [Suspicion("probabilities").remark] * 2
     assert {found.filename for found in said} == {__file__}
     assert cal.certificate_.notes == (suspicion(looks="probabilities", lowest=None),)
@@ -166,7 +175,11 @@ def test_a_classifier_s_own_zeros_are_not_a_floor():
 def test_tensors_and_frames_are_looked_at_too(rows):
     pandas, torch = pytest.importorskip("pandas"), pytest.importorskip("torch")
     x, y = rows
-    for table in (torch.tensor(softmax(x)), torch.tensor(softmax(x)).bfloat16(), pandas.DataFrame(softmax(x))):
+    for table in (
+        torch.tensor(softmax(x)),
+        torch.tensor(softmax(x)).bfloat16(),
+        pandas.DataFrame(softmax(x)),
+    ):
         with pytest.warns(mc.MetacalWarning, match="as probabilities do"):
             mc.TemperatureScaling().fit(table, y)
 

@@ -1,4 +1,6 @@
-"""The metrics of a watch by the official clients: scraped and pushed for real, on this machine's own address."""
+"""The metrics of a watch by the official clients: scraped and pushed for real, on this machine's
+own address.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_a_scrape_says_what_the_text_says(gate):
     watch.update(LOGITS[600:], LABELS[600:])
     server, thread = client.start_http_server(0, addr="127.0.0.1", registry=registry)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.server_port}/metrics", timeout=10
+        ) as answer:
             scraped = answer.read().decode()
     finally:
         server.shutdown()
@@ -48,7 +52,10 @@ def test_a_scrape_says_what_the_text_says(gate):
         }
 
     assert samples(scraped) == samples(exposition(status(watch)))
-    assert samples(scraped)["metacal_decisions_total", ("decision", "accepted")] == gate.accepts(LOGITS[600:]).sum()
+    assert (
+        samples(scraped)["metacal_decisions_total", ("decision", "accepted")]
+        == gate.accepts(LOGITS[600:]).sum()
+    )
 
 
 def test_instruments_of_opentelemetry(gate):
@@ -61,7 +68,10 @@ def test_instruments_of_opentelemetry(gate):
     watch.update(LOGITS[600:], LABELS[600:])
     (resource,) = reader.get_metrics_data().resource_metrics
     found = {metric.name: metric for metric in resource.scope_metrics[0].metrics}
-    points = {point.attributes["decision"]: point.value for point in found["metacal.decisions"].data.data_points}
+    points = {
+        point.attributes["decision"]: point.value
+        for point in found["metacal.decisions"].data.data_points
+    }
     accepted = int(gate.accepts(LOGITS[600:]).sum())
     assert points == {"accepted": accepted, "rejected": 300 - accepted}
     assert found["metacal.decisions"].data.is_monotonic
@@ -70,7 +80,9 @@ def test_instruments_of_opentelemetry(gate):
 
 def test_monitor_pushes_to_a_collector(gate, tmp_path):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+        ExportMetricsServiceRequest,
+    )
 
     received = []
 

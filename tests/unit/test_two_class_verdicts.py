@@ -1,4 +1,6 @@
-"""Promises about two classes: every sentence names the class that it is about, and counts what a hand counts."""
+"""Promises about two classes: every sentence names the class that it is about, and counts what a
+hand counts.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ FIT, NEW = rows(0), rows(1)
 
 
 def counted_by_hand(quantity, positive, called, truth):
-    """Bad rows, and rows that are looked at; `called` is what the gate calls each row, "rejected" where nothing."""
+    """Bad rows, and rows that are looked at; `called` is what the gate calls each row, "rejected"
+    where nothing.
+    """
     is_positive, is_called = truth == positive, called == positive
     other = CLASSES[positive != CLASSES][0]
     if quantity == "precision":
@@ -42,7 +46,10 @@ def counted_by_hand(quantity, positive, called, truth):
 
 def promises(positive):
     """Promises about one class, with the quantities that they limit."""
-    precision, recall = mc.MinPrecision(0.8, positive=positive), mc.MinRecall(0.9, positive=positive)
+    precision, recall = (
+        mc.MinPrecision(0.8, positive=positive),
+        mc.MinRecall(0.9, positive=positive),
+    )
     false_alarms = mc.MaxFalsePositiveRate(0.1, positive=positive)
     return {
         "precision": (precision, ["precision"]),
@@ -67,18 +74,26 @@ def test_every_surface_names_the_class_that_was_counted(name, positive, by_site)
     parts = np.unique(sites) if by_site else [None]
     among = {part: np.full(N, True) if part is None else sites == part for part in parts}
     expected = {
-        (part, quantity, positive): counted_by_hand(quantity, positive, called[among[part]], truth[among[part]])
+        (part, quantity, positive): counted_by_hand(
+            quantity, positive, called[among[part]], truth[among[part]]
+        )
         for part in parts
         for quantity in quantities
     }
     assert all(n > 100 for _, n in expected.values())
 
     found = mc.verify(cal, table, truth, **groups)
-    assert {(t.part, str(t.quantity), t.about): (t.seen.bad, t.seen.n) for t in found.tests} == expected
+    assert {
+        (t.part, str(t.quantity), t.about): (t.seen.bad, t.seen.n) for t in found.tests
+    } == expected
     told = found.to_dict()["tests"]
-    assert {(t.get("part"), t["quantity"], t["class"]): (t["n_bad"], t["n_rows"]) for t in told} == expected
+    assert {
+        (t.get("part"), t["quantity"], t["class"]): (t["n_bad"], t["n_rows"]) for t in told
+    } == expected
     frame = found.to_frame()
-    assert set(zip(frame["quantity"], frame["class"])) == {(quantity, positive) for quantity in quantities}
+    assert set(zip(frame["quantity"], frame["class"])) == {
+        (quantity, positive) for quantity in quantities
+    }
     for test in found.tests:
         bad, n = expected[test.part, test.quantity, positive]
         share = bad / n if test.quantity == "false-positive rate" else 1.0 - bad / n
@@ -142,7 +157,9 @@ def test_the_command_line_names_the_class(tmp_path):
     assert "recall of 1 0.8" in run("verify", gate, new)
     assert json.loads(run("verify", gate, new, "--json"))["tests"][0]["class"] == 1
     assert "undecided: recall of 1 0.8" in run("evaluate", gate, new, "--resamples", 0)
-    assert "undecided: recall of 1 0.8" in run("report", gate, new, "--resamples", 0, "-o", tmp_path / "page.html")
+    assert "undecided: recall of 1 0.8" in run(
+        "report", gate, new, "--resamples", 0, "-o", tmp_path / "page.html"
+    )
     assert "recall of 1" in run("monitor", gate, new)
 
 

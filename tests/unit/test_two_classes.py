@@ -50,7 +50,9 @@ def test_labels_come_back_as_they_came(kind, tmp_path):
     assert again.classes_.dtype.kind == values.dtype.kind
 
 
-@pytest.mark.parametrize("X", [SCORES[:, None], PAIR, SCORES.tolist()], ids=["column", "pair", "list"])
+@pytest.mark.parametrize(
+    "X", [SCORES[:, None], PAIR, SCORES.tolist()], ids=["column", "pair", "list"]
+)
 def test_every_shape_of_one_score(X):
     cal = fitted()
     assert np.array_equal(fitted(X=X).predict_proba(X), cal.predict_proba(SCORES))
@@ -62,7 +64,9 @@ def test_probabilities_of_the_positive_class():
     p = 1.0 / (1.0 + np.exp(-SCORES))
     cal = fitted(X=p, input="probabilities")
     assert np.allclose(cal.predict_proba(p), fitted().predict_proba(SCORES), atol=1e-6)
-    assert mc.metrics.nll(p, POSITIVE) == pytest.approx(mc.metrics.nll(np.column_stack([1 - p, p]), POSITIVE))
+    assert mc.metrics.nll(p, POSITIVE) == pytest.approx(
+        mc.metrics.nll(np.column_stack([1 - p, p]), POSITIVE)
+    )
     assert mc.metrics.ece(p[:, None], np.where(POSITIVE, 1, -1)) == pytest.approx(
         mc.metrics.ece(np.column_stack([1 - p, p]), POSITIVE)
     )
@@ -74,8 +78,12 @@ def test_positive_turns_the_score():
     turned = mc.PlattScaling(positive=0).fit(-SCORES, POSITIVE.astype(int))
     assert turned.classes_.tolist() == [1, 0]
     straight = mc.PlattScaling().fit(SCORES, POSITIVE.astype(int))
-    assert np.allclose(turned.predict_proba(-SCORES)[:, ::-1], straight.predict_proba(SCORES), atol=1e-6)
-    assert mc.PlattScaling(classes=["a", "b"], positive="a").fit(SCORES, POSITIVE.astype(int)).classes_.tolist() == [
+    assert np.allclose(
+        turned.predict_proba(-SCORES)[:, ::-1], straight.predict_proba(SCORES), atol=1e-6
+    )
+    assert mc.PlattScaling(classes=["a", "b"], positive="a").fit(
+        SCORES, POSITIVE.astype(int)
+    ).classes_.tolist() == [
         "b",
         "a",
     ]
@@ -85,7 +93,11 @@ def test_positive_turns_the_score():
     ("options", "labels", "message"),
     [
         ({}, LABELS["names"][POSITIVE.astype(int)], "with positive"),
-        ({"positive": "theft"}, LABELS["names"][POSITIVE.astype(int)], "'theft' is none of the labels"),
+        (
+            {"positive": "theft"},
+            LABELS["names"][POSITIVE.astype(int)],
+            "'theft' is none of the labels",
+        ),
         ({}, np.arange(600) % 3, "n_features=1.*3 values"),
         ({"reject_label": 1}, POSITIVE.astype(int), "reject_label 1 is one of the classes"),
     ],
@@ -104,16 +116,25 @@ def test_positive_is_for_two_classes():
 @pytest.mark.parametrize("kind", ["bool", "float", "minus one", "names"])
 def test_classifier_keeps_its_labels(kind):
     y = LABELS[kind][POSITIVE.astype(int)]
-    gate = mc.CalibratedClassifier(LogisticRegression(), mc.MinAccuracy(0.8)).fit(SCORES[:, None], y)
+    gate = mc.CalibratedClassifier(LogisticRegression(), mc.MinAccuracy(0.8)).fit(
+        SCORES[:, None], y
+    )
     accept = gate.accepts(SCORES[:, None])
-    assert {type(label) for label in gate.predict(SCORES[:, None])[accept].tolist()} == {type(y[0].item())}
+    assert {type(label) for label in gate.predict(SCORES[:, None])[accept].tolist()} == {
+        type(y[0].item())
+    }
 
 
 def test_one_score_in_a_file(tmp_path):
     names = LABELS["names"][POSITIVE.astype(int)]
     lines = [f"{score!r},{name}" for score, name in zip(SCORES.tolist(), names)]
     (tmp_path / "val.csv").write_text("\n".join(["margin,label", *lines]))
-    fit = ["fit", str(tmp_path / "val.csv"), "--min-accuracy", "0.9"]  # a margin alone beside labels is the score
+    fit = [
+        "fit",
+        str(tmp_path / "val.csv"),
+        "--min-accuracy",
+        "0.9",
+    ]  # a margin alone beside labels is the score
     saved = str(tmp_path / "cal.json")
     asked = CliRunner().invoke(main, fit)
     assert asked.exit_code == 2
@@ -123,7 +144,9 @@ def test_one_score_in_a_file(tmp_path):
     assert again.classes_.tolist() == ["fine", "fraud"]
     assert np.array_equal(again.accepts(SCORES), fitted("names").accepts(SCORES))
     # One score and a stray column are not taken for the two classes.
-    (tmp_path / "new.csv").write_text("\n".join(["margin,age", *(f"{score!r},40" for score in SCORES.tolist())]))
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["margin,age", *(f"{score!r},40" for score in SCORES.tolist())])
+    )
     apply = ["apply", saved, str(tmp_path / "new.csv"), "-o", str(tmp_path / "out.csv")]
     asked = CliRunner().invoke(main, apply)
     assert asked.exit_code == 2
@@ -133,14 +156,18 @@ def test_one_score_in_a_file(tmp_path):
 
 def test_auto_never_falls_and_is_as_good_as_its_base():
     labels, along = POSITIVE.astype(int), np.linspace(-20.0, 20.0, 400)
-    auto, base = mc.AutoCalibrator().fit(SCORES, labels), mc.MonotoneCalibration().fit(SCORES, labels)
+    auto, base = (
+        mc.AutoCalibrator().fit(SCORES, labels),
+        mc.MonotoneCalibration().fit(SCORES, labels),
+    )
     for fitted_map in (auto, base):
         chance = fitted_map.predict_proba(along)[:, 1]
         assert (np.diff(chance) >= 0.0).all()
         assert 0.0 < chance[0] < chance[-1] < 1.0
     assert set(auto.weights_) <= {"monotone", "beta", "isotonic"}
     assert (
-        mc.metrics.nll(auto.predict_proba(SCORES), labels) < mc.metrics.nll(base.predict_proba(SCORES), labels) + 0.002
+        mc.metrics.nll(auto.predict_proba(SCORES), labels)
+        < mc.metrics.nll(base.predict_proba(SCORES), labels) + 0.002
     )
 
 

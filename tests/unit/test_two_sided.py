@@ -1,4 +1,6 @@
-"""Two classes with two sides: what is called positive, what is called negative, what goes to review."""
+"""Two classes with two sides: what is called positive, what is called negative, what goes to
+review.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,17 @@ def both():
 
 @pytest.fixture(scope="module")
 def by_group():
-    return mc.MetaCal(mc.PerGroup(BOTH), positive="fraud").fit(SHIFTED[:N], NAMES[:N], groups=GROUP[:N])
+    return mc.MetaCal(mc.PerGroup(BOTH), positive="fraud").fit(
+        SHIFTED[:N], NAMES[:N], groups=GROUP[:N]
+    )
 
 
 def counted(promise, s, positive):
     """What is certified of either side: rows called so, and those of them that are not."""
     certificate = promise.certify(Sample(s, positive))
     return {
-        part.names[0]: (part.n_accepted, part.n_accepted - part.n_correct_accepted) for part in certificate.parts.items
+        part.names[0]: (part.n_accepted, part.n_accepted - part.n_correct_accepted)
+        for part in certificate.parts.items
     }
 
 
@@ -54,9 +59,10 @@ def test_rows_are_called_by_their_log_odds(both):
     assert low < SCORES[review].min() < SCORES[review].max() < high
     assert certificate.traffic.n_accepted == (~review[:N]).sum()
     assert certificate.n_rows == N - round(N**0.5)  # the others say how rare fraud is
-    assert certificate.statement == (
-        "At least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, "
-        "with 90% confidence for both together."
+    assert (
+        certificate.statement
+        == "At least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught"
+        " or sent to review, with 90% confidence for both together."
     )
     assert f"called fraud if log-odds > {high:.2f}"[:26] in str(certificate)
 
@@ -64,14 +70,18 @@ def test_rows_are_called_by_their_log_odds(both):
 def test_recall_is_an_order_statistic():
     s = np.arange(1000.0)
     positive = s >= 500
-    # P(Bin(500, .05) <= 18) <= .1 < P(Bin(500, .05) <= 19): rows before the 19th positive are dismissed
+    # P(Bin(500, .05) <= 18) <= .1 < P(Bin(500, .05) <= 19): rows before the 19th positive are
+    # dismissed
     assert counted(mc.MinRecall(0.95), s, positive) == {0: (518, 18), 1: (0, 0)}
     assert counted(mc.MaxFalsePositiveRate(0.05), -s, ~positive)[1] == (518, 18)
 
 
 def test_precision_of_either_class_is_the_same_rule():
     s, positive = SCORES[:N], FRAUD[:N]
-    one, other = counted(mc.MinPrecision(0.8), s, positive), counted(mc.MinPrecision(0.8, positive=0), -s, ~positive)
+    one, other = (
+        counted(mc.MinPrecision(0.8), s, positive),
+        counted(mc.MinPrecision(0.8, positive=0), -s, ~positive),
+    )
     assert one[1] == other[0] != (0, 0)
     assert one[0] == other[1] == (0, 0)
 
@@ -86,9 +96,14 @@ def test_a_declared_share_helps_a_rare_class():
 
 
 def test_marks_are_tested_at_their_values():
-    marks, chance = np.repeat([-3.0, -1.0, 0.0, 1.0, 3.0], 300), np.repeat([0.02, 0.1, 0.5, 0.92, 0.98], 300)
+    marks, chance = (
+        np.repeat([-3.0, -1.0, 0.0, 1.0, 3.0], 300),
+        np.repeat([0.02, 0.1, 0.5, 0.92, 0.98], 300),
+    )
     sample = Sample(marks, np.random.default_rng(1).random(1500) < chance)
-    assert counted(mc.MinPrecision(0.9), marks, sample.right)[1][0] == 300  # by ranks, wrong ones first
+    assert (
+        counted(mc.MinPrecision(0.9), marks, sample.right)[1][0] == 300
+    )  # by ranks, wrong ones first
     found = mc.MinPrecision(0.9).certify(replace(sample, scouts=Scouts(marks[::50])))
     assert found.parts.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
@@ -102,13 +117,17 @@ def test_scouts_are_drawn_whatever_their_class():
     scouts = Scouting(labels=True).of(sample).scouts
     assert scouts.aside == round(len(SCORES) ** 0.5)
     assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
-    assert Scouting(labels=False).of(sample).scouts.aside == 10  # the share was declared, and no score ties
+    assert (
+        Scouting(labels=False).of(sample).scouts.aside == 10
+    )  # the share was declared, and no score ties
 
 
 def test_sides_that_overlap_meet_at_even_odds():
     s = np.linspace(-50.0, 50.0, 4000)
     positive = RNG.random(4000) < 1.0 / (1.0 + np.exp(-s))
-    certificate = mc.TwoSided(mc.MinPrecision(0.8), mc.MinPrecision(0.8, positive=0)).certify(Sample(s, positive))
+    certificate = mc.TwoSided(mc.MinPrecision(0.8), mc.MinPrecision(0.8, positive=0)).certify(
+        Sample(s, positive)
+    )
     assert certificate.coverage > 0.99
     assert abs(certificate.decision_at - even_odds(s, positive)) < 1.0
 
@@ -120,7 +139,10 @@ def test_a_side_that_cannot_be_certified_is_closed():
     )
     closed, opened = certificate.parts.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
-    assert "nothing is called fine: recall of fraud 0.99 is not certified; it takes at least" in str(certificate)
+    assert (
+        "nothing is called fine: recall of fraud 0.99 is not certified; it takes at least"
+        in str(certificate)
+    )
     with pytest.raises(mc.InfeasibleTargetError, match="takes 230 rows that are 1; there are 20"):
         mc.MinRecall(0.99).certify(Sample(s, few))
 
@@ -132,15 +154,28 @@ def test_a_side_that_cannot_be_certified_is_closed():
         (lambda: mc.MinRecall(0.9, delta=None), "delta must be"),
         (lambda: mc.MinPrecision(0.9, share=2), "share must be"),
         (
-            lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MaxFalsePositiveRate(0.1)).certify([0.0, 1.0], [False, True]),
+            lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MaxFalsePositiveRate(0.1)).certify(
+                [0.0, 1.0], [False, True]
+            ),
             "both",
         ),
-        (lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]), "neither of the classes"),
-        (lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2), "is for two classes"),
-        (lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD), "takes rows with their labels"),
+        (
+            lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]),
+            "neither of the classes",
+        ),
+        (
+            lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2),
+            "is for two classes",
+        ),
+        (
+            lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD),
+            "takes rows with their labels",
+        ),
         (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "takes rows with their labels"),
         (
-            lambda: mc.MetaCal(BOTH).fit(SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")),
+            lambda: mc.MetaCal(BOTH).fit(
+                SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")
+            ),
             "one row of each",
         ),
         (lambda: mc.PerClass(mc.MinRecall(0.9)), "of two classes PerGroup"),
@@ -149,8 +184,14 @@ def test_a_side_that_cannot_be_certified_is_closed():
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
             "rows with their labels",
         ),
-        (lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD), "decisions of its own"),
-        (lambda: mc.MetaCal(mc.MinAccuracy(0.9), decision="mine").fit(SCORES, FRAUD), "'largest' or 'calibrated'"),
+        (
+            lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD),
+            "decisions of its own",
+        ),
+        (
+            lambda: mc.MetaCal(mc.MinAccuracy(0.9), decision="mine").fit(SCORES, FRAUD),
+            "'largest' or 'calibrated'",
+        ),
     ],
 )
 def test_what_cannot_be_meant(make, message):
@@ -182,7 +223,10 @@ def test_forged_sides_are_refused(both):
     forged = {
         "certify nothing": (fine, replace(fraud, n_correct_accepted=fraud.n_correct_accepted - 60)),
         "does not belong": (replace(fine, target=0.8), fraud),
-        "class fine: .* certify nothing": (replace(fine, n_correct_accepted=fine.n_correct_accepted - 60), fraud),
+        "class fine: .* certify nothing": (
+            replace(fine, n_correct_accepted=fine.n_correct_accepted - 60),
+            fraud,
+        ),
     }
     for why, items in forged.items():
         other = replace(certificate, parts=replace(certificate.parts, items=items))
@@ -198,9 +242,10 @@ def test_each_group_has_two_sides_of_its_own(by_group):
         assert np.array_equal(said == "fine", s < at + lower[0])
     assert policy.at[2] - policy.at[0] == pytest.approx(2.0, abs=0.6)
     certificate = by_group.certificate_
-    assert certificate.statement == (
-        "For every group, at least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught or "
-        "sent to review, with 90% confidence for all groups together."
+    assert (
+        certificate.statement
+        == "For every group, at least 85% of what is called fraud is fraud, and at least 95% of all"
+        " fraud is caught or sent to review, with 90% confidence for all groups together."
     )
     assert certificate.traffic.n_accepted == (label[:N] != "rejected").sum()
     assert sum(part.delta for part in certificate.parts.items) == pytest.approx(0.1)
@@ -219,7 +264,9 @@ def test_the_rows_of_a_group_are_decided_as_if_alone():
     """At the share of delta that a group has, its sides are those of its rows by themselves."""
     promise, s, y = mc.TwoSided(mc.MinPrecision(0.85), mc.MinRecall(0.95)), SHIFTED[:N], FRAUD[:N]
     codes = np.searchsorted(["north", "rare", "south"], GROUP[:N])
-    together = mc.PerGroup(promise).certify(Sample(s, y, part=codes, names=("north", "rare", "south")))
+    together = mc.PerGroup(promise).certify(
+        Sample(s, y, part=codes, names=("north", "rare", "south"))
+    )
     for code, family in enumerate(together.parts.families):
         alone = promise.at_level(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
         assert [part.threshold for part in family] == [part.threshold for part in alone.parts.items]
@@ -239,7 +286,10 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     assert (precision.bad, precision.n) == ((called & ~frauds).sum(), called.sum())
     watch = mc.Watch.of(by_group)
     watch.update(new, truth, groups=group)
-    watched = {(*monitor.parts, monitor.called): (monitor.events, monitor.rows) for monitor in watch.alarms.promise}
+    watched = {
+        (*monitor.parts, monitor.called): (monitor.events, monitor.rows)
+        for monitor in watch.alarms.promise
+    }
     assert watched["south", "fine"] == (missed.sum(), frauds.sum())
     assert watched["south", "fraud"] == ((called & ~frauds).sum(), called.sum())
     mc.save_watch(watch, tmp_path / "watch.json")
@@ -252,11 +302,15 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
 
 
 def test_sides_that_read_alike_are_two(by_group):
-    """A side is known by its group and what its rows are called: "a, called b, called c" says neither."""
+    """A side is known by its group and what its rows are called: "a, called b, called c" says
+    neither.
+    """
     groups = np.where(GROUP == "north", "a", "a, called b")
     names = np.where(FRAUD, "b, called c", "c")
     alike = {("a", "b, called c"), ("a, called b", "c")}
-    cal = mc.MetaCal(mc.PerGroup(BOTH), positive="b, called c").fit(SHIFTED[:N], names[:N], groups=groups[:N])
+    cal = mc.MetaCal(mc.PerGroup(BOTH), positive="b, called c").fit(
+        SHIFTED[:N], names[:N], groups=groups[:N]
+    )
     new = SHIFTED[N:], names[N:]
     label = cal.predict(new[0], groups=groups[N:])
     rows = {side: int(((groups[N:] == side[0]) & (label == side[1])).sum()) for side in alike}
@@ -270,35 +324,56 @@ def test_sides_that_read_alike_are_two(by_group):
     watch.update(*new, groups=groups[N:])
     own = {(*one.parts, one.called): one.rows for one in watch.alarms.promise}
     assert {side: own[side] for side in alike} == rows | of_class
-    rejected = {(*one.parts, one.called): one.rows - one.rejected for one in watch.alarms.abstention}
+    rejected = {
+        (*one.parts, one.called): one.rows - one.rejected for one in watch.alarms.abstention
+    }
     assert {side: rejected[side] for side in alike} == rows
-    table = next(table for table in summarise(*new, cal, groups=groups[N:]).parts if table["by"] == "group")
-    assert sorted(table["accepted"][np.array(table["name"]) == "a, called b, called c"]) == sorted(rows.values())
+    table = next(
+        table for table in summarise(*new, cal, groups=groups[N:]).parts if table["by"] == "group"
+    )
+    assert sorted(table["accepted"][np.array(table["name"]) == "a, called b, called c"]) == sorted(
+        rows.values()
+    )
     assert len(set(table["threshold"][np.array(table["name"]) == "a, called b, called c"])) == 2
 
 
 def test_groups_that_cannot_carry_a_side():
     y = FRAUD[:N].copy()
-    y[GROUP[:N] == "north"] |= SHIFTED[:N][GROUP[:N] == "north"] > -3.0  # nearly all of them: calling all so would do
+    y[GROUP[:N] == "north"] |= (
+        SHIFTED[:N][GROUP[:N] == "north"] > -3.0
+    )  # nearly all of them: calling all so would do
     found = mc.MetaCal(mc.PerGroup(mc.MinPrecision(0.8))).fit(SHIFTED[:N], y, groups=GROUP[:N])
     north = [part for part in found.certificate_.parts.items if part.names == ("north",)]
     assert [part.status for part in north] == ["always rejected"] * 2
     few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
-    assert "rare: nothing is called False: recall of True 0.99 is not certified; it takes at least" in str(
-        few.certificate_
+    assert (
+        "rare: nothing is called False: recall of True 0.99 is not certified; it takes at least"
+        in str(few.certificate_)
     )
     certificate, parts = few.certificate_, few.certificate_.parts
     closed = next(part for part in parts.items if part.rows_needed)
-    for forged in (replace(closed, target=0.8), replace(closed, rows_needed=7), replace(closed, delta=None)):
+    for forged in (
+        replace(closed, target=0.8),
+        replace(closed, rows_needed=7),
+        replace(closed, delta=None),
+    ):
         items = tuple(forged if part is closed else part for part in parts.items)
         said = few.promise.impossible(replace(certificate, parts=replace(parts, items=items)))
         assert said is None or "group rare: class False: it does not belong" in said
         assert (said is None) == (forged == closed)
-    with pytest.raises(mc.InfeasibleTargetError, match=r"of these 200 rows \(3 of them\).* it takes at least"):
-        mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:200], FRAUD[:200], groups=GROUP[:200])
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"of these 200 rows \(3 of them\).* it takes at least"
+    ):
+        mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(
+            SHIFTED[:200], FRAUD[:200], groups=GROUP[:200]
+        )
     pooled = mc.PerGroup(mc.MinRecall(0.97), fallback="pooled")
     names = np.where(GROUP == "rare", np.where(np.arange(2 * N) % 2 == 0, "one", "two"), GROUP)
-    part = mc.MetaCal(pooled).fit(SHIFTED[:N], FRAUD[:N], groups=names[:N]).certificate_.parts.items[-2]
+    part = (
+        mc.MetaCal(pooled)
+        .fit(SHIFTED[:N], FRAUD[:N], groups=names[:N])
+        .certificate_.parts.items[-2]
+    )
     assert (part.names, part.whole) == (("one", "two"), "2 pooled")
 
 
@@ -306,17 +381,26 @@ def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
     mc.save(by_group, tmp_path / "gate.json")
     again = mc.load(tmp_path / "gate.json")
     assert again.certificate_ == by_group.certificate_
-    assert np.array_equal(again.predict(SHIFTED, groups=GROUP), by_group.predict(SHIFTED, groups=GROUP))
+    assert np.array_equal(
+        again.predict(SHIFTED, groups=GROUP), by_group.predict(SHIFTED, groups=GROUP)
+    )
     certificate, promise = by_group.certificate_, by_group.promise
     assert promise.contradiction(certificate) is None
     fine, fraud, *rest = certificate.parts.items
     forged = {
-        "group north: class fraud: .* certify nothing": (fine, replace(fraud, n_correct_accepted=900), *rest),
+        "group north: class fraud: .* certify nothing": (
+            fine,
+            replace(fraud, n_correct_accepted=900),
+            *rest,
+        ),
         "group north: .* does not belong": (replace(fine, target=0.8), fraud, *rest),
         "more than its share": (replace(fine, delta=0.05), replace(fraud, delta=0.05), *rest),
     }
     for why, items in forged.items():
-        assert re.search(why, promise.impossible(replace(certificate, parts=replace(certificate.parts, items=items))))
+        assert re.search(
+            why,
+            promise.impossible(replace(certificate, parts=replace(certificate.parts, items=items))),
+        )
     data = certificate.to_dict()
     for change, why in (
         ({"at": 7.0}, "not of one"),
@@ -339,7 +423,9 @@ def test_a_learned_decision_has_rows_of_its_own():
     moved = SCORES[:N] + 3.0
     usual = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud").fit(moved, NAMES[:N])
     lax = mc.MetaCal(mc.MinAccuracy(0.6), positive="fraud").fit(moved, NAMES[:N])
-    learned = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud", decision="calibrated").fit(moved, NAMES[:N])
+    learned = mc.MetaCal(mc.MinAccuracy(0.9), positive="fraud", decision="calibrated").fit(
+        moved, NAMES[:N]
+    )
     assert learned.certificate_.n_rows == N - N // 10
     assert learned.certificate_.coverage > usual.certificate_.coverage + 0.1
     assert any(note.kind == "decision_learned" for note in learned.certificate_.notes)
@@ -366,7 +452,9 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     table[:, 1] = table[:, 0] + SCORES.round(1)
     how = {"decision": "calibrated"} if isinstance(promise, mc.MinAccuracy) else {}
     groups = {"groups": GROUP} if isinstance(promise, mc.PerGroup) else {}
-    cal = mc.MetaCal(promise, **how).fit(table[:N], FRAUD[:N].astype(int), **dict.fromkeys(groups, GROUP[:N]))
+    cal = mc.MetaCal(promise, **how).fit(
+        table[:N], FRAUD[:N].astype(int), **dict.fromkeys(groups, GROUP[:N])
+    )
     mc.save(cal, tmp_path / "gate.json")
     again = mc.load(tmp_path / "gate.json")
     assert again.certificate_ == cal.certificate_
@@ -375,11 +463,15 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     assert 0 < accept.sum() < 2 * N
     assert np.array_equal(again.predict(table, **groups), cal.predict(table, **groups))
     codes = {name: cal.gate_.policy.codes(given) for name, given in zip(["group"], groups.values())}
-    model = onnxruntime.InferenceSession(to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"])
+    model = onnxruntime.InferenceSession(
+        to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
     probs, _, accepted = model.run(None, {"logits": table, **codes})
     assert np.array_equal(accepted, accept)
     np.testing.assert_allclose(probs, probabilities, atol=2e-6)
-    assert np.array_equal(to_module(cal)(torch.tensor(table), *map(torch.tensor, codes.values()))[2].numpy(), accept)
+    assert np.array_equal(
+        to_module(cal)(torch.tensor(table), *map(torch.tensor, codes.values()))[2].numpy(), accept
+    )
 
 
 def test_command_line(tmp_path):
@@ -388,35 +480,75 @@ def test_command_line(tmp_path):
     (tmp_path / "other.csv").write_text(
         "\n".join(["other,id,label", *(f"{line.replace(',', ',7,')}" for line in lines)])
     )
-    fit = ["fit", str(tmp_path / "val.csv"), "--positive", "fraud"]  # a margin alone beside labels is the score
+    fit = [
+        "fit",
+        str(tmp_path / "val.csv"),
+        "--positive",
+        "fraud",
+    ]  # a margin alone beside labels is the score
     saved = str(tmp_path / "cal.json")
-    done = CliRunner().invoke(main, [*fit, "--min-precision", "0.85", "--min-recall", "0.95", "-o", saved])
+    done = CliRunner().invoke(
+        main, [*fit, "--min-precision", "0.85", "--min-recall", "0.95", "-o", saved]
+    )
     assert done.exit_code == 0, done.output
     assert "called fraud if log-odds >" in done.output
-    assert mc.load(saved).promise == mc.TwoSided(mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud"))
+    assert mc.load(saved).promise == mc.TwoSided(
+        mc.MinPrecision(0.85, "fraud"), mc.MinRecall(0.95, "fraud")
+    )
     pa = pytest.importorskip("pyarrow")
     asked = ["--min-precision", "0.85", "--min-npv", "0.97", "--positive-share", "0.2", "-o", saved]
     done = CliRunner().invoke(main, [*fit, *asked])
     assert done.exit_code == 0, done.output
-    assert [part.delta for part in mc.load(saved).certificate_.parts.items] == pytest.approx([0.02, 0.08])
+    assert [part.delta for part in mc.load(saved).certificate_.parts.items] == pytest.approx(
+        [0.02, 0.08]
+    )
     grouped = [f"{line},{name}" for line, name in zip(lines, GROUP.tolist())]
     (tmp_path / "groups.csv").write_text("\n".join(["margin,label,site", *grouped]))
-    asked = ["--group-key", "site", "--positive", "fraud", "--min-precision", "0.85", "--each", "-o", saved]
+    asked = [
+        "--group-key",
+        "site",
+        "--positive",
+        "fraud",
+        "--min-precision",
+        "0.85",
+        "--each",
+        "-o",
+        saved,
+    ]
     done = CliRunner().invoke(main, ["fit", str(tmp_path / "groups.csv"), *asked])
     assert done.exit_code == 0, done.output
     assert mc.load(saved).promise == mc.PerGroup(mc.MinPrecision(0.85, "fraud"), "each")
-    done = CliRunner().invoke(main, ["verify", saved, str(tmp_path / "groups.csv"), "--group-key", "site"])
+    done = CliRunner().invoke(
+        main, ["verify", saved, str(tmp_path / "groups.csv"), "--group-key", "site"]
+    )
     assert done.output.startswith("not judged")
-    further = [f"{score!r},{name},{site}" for score, name, site in zip(SCORES[N:].tolist(), NAMES[N:], GROUP[N:])]
+    further = [
+        f"{score!r},{name},{site}"
+        for score, name, site in zip(SCORES[N:].tolist(), NAMES[N:], GROUP[N:])
+    ]
     (tmp_path / "new.csv").write_text("\n".join(["margin,label,site", *further]))
-    done = CliRunner().invoke(main, ["verify", saved, str(tmp_path / "new.csv"), "--group-key", "site"])
+    done = CliRunner().invoke(
+        main, ["verify", saved, str(tmp_path / "new.csv"), "--group-key", "site"]
+    )
     assert "south: precision of fraud" in done.output
-    named = ["fit", str(tmp_path / "other.csv"), "--positive-key", "other", "--positive", "fraud", "-o", saved]
+    named = [
+        "fit",
+        str(tmp_path / "other.csv"),
+        "--positive-key",
+        "other",
+        "--positive",
+        "fraud",
+        "-o",
+        saved,
+    ]
     assert CliRunner().invoke(main, [*named, "--min-recall", "0.95"]).exit_code == 0
     for verb in ("evaluate", "verify", "monitor"):  # the gate knows the column's name
         done = CliRunner().invoke(main, [verb, saved, str(tmp_path / "other.csv")])
         assert done.exit_code == (verb == "verify"), done.output
-    assert BatchGate(saved)(pa.record_batch({"other": [-9.0, 9.0]})).to_pylist()[1]["answer"] == "fraud"
+    assert (
+        BatchGate(saved)(pa.record_batch({"other": [-9.0, 9.0]})).to_pylist()[1]["answer"]
+        == "fraud"
+    )
     for wrong in (
         ["--min-precision", "0.9", "--max-false-positive-rate", "0.1"],
         ["--min-recall", "0.9", "--in-expectation"],
@@ -425,4 +557,7 @@ def test_command_line(tmp_path):
         ["--group-key", "nothing"],
         ["--per-class"],
     ):
-        assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (1, 2)
+        assert CliRunner().invoke(main, [*fit, "--min-precision", "0.9", *wrong]).exit_code in (
+            1,
+            2,
+        )

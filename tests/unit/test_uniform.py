@@ -1,4 +1,6 @@
-"""Temperature with a uniform part: the lowest loss, neutral where nothing is wrong, a cure for floored rows."""
+"""Temperature with a uniform part: the lowest loss, neutral where nothing is wrong, a cure for
+floored rows.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from scipy.special import softmax
 
 import metacal as mc
 from metacal import datasets, kernels
-from metacal.kernels.columns import MEAN, OWN, RIGHT, TAIL, THIRD, VARIANCE, mixed_log_odds, mixed_sums
+from metacal.kernels.columns import (
+    MEAN,
+    OWN,
+    RIGHT,
+    TAIL,
+    THIRD,
+    VARIANCE,
+    mixed_log_odds,
+    mixed_sums,
+)
 from metacal.maps.composed import ComposedMap, fit_composed, seen_through
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform
@@ -20,7 +31,9 @@ from metacal.rows import Rows
 
 
 def floored(logits, share=0.02, floor=1e-12, seed=0):
-    """Logarithms of probabilities; in some rows every class but the first one has nothing but the floor."""
+    """Logarithms of probabilities; in some rows every class but the first one has nothing but the
+    floor.
+    """
     random = np.random.default_rng(seed)
     chances = softmax(0.5 * logits.astype(np.float64), axis=1)
     rows = random.random(len(logits)) < share
@@ -30,7 +43,9 @@ def floored(logits, share=0.02, floor=1e-12, seed=0):
 
 
 def loss(fitted, logits, labels):
-    return float(-np.log(fitted(np.asarray(logits, dtype=np.float64))[np.arange(len(labels)), labels]).mean())
+    return float(
+        -np.log(fitted(np.asarray(logits, dtype=np.float64))[np.arange(len(labels)), labels]).mean()
+    )
 
 
 @pytest.fixture(scope="module", params=["cifar10-resnet110", "cifar100-resnet110"])
@@ -68,13 +83,18 @@ def test_no_other_pair_does_better(seed):
 
     def objective(point):
         chances = softmax(np.exp(point[0]) * 2.0 * logits, axis=1)[own]
-        return -(weights * np.log((1.0 - point[1]) * chances + point[1] / 4.0)).sum() / weights.sum()
+        return (
+            -(weights * np.log((1.0 - point[1]) * chances + point[1] / 4.0)).sum() / weights.sum()
+        )
 
     peers = [
         minimize(objective, start, bounds=[(-5.0, 5.0), (0.0, 0.999)], method="L-BFGS-B", tol=1e-12)
         for start in ((-1.0, 0.01), (0.0, 0.2), (1.0, 0.05), (-0.7, 0.0))
     ]
-    assert objective([np.log(fit.inverse_temperature), fit.uniform]) <= min(peer.fun for peer in peers) + 1e-8
+    assert (
+        objective([np.log(fit.inverse_temperature), fit.uniform])
+        <= min(peer.fun for peer in peers) + 1e-8
+    )
 
 
 def test_the_kernel_is_the_derivative_of_its_own_loss():
@@ -116,7 +136,12 @@ def test_the_c_kernel_says_the_same_row_by_row(dtype, k):
     np.testing.assert_allclose(ours / scale, other / scale, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(ours[:, RIGHT], table.argmax(axis=1) == labels)
     loss = np.log1p(ours[:, TAIL]) - 0.7 * ours[:, OWN]
-    sums = [loss.sum(), (ours[:, MEAN] - ours[:, OWN]).sum(), ours[:, VARIANCE].sum(), ours[:, THIRD].sum()]
+    sums = [
+        loss.sum(),
+        (ours[:, MEAN] - ours[:, OWN]).sum(),
+        ours[:, VARIANCE].sum(),
+        ours[:, THIRD].sum(),
+    ]
     np.testing.assert_allclose(sums, fused.tempered_loss(table, labels, None, 0.7), rtol=1e-6)
 
 
@@ -127,7 +152,10 @@ def test_what_a_walk_sees_holds_at_temperatures_nearby():
     columns, there = (kernels.mixed_rows(logits, labels, b).T for b in (0.7, 0.71))
     near = mixed_sums(np, columns, None, 0.7, 0.71, 0.05)
     np.testing.assert_allclose(near, mixed_sums(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4)
-    odds = [mixed_log_odds(np, seen, walked, 0.71, 0.05) for seen, walked in ((columns, 0.7), (there, 0.71))]
+    odds = [
+        mixed_log_odds(np, seen, walked, 0.71, 0.05)
+        for seen, walked in ((columns, 0.7), (there, 0.71))
+    ]
     np.testing.assert_allclose(*odds, rtol=1e-6, atol=1e-6)
     top = UniformTemperatureMap(0.71, 0.05)(logits).max(axis=1)
     np.testing.assert_allclose(odds[1], np.log(top / (1.0 - top)), rtol=1e-9, atol=1e-9)
@@ -148,7 +176,9 @@ def test_a_large_table_takes_few_passes(monkeypatch):
     logits = random.normal(0.0, 2.0, (60_000, 5))
     labels = (0.5 * logits + random.gumbel(size=logits.shape)).argmax(axis=1)
     plain, seen = kernels.mixed_rows, []
-    counting = partial(lambda block, *columns, **point: seen.append(len(block)) or plain(block, *columns, **point))
+    counting = partial(
+        lambda block, *columns, **point: seen.append(len(block)) or plain(block, *columns, **point)
+    )
     monkeypatch.setattr(kernels, "mixed_rows", counting)
     assert fit_uniform(Rows(logits), labels).temperature == pytest.approx(2.0, rel=0.05)
     assert sum(seen) < 2 * len(logits)
@@ -180,13 +210,17 @@ def test_a_front_before_a_table_on_disk_is_made_anew_as_it_is_read(monkeypatch):
     held = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
     monkeypatch.setattr("metacal.maps.composed._HELD", 0)
     made = fit_composed(Rows(data.logits[:3000]), data.labels[:3000])
-    np.testing.assert_allclose(made(data.logits[3000:4000]), held(data.logits[3000:4000]), atol=1e-12)
+    np.testing.assert_allclose(
+        made(data.logits[3000:4000]), held(data.logits[3000:4000]), atol=1e-12
+    )
 
 
 def test_parts_with_options_of_their_own_and_by_name():
     data = datasets.load("cifar10-resnet110")
     logits, labels = data.logits[:1000], data.labels[:1000]
-    strict = mc.ComposedCalibration(then=mc.StructuredScaling(regularisation=1000.0)).fit(logits, labels)
+    strict = mc.ComposedCalibration(then=mc.StructuredScaling(regularisation=1000.0)).fit(
+        logits, labels
+    )
     assert strict.map_.then.regularisation == 1000.0
     assert strict.gate_.source.recipe.parameters["then"] == "structured"
     with warnings.catch_warnings():

@@ -23,7 +23,10 @@ def spoiled(row, column, value):
 BAD_TABLES = {
     "nan": (spoiled(7, 1, np.nan), "row 7, column 1 is NaN"),
     "plus infinity": (spoiled(8, 2, np.inf), "row 8, column 2 is infinity"),
-    "all masked": (np.where(np.arange(60)[:, None] == 9, -np.inf, GOOD), "row 9 has -infinity in every column"),
+    "all masked": (
+        np.where(np.arange(60)[:, None] == 9, -np.inf, GOOD),
+        "row 9 has -infinity in every column",
+    ),
     "1-D": (GOOD[:, 0], "must be 2-D"),
     "3-D": (GOOD[None], "must be 2-D"),
     "one column": (GOOD[:, :1], "at least 2 columns"),
@@ -49,7 +52,11 @@ BAD_LABELS = {
 
 
 def estimators():
-    return [mc.TemperatureScaling(), mc.MetaCal(mc.MaxMiscoverage(0.1)), mc.MetaCal(mc.MinAccuracy(0.8))]
+    return [
+        mc.TemperatureScaling(),
+        mc.MetaCal(mc.MaxMiscoverage(0.1)),
+        mc.MetaCal(mc.MinAccuracy(0.8)),
+    ]
 
 
 @pytest.mark.parametrize("estimator", estimators(), ids=["temperature", "miscoverage", "accuracy"])
@@ -110,7 +117,9 @@ def test_probabilities_are_checked_and_never_guessed():
     with pytest.raises(mc.InputError, match="'logits' or 'probabilities'"):
         mc.TemperatureScaling(input="probs").fit(probabilities, LABELS)
     from_logits = mc.TemperatureScaling().fit(GOOD, LABELS).temperature_
-    from_probabilities = mc.TemperatureScaling(input="probabilities").fit(probabilities, LABELS).temperature_
+    from_probabilities = (
+        mc.TemperatureScaling(input="probabilities").fit(probabilities, LABELS).temperature_
+    )
     assert from_probabilities == pytest.approx(from_logits, rel=1e-9)
 
 
@@ -125,7 +134,9 @@ def test_zero_probabilities_stay_finite():
 def test_energy_of_probabilities_is_refused():
     probabilities = np.full((60, 3), 1 / 3)
     with pytest.raises(mc.InputError, match="energy"):
-        mc.MetaCal(mc.MaxMiscoverage(0.1), score="energy", input="probabilities").fit(probabilities, LABELS)
+        mc.MetaCal(mc.MaxMiscoverage(0.1), score="energy", input="probabilities").fit(
+            probabilities, LABELS
+        )
 
 
 def test_a_masked_class_is_legal_everywhere():
@@ -144,7 +155,9 @@ def test_a_masked_class_is_legal_everywhere():
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     # the entropy of three classes with one masked is that of the other two alone
     np.testing.assert_allclose(
-        NAMED["entropy"](np.array([[1.0, -np.inf, 0.5]])), NAMED["entropy"](np.array([[1.0, 0.5]])), rtol=1e-14
+        NAMED["entropy"](np.array([[1.0, -np.inf, 0.5]])),
+        NAMED["entropy"](np.array([[1.0, 0.5]])),
+        rtol=1e-14,
     )
 
 
@@ -153,7 +166,9 @@ def test_a_masked_true_class_is_left_out_of_the_temperature():
     masked[0, LABELS[0]] = -np.inf
     with pytest.warns(mc.MetacalWarning, match="1 of 60 rows have a true class"):
         fitted = mc.TemperatureScaling().fit(masked, LABELS).temperature_
-    assert fitted == pytest.approx(mc.TemperatureScaling().fit(GOOD[1:], LABELS[1:]).temperature_, rel=1e-9)
+    assert fitted == pytest.approx(
+        mc.TemperatureScaling().fit(GOOD[1:], LABELS[1:]).temperature_, rel=1e-9
+    )
 
 
 def test_all_right_gives_a_bounded_temperature_and_a_warning():
@@ -177,9 +192,13 @@ def test_integer_and_half_precision_logits_give_the_float_answer():
     expected = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(whole.astype(float), LABELS)
     for dtype in (np.int8, np.int64, np.float16, np.float32):
         cal = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(whole.astype(dtype), LABELS)
-        assert cal.threshold_ == pytest.approx(expected.threshold_, rel=1e-12)  # each dtype has a loop of its own
+        assert cal.threshold_ == pytest.approx(
+            expected.threshold_, rel=1e-12
+        )  # each dtype has a loop of its own
         np.testing.assert_allclose(
-            cal.predict_proba(whole.astype(dtype)), expected.predict_proba(whole.astype(float)), rtol=1e-6
+            cal.predict_proba(whole.astype(dtype)),
+            expected.predict_proba(whole.astype(float)),
+            rtol=1e-6,
         )
 
 
@@ -194,13 +213,22 @@ def test_lists_frames_and_other_byte_orders_are_taken():
     import pandas
 
     expected = mc.TemperatureScaling().fit(GOOD, LABELS).temperature_
-    for table in (GOOD.tolist(), pandas.DataFrame(GOOD, columns=list("abc")), GOOD.astype(">f8"), GOOD[::-1][::-1]):
-        assert mc.TemperatureScaling().fit(table, pandas.Series(LABELS)).temperature_ == pytest.approx(expected, 1e-12)
+    for table in (
+        GOOD.tolist(),
+        pandas.DataFrame(GOOD, columns=list("abc")),
+        GOOD.astype(">f8"),
+        GOOD[::-1][::-1],
+    ):
+        assert mc.TemperatureScaling().fit(
+            table, pandas.Series(LABELS)
+        ).temperature_ == pytest.approx(expected, 1e-12)
 
 
 def test_class_order_is_explicit():
     names = np.array(["dog", "ant", "cat"])
-    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="ask a person").fit(GOOD, names[LABELS])
+    cal = mc.MetaCal(mc.MaxMiscoverage(0.1), classes=names, reject_label="ask a person").fit(
+        GOOD, names[LABELS]
+    )
     predicted = cal.predict(GOOD)
     accept = cal.accepts(GOOD)
     assert (predicted[accept] == names[GOOD[accept].argmax(axis=1)]).all()
@@ -212,14 +240,18 @@ def test_class_order_is_explicit():
         (["a", "b", "c"], "not among the 3 classes"),
     ):
         with pytest.raises(mc.InputError, match=message):
-            mc.MetaCal(mc.MaxMiscoverage(0.1), classes=classes, reject_label="x").fit(GOOD, names[LABELS])
+            mc.MetaCal(mc.MaxMiscoverage(0.1), classes=classes, reject_label="x").fit(
+                GOOD, names[LABELS]
+            )
 
 
 def test_reject_label_is_checked():
     with pytest.raises(mc.InputError, match="is one of the classes"):
         mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=2).fit(GOOD, LABELS)
     with pytest.raises(mc.InputError, match="must be a string"):
-        mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=-1, classes=["a", "b", "c"]).fit(GOOD, LABELS)
+        mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=-1, classes=["a", "b", "c"]).fit(
+            GOOD, LABELS
+        )
     with pytest.raises(mc.InputError, match="must be an integer"):
         mc.MetaCal(mc.MaxMiscoverage(0.1), reject_label=np.nan).fit(GOOD, LABELS)
 

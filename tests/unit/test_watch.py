@@ -1,4 +1,6 @@
-"""A watch: the same whatever the batches and the restarts, labels that come late, labels that were sampled, drift."""
+"""A watch: the same whatever the batches and the restarts, labels that come late, labels that were
+sampled, drift.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from metacal.gate.watch import MOST_POINTS
 from metacal.io.artifact.watch import describe_watch, watch_from
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.drift import AbstentionMonitor, CalibrationMonitor, ScoreMonitor, UnreadableMonitor
+from metacal.promises.sequential.drift import (
+    AbstentionMonitor,
+    CalibrationMonitor,
+    ScoreMonitor,
+    UnreadableMonitor,
+)
 from metacal.promises.sequential.profile import profile_of, ranks_of
 from metacal.report.status import lines, status
 
@@ -36,7 +43,9 @@ def cal():
 
 @pytest.fixture(scope="module")
 def rows():
-    """1,300 rows, the labels of two thirds of them, the rest of which come later; the last ones are often wrong."""
+    """1,300 rows, the labels of two thirds of them, the rest of which come later; the last ones are
+    often wrong.
+    """
     data = mc.datasets.load("cifar10-resnet110")
     logits, labels = data.logits[5000:6300], data.labels[5000:6300].astype(object)
     labels[900::3] = (labels[900::3] + 1) % 10
@@ -50,17 +59,25 @@ def fed(watch, rows, cuts):
     late = [k for k in range(1300) if now[k] is None]
     for start, stop in zip([0, *cuts], [*cuts, 1300]):
         some = [Late(k + 100 - start, k, int(truth[k])) for k in late if start <= k + 100 < stop]
-        watch = watch.update(logits[start:stop], now[start:stop], ids=list(range(start, stop)), late=some)
+        watch = watch.update(
+            logits[start:stop], now[start:stop], ids=list(range(start, stop)), late=some
+        )
         watch = yield watch
 
 
 def close(one, other):
-    """The same, floats to the last digits: where a row stands in a batch may choose another instruction for its log."""
+    """The same, floats to the last digits: where a row stands in a batch may choose another
+    instruction for its log.
+    """
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(close(one[name], other[name]) for name in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(close, one, other))
-    return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9) if isinstance(one, float) else one == other
+    return (
+        math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+        if isinstance(one, float)
+        else one == other
+    )
 
 
 def whole(cal, rows):
@@ -82,7 +99,10 @@ def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
             watch = mc.load_watch(tmp_path / "state.json", cal)
             watch = running.send(watch)
         found = describe_watch(watch)
-        found["first"], told = want["first"], found["first"]  # said at the end of a batch: not later than in the whole
+        found["first"], told = (
+            want["first"],
+            found["first"],
+        )  # said at the end of a batch: not later than in the whole
         assert close(found, want)
         assert all(dict(told)[name] <= row for name, row in want["first"])
 
@@ -92,7 +112,9 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
     at_once = mc.Watch.of(cal).update(logits, truth)
     late = mc.Watch.of(cal).update(logits, ids=range(1300)).label(range(1300), truth)
     assert late.counts == at_once.counts
-    assert late.alarms.promise[0].log_evidence == pytest.approx(at_once.alarms.promise[0].log_evidence, abs=1e-9)
+    assert late.alarms.promise[0].log_evidence == pytest.approx(
+        at_once.alarms.promise[0].log_evidence, abs=1e-9
+    )
     assert late.label([5, "nobody"], [0, 0]).unknown == 2  # each label once
 
 
@@ -111,7 +133,9 @@ def test_a_row_without_a_score_waits_and_is_saved(tmp_path):
     gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, random.random(2000) > (1 - mark) ** 2)
     watch = mc.Watch.of(gate).update([0.9, None], ids=["a", "b"])
     mc.save_watch(watch, tmp_path / "state")
-    assert mc.load_watch(tmp_path / "state", gate).label(["b"], [True]).counts.labelled_accepted == 0
+    assert (
+        mc.load_watch(tmp_path / "state", gate).label(["b"], [True]).counts.labelled_accepted == 0
+    )
 
 
 def test_the_history_is_kept_short(cal):
@@ -126,7 +150,11 @@ def test_the_history_is_kept_short(cal):
 @pytest.mark.slow
 def test_a_class_each_and_a_group_each(tmp_path):
     data = mc.datasets.load("cifar10-resnet110")
-    gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9))).fit(data.logits[:5000], data.labels[:5000]).gate_
+    gate = (
+        mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9)))
+        .fit(data.logits[:5000], data.labels[:5000])
+        .gate_
+    )
     watch = mc.Watch.of(gate).update(data.logits[5000:7000], data.labels[5000:7000])
     assert (len(watch.alarms.promise), len(watch.alarms.abstention), watch.raised) == (10, 10, ())
     assert sum(one.delta for one in watch.alarms.abstention) == pytest.approx(0.05 / 6)
@@ -135,21 +163,30 @@ def test_a_class_each_and_a_group_each(tmp_path):
     mc.save_watch(watch, tmp_path / "state.json")
     assert mc.load_watch(tmp_path / "state.json", gate) == watch
     groups = np.arange(5000) % 2
-    gate = mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.95))).fit(data.logits[:5000], data.labels[:5000], groups=groups)
-    watch = mc.Watch.of(gate).update(data.logits[5000:6000], data.labels[5000:6000], groups=groups[:1000])
+    gate = mc.MetaCal(mc.PerGroup(mc.MinAccuracy(0.95))).fit(
+        data.logits[:5000], data.labels[:5000], groups=groups
+    )
+    watch = mc.Watch.of(gate).update(
+        data.logits[5000:6000], data.labels[5000:6000], groups=groups[:1000]
+    )
     assert len(watch.alarms.promise) == 2
 
 
 def test_other_gates():
     random = np.random.default_rng(0)
     mark = random.random(4000)
-    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2)
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(
+        mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2
+    )
     watch = mc.Watch.of(gate).update(mark[2000:], random.random(2000) > (1 - mark[2000:]) ** 2)
     assert (watch.raised, len(list(watch.alarms)), watch.classes) == ((), 4, [])
     data = mc.datasets.load("cifar10-resnet110")
     budget = mc.MetaCal(mc.MaxReview(0.2)).fit(data.logits[:2000])
     watch = mc.Watch.of(budget).update(data.logits[2000:4000])
-    assert ([alarm.name for alarm in watch.alarms], watch.estimate) == (["promise", "abstention", "score"], None)
+    assert ([alarm.name for alarm in watch.alarms], watch.estimate) == (
+        ["promise", "abstention", "score"],
+        None,
+    )
     assert watch.alarms.promise[0].rows == 2000  # it needs no labels
     plain = mc.TemperatureScaling().fit(data.logits[:2000], data.labels[:2000])
     assert [alarm.name for alarm in mc.Watch.of(plain).alarms] == ["calibration"]
@@ -162,7 +199,10 @@ def test_other_gates():
         (lambda d: d["counts"].__setitem__(1, 10**6), "contradict"),
         (lambda d: d["alarms"]["promise"][0].update(limit=0.5), "not what this gate gives"),
         (lambda d: d["alarms"]["promise"][0]["capital"].update(log_peak=-1.0), "peak"),
-        (lambda d: d["alarms"]["promise"][0]["capital"]["wagers"][0].update(gamblers=[]), "gamblers"),
+        (
+            lambda d: d["alarms"]["promise"][0]["capital"]["wagers"][0].update(gamblers=[]),
+            "gamblers",
+        ),
         (lambda d: d["alarms"].update(delta=2.0), "delta"),
         (lambda d: d["waiting"].append(d["waiting"][0]), "waits twice"),
         (lambda d: d["waiting"].append([]), "waiting"),
@@ -183,12 +223,14 @@ def test_a_forged_state_is_refused(cal, rows, change, message):
         watch_from(document, cal)
 
 
-# ── sampled labels, merged monitors ──────────────────────────────────────────────────────────────────────────────────
+# ── sampled labels, merged monitors ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
 def test_labels_sampled_with_known_probabilities():
-    """A tenth of the rows is hard and labelled ten times as often: its errors must not count ten times."""
+    """A tenth of the rows is hard and labelled ten times as often: its errors must not count ten
+    times.
+    """
     random, delta, alarms, noticed, naive = np.random.default_rng(0), 0.1, 0, 0, 0
     for k in range(120):
         hard = random.random(4000) < 0.1
@@ -199,9 +241,15 @@ def test_labels_sampled_with_known_probabilities():
             monitor = mc.PromiseMonitor("coverage accuracy", 0.03, delta, least_probability=0.1)
             kept = np.ones(int(told.sum()), dtype=bool)
             raised = monitor.update(kept, right[told], probability=chance[told]).alarm
-            alarms, noticed = (alarms + raised, noticed) if rate == 0.21 else (alarms, noticed + raised)
+            alarms, noticed = (
+                (alarms + raised, noticed) if rate == 0.21 else (alarms, noticed + raised)
+            )
             if k < 20 and rate == 0.21:
-                naive += mc.PromiseMonitor("coverage accuracy", 0.03, delta).update(kept, right[told]).alarm
+                naive += (
+                    mc.PromiseMonitor("coverage accuracy", 0.03, delta)
+                    .update(kept, right[told])
+                    .alarm
+                )
     assert alarms / 120 <= limit(delta, 120)
     assert noticed / 120 > 0.9
     assert naive == 20  # without the probabilities every one of them is fooled
@@ -232,13 +280,15 @@ def test_merged_monitors_keep_their_level_and_notice_together():
         halves[0].merged(mc.PromiseMonitor("coverage accuracy", 0.1, delta))
 
 
-# ── drift and calibration ────────────────────────────────────────────────────────────────────────────────────────────
+# ── drift and calibration ─────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [15, 1])
 def test_no_drift_is_no_alarm_and_drift_is_one(digits):
-    """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know that."""
+    """Calibration rows are drawn anew each time: 400 of them know little, and the alarms must know
+    that.
+    """
     random, delta, draws, false, true = np.random.default_rng(digits), 0.1, 70, 0, 0
     for _ in range(draws):
         scores = random.normal(size=400).round(digits)
@@ -273,14 +323,20 @@ def test_as_many_unreadable_lines_as_are_allowed_are_no_alarm():
 
 
 def test_the_urn_is_exact():
-    """Bins between order statistics hold new rows as often as the urn says, whatever the law: a closed form."""
+    """Bins between order statistics hold new rows as often as the urn says, whatever the law: a
+    closed form.
+    """
     random, n = np.random.default_rng(0), 60
     counts = np.zeros(len(ranks_of(n)) + 1)
     for _ in range(1000):
         profile = profile_of(ranked(random.exponential(size=n)))
-        counts += np.bincount(profile.bins(random.exponential(size=5), random.random(5)), minlength=len(counts))
+        counts += np.bincount(
+            profile.bins(random.exponential(size=5), random.random(5)), minlength=len(counts)
+        )
     expected = 5_000 * profile.urn / (n + 1)
-    assert ((counts - expected) ** 2 / expected).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
 
 
 @pytest.mark.slow
@@ -288,11 +344,17 @@ def test_confidence_off_by_no_more_than_the_tolerance_is_no_alarm():
     random, delta, draws, false, true = np.random.default_rng(0), 0.1, 40, 0, 0
     for _ in range(draws):
         sure = 0.8 + 0.2 * random.random(1500)
-        false += CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.02).alarm
-        true += CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.08).alarm
+        false += (
+            CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.02).alarm
+        )
+        true += (
+            CalibrationMonitor(0.02, delta).update(sure, random.random(1500) < sure - 0.08).alarm
+        )
     assert false / draws <= limit(delta, draws)
     assert true / draws > 0.9
-    hidden = np.where(np.arange(1500) % 2, 0.97, 0.85)  # off by ten points at either level, right on average
+    hidden = np.where(
+        np.arange(1500) % 2, 0.97, 0.85
+    )  # off by ten points at either level, right on average
     right = random.random(1500) < np.where(np.arange(1500) % 2, 0.87, 0.95)
     assert CalibrationMonitor(0.02, delta).update(hidden, right).alarm
 
@@ -318,10 +380,12 @@ def test_an_estimate_says_what_it_is(cal):
     watch = mc.Watch.of(cal).update(data.logits[5000:])
     assert watch.estimate.accuracy == pytest.approx(found.accuracy, abs=1e-6)
     with pytest.raises(mc.InputError, match="does not know how well"):
-        mc.estimate_accuracy(mc.TemperatureScaling().fit(data.logits[:99], data.labels[:99]), data.logits)
+        mc.estimate_accuracy(
+            mc.TemperatureScaling().fit(data.logits[:99], data.labels[:99]), data.logits
+        )
 
 
-# ── labels by outcome, what calibration rows allow, cross-fitted rows ────────────────────────────────────────────────
+# ── labels by outcome, what calibration rows allow, cross-fitted rows ─────────────────────────────
 
 
 @pytest.mark.parametrize(("horizon", "raised"), [(0, True), (1500, False)])
@@ -330,7 +394,9 @@ def test_labels_that_come_by_outcome_count_once_their_cohort_is_complete(cal, ho
     logits, labels = data.logits[5000:9000], data.labels[5000:9000]
     wrong = logits.argmax(axis=1) != labels
     watch = mc.Watch.of(cal, horizon=horizon)
-    for start in range(0, 4000, 500):  # labels of wrong answers come at once, the others 1,000 rows later
+    for start in range(
+        0, 4000, 500
+    ):  # labels of wrong answers come at once, the others 1,000 rows later
         batch = np.arange(start, start + 500)
         watch.update(logits[batch], ids=batch.tolist())
         watch.label(batch[wrong[batch]].tolist(), labels[batch[wrong[batch]]])
@@ -347,9 +413,13 @@ def test_with_a_horizon_a_drop_still_alarms_and_late_labels_are_said(cal):
     logits, labels = data.logits[5000:8000], data.labels[5000:8000].copy()
     labels[::8] = (labels[::8] + 1) % 10
     watch = mc.Watch.of(cal, horizon=500).update(logits, ids=list(range(3000)))
-    watch.label(range(2500, 3000), labels[2500:]).label(range(10), labels[:10])  # in time, and too late
+    watch.label(range(2500, 3000), labels[2500:]).label(
+        range(10), labels[:10]
+    )  # in time, and too late
     assert (watch.unknown, watch.unlabelled, watch.counts.labelled) == (10, 2500, 0)
-    assert watch.update(logits, labels).counts.labelled == 3000  # those that waited, and all but 500 of these
+    assert (
+        watch.update(logits, labels).counts.labelled == 3000
+    )  # those that waited, and all but 500 of these
     assert "promise" in watch.raised
     again = watch_from(json.loads(json.dumps(describe_watch(watch))), cal)
     assert again == watch
@@ -366,11 +436,15 @@ def test_a_horizon_is_the_same_whatever_the_batches(cal, rows, cuts):
         watch = running.send(watch)
     assert watch.counts == want.counts
     assert watch.waiting == want.waiting
-    assert watch.alarms.promise[0].log_evidence == pytest.approx(want.alarms.promise[0].log_evidence, abs=1e-9)
+    assert watch.alarms.promise[0].log_evidence == pytest.approx(
+        want.alarms.promise[0].log_evidence, abs=1e-9
+    )
 
 
 def test_calibration_is_compared_with_what_its_rows_allow():
-    """A gap that was there at calibration is no alarm; one that is larger by more than chance is."""
+    """A gap that was there at calibration is no alarm; one that is larger by more than chance
+    is.
+    """
     random = np.random.default_rng(0)
     sure = random.uniform(0.6, 0.78, 3000)
     ranking = Ranking.of(np.arange(3000.0), np.ones(3000, dtype=bool))
@@ -380,7 +454,10 @@ def test_calibration_is_compared_with_what_its_rows_allow():
     assert CalibrationMonitor(delta=0.01).update(new, as_before).alarm  # 2 points are tolerated
     assert not CalibrationMonitor.of(profile, 0.01, 0.02).update(new, as_before).alarm
     assert CalibrationMonitor.of(profile, 0.01, 0.02).update(new, worse).alarm
-    assert CalibrationMonitor.of(profile, 0.01, 0.02).allowed[-1] == (2.0, 2.0)  # no row lay there: it cannot tell
+    assert CalibrationMonitor.of(profile, 0.01, 0.02).allowed[-1] == (
+        2.0,
+        2.0,
+    )  # no row lay there: it cannot tell
 
 
 @pytest.mark.slow
@@ -390,14 +467,23 @@ def test_streams_of_the_same_source_raise_no_alarm_from_the_first_day(calibrator
     data, any_alarm = mc.datasets.load("cifar10-resnet110"), 0
     for seed in range(25):
         random = np.random.default_rng([5, seed])
-        own, new = random.integers(len(data.labels), size=600), random.integers(len(data.labels), size=6000)
-        gate = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=calibrator).fit(data.logits[own], data.labels[own]).gate_
+        own, new = (
+            random.integers(len(data.labels), size=600),
+            random.integers(len(data.labels), size=6000),
+        )
+        gate = (
+            mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=calibrator)
+            .fit(data.logits[own], data.labels[own])
+            .gate_
+        )
         found = gate.decide(mc.Rows(data.logits))
         right = found.top == data.labels
         kept = (~found.accept[right]).mean() <= 0.1
         alarms = Alarms.of(gate.certificate, gate.profile, 0.05)
         alarms.decided(found.accept[new], found.score[new])
-        alarms.labelled(found.accept[new], right[new], np.asarray(found.confidence, np.float64)[new])
+        alarms.labelled(
+            found.accept[new], right[new], np.asarray(found.confidence, np.float64)[new]
+        )
         any_alarm += bool(set(alarms.raised) - (set() if kept else {"promise"}))
     assert any_alarm <= 25 * limit(0.05, 25)
 
@@ -417,7 +503,7 @@ def test_after_cv_only_the_promise_is_watched_and_why_is_said():
     assert all("other classifiers" in why for why in missing.values())
 
 
-# ── units ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── units ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def in_units(seed, n=60, drop=0.0):
@@ -450,7 +536,10 @@ def test_a_gate_by_units_is_watched_by_units_alone(of_units, cal):
 def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path, horizon):
     score, right, unit = in_units(1)
     known = [bool(one) if k % 7 else None for k, one in enumerate(right)]
-    whole, piecewise = mc.Watch.of(of_units, horizon=horizon), mc.Watch.of(of_units, horizon=horizon)
+    whole, piecewise = (
+        mc.Watch.of(of_units, horizon=horizon),
+        mc.Watch.of(of_units, horizon=horizon),
+    )
     ids = [str(k) for k in range(1200)]
     late = [Late(k + 3, ids[k], bool(right[k])) for k in range(0, 1197, 14)]
     whole.update(score, known, ids=ids, units=unit, late=late)
@@ -465,11 +554,15 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
 
 
 def test_a_unit_is_one_observation_however_often_its_rows_are_copied(of_units):
-    """The evidence of a unit's rows is that of their mean: ten copies of each say nothing more (per unit)."""
+    """The evidence of a unit's rows is that of their mean: ten copies of each say nothing more (per
+    unit).
+    """
     score, right, unit = in_units(1, drop=0.4)
     once = mc.Watch.of(of_units).update(score, right, units=unit)
     if of_units.certificate_.circumstances.units == "unit":
-        many = mc.Watch.of(of_units).update(*(np.repeat(one, 10) for one in (score, right)), units=np.repeat(unit, 10))
+        many = mc.Watch.of(of_units).update(
+            *(np.repeat(one, 10) for one in (score, right)), units=np.repeat(unit, 10)
+        )
         (one,), (other,) = once.alarms.promise, many.alarms.promise
         assert other.log_evidence == pytest.approx(one.log_evidence)
     assert "promise" in once.raised
@@ -478,17 +571,24 @@ def test_a_unit_is_one_observation_however_often_its_rows_are_copied(of_units):
 def test_rows_that_come_after_their_unit_do_not_count_and_are_said(of_units):
     score, right, unit = in_units(1)
     watch = mc.Watch.of(of_units).update(score, right, units=unit)
-    watch.update(score[:20], right[:20], units=unit[:20])  # the last unit is complete now, and nothing else counts
+    watch.update(
+        score[:20], right[:20], units=unit[:20]
+    )  # the last unit is complete now, and nothing else counts
     assert (watch.counts.rows, watch.counts.labelled) == (1220, 1200)
     found = status(watch)
     assert found["units"] == {"complete": 60, "strays": 20}
-    assert any("60 are complete; one counts once another begins; 20 rows came later" in one for one in lines(found))
+    assert any(
+        "60 are complete; one counts once another begins; 20 rows came later" in one
+        for one in lines(found)
+    )
 
 
 def test_labels_of_a_unit_count_until_it_is_complete(of_units):
     score, right, unit = in_units(1, n=3)
     watch = mc.Watch.of(of_units, horizon=50).update(score, ids=range(60), units=unit)
-    watch.label(range(0, 40, 2), right[:40:2])  # the first unit was complete when the third had ten rows
+    watch.label(
+        range(0, 40, 2), right[:40:2]
+    )  # the first unit was complete when the third had ten rows
     assert (watch.complete, watch.unknown, watch.unlabelled) == (1, 10, 20)
 
 

@@ -71,16 +71,22 @@ def test_string_labels_and_frozen_estimators_survive_clone():
     assert "a person" in predicted
     assert set(predicted) <= {*names, "a person"}
     plain = mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1)).fit(X[FIT], names[FIT])
-    assert np.array_equal(plain.predict(X[TEST]), np.where(predicted == "a person", "rejected", predicted))
+    assert np.array_equal(
+        plain.predict(X[TEST]), np.where(predicted == "a person", "rejected", predicted)
+    )
     assert plain.gate_.gate_.reject_label == "rejected"
     with pytest.raises(mc.InputError, match="must be a string"):
-        mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1), reject_label=-1).fit(X[FIT], names[FIT])
+        mc.CalibratedClassifier(frozen, mc.MaxMiscoverage(0.1), reject_label=-1).fit(
+            X[FIT], names[FIT]
+        )
 
 
 def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong():
     fitted = LogisticRegression(C=0.001, max_iter=500).fit(X[TRAIN], Y[TRAIN])
     without = Y[FIT] != 3
-    gate = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT][without], Y[FIT][without])
+    gate = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(
+        X[FIT][without], Y[FIT][without]
+    )
     assert gate.predict_proba(X[TEST]).shape[1] == 10
     labels = np.where(np.arange(len(Y[FIT])) % 10 == 0, 11, Y[FIT])
     known = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT]).certificate_
@@ -101,7 +107,9 @@ def test_an_unfitted_classifier_is_fitted_on_other_rows_than_it_is_calibrated_on
             self.asked_ = {row.tobytes() for row in X}
             return super().predict_proba(X)
 
-    gate = mc.CalibratedClassifier(Remembers(C=0.001, max_iter=500), mc.MaxMiscoverage(0.1)).fit(X, Y)
+    gate = mc.CalibratedClassifier(Remembers(C=0.001, max_iter=500), mc.MaxMiscoverage(0.1)).fit(
+        X, Y
+    )
     assert not gate.estimator_.seen_ & gate.estimator_.asked_
     assert len(gate.estimator_.seen_) + len(gate.estimator_.asked_) == len(X)
     assert gate.certificate_.n_rows == pytest.approx(0.3 * len(X), abs=6)

@@ -33,10 +33,14 @@ class Options:
     """What `metacal apply` is told."""
 
     output: str | None = output_option(
-        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on stdout.", "OUT"
+        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on"
+        " stdout.",
+        "OUT",
     )
     output_format: str | None = option(
-        "What OUT is, where its name does not say.  [default for -: csv]", "KIND", type=click.Choice(OUTPUT_FORMATS)
+        "What OUT is, where its name does not say.  [default for -: csv]",
+        "KIND",
+        type=click.Choice(OUTPUT_FORMATS),
     )
     rejected: Rejected = option(
         "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
@@ -44,9 +48,14 @@ class Options:
         default="calibrated",
     )
     keep: tuple[str, ...] = option(
-        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.", "NAME", multiple=True
+        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.",
+        "NAME",
+        multiple=True,
     )
-    prune: bool = switch("Where OUT is a folder: remove results whose source is gone, unless they were changed since.")
+    prune: bool = switch(
+        "Where OUT is a folder: remove results whose source is gone, unless they were changed"
+        " since."
+    )
     reading: Reading = group(Reading, without=("labels", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
@@ -56,21 +65,22 @@ class Options:
 def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
-    GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without labels. OUT has for
-    each row its id (if FILE has ids), prediction (the reject label where rejected), answer and confidence (also where
-    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated probability per class;
-    before them the columns of FILE that --keep names.
-    A calibrator without a promise rejects nothing: prediction, confidence and probabilities. A gate on scores gives
-    accept, score (as it is in FILE) and confidence. Rows are read and written block by block, so FILE may be larger
-    than memory.
+    GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without
+    labels. OUT has for each row its id (if FILE has ids), prediction (the reject label where
+    rejected), answer and confidence (also where rejected: what a reviewer wants to see), accept,
+    score (higher: less sure) and one calibrated probability per class; before them the columns of
+    FILE that --keep names. A calibrator without a promise rejects nothing: prediction, confidence
+    and probabilities. A gate on scores gives accept, score (as it is in FILE) and confidence. Rows
+    are read and written block by block, so FILE may be larger than memory.
 
-    FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /, or is there) it
-    gets a file for each; after a run that was cut off, those that are finished are kept, as long as their source is the
-    same. Results whose source is gone are named, and removed with --prune. With --executor the workers of a cluster
-    read and write these files.
+    FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /,
+    or is there) it gets a file for each; after a run that was cut off, those that are finished are
+    kept, as long as their source is the same. Results whose source is gone are named, and removed
+    with --prune. With --executor the workers of a cluster read and write these files.
 
-    With a cascade FILE holds the small model's logits and --large those of the large one; answered_by says who answers
-    each row: small, large or person. Without --large the rows that need the large model are answered by nobody.
+    With a cascade FILE holds the small model's logits and --large those of the large one;
+    answered_by says who answers each row: small, large or person. Without --large the rows that
+    need the large model are answered by nobody.
 
     \b
     Examples:
@@ -90,7 +100,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     check_not_an_input(output, file, artifact, reading=options.reading)
     if options.executor is not None and not is_folder(output):
         raise click.UsageError(
-            "--executor writes a folder of results, a file for each that is read; end its name with /: -o out/."
+            "--executor writes a folder of results, a file for each that is read; end its name with"
+            " /: -o out/."
         )
     if options.prune and not is_folder(output):
         raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
@@ -99,9 +110,13 @@ def command(artifact: str, file: str, options: Options) -> None:
 
     gate = load_gate(artifact, file)
     if is_folder(output) and gate.kind != "logits":
-        raise click.UsageError(f"a folder of results is for a gate on logits; give a file for those of {artifact}.")
+        raise click.UsageError(
+            f"a folder of results is for a gate on logits; give a file for those of {artifact}."
+        )
     if options.rejected != "calibrated" and gate.kind == "cascade":
-        raise click.UsageError("--rejected uniform is the map of one gate; a cascade gives calibrated probabilities.")
+        raise click.UsageError(
+            "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
+        )
     done = (_applied_to_folder if is_folder(output) else _applied)(gate, artifact, file, options)
     if was_told("json"):
         say_json({"file": file, "artifact": artifact, **_counts(gate, done, options)})
@@ -112,10 +127,18 @@ def command(artifact: str, file: str, options: Options) -> None:
         n = done.n_accepted
         kept = "" if n is None else f", {n:,} accepted ({100 * n / done.n_rows:.1f}%)"
         who = ", ".join(f"{name} {count:,}" for name, count in done.answered_by.items())
-        files = f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if is_folder(output) else ""
-        note(f"{done.n_rows:,} rows{kept}{f'; answered by: {who}' if who else ''}; written to {output}{files}.")
+        files = (
+            f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if is_folder(output) else ""
+        )
+        note(
+            f"{done.n_rows:,} rows{kept}{f'; answered by: {who}' if who else ''}; written to"
+            f" {output}{files}."
+        )
     if done.answered_by.get("nobody"):
-        note("Run the large model on the rows that nobody has answered, and give its predictions as --large.")
+        note(
+            "Run the large model on the rows that nobody has answered, and give its predictions as"
+            " --large."
+        )
 
 
 def _counts(gate: Gate, done: Applied, options: Options) -> dict[str, Any]:
@@ -144,7 +167,9 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     tables = [one.table if gate.n_classes else one for one in given.tables]
     known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": threads_for(options.n_jobs)}
     with progress_bar(len(given.found), "row", "rows") as bar, told(bar.update):
-        return write_decisions(gate, given.found, options.output, options.output_format, tables=tables, **known)
+        return write_decisions(
+            gate, given.found, options.output, options.output_format, tables=tables, **known
+        )
 
 
 def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
@@ -157,25 +182,41 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
     check_reading(gate, artifact, options.reading)
     threads, known = threads_for(options.n_jobs), keywords(options.reading)
     known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
-    with cluster(options.executor, threads) as there, progress_bar(None, "row", "rows") as bar, told(bar.update):
-        done = apply(artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known)
+    with (
+        cluster(options.executor, threads) as there,
+        progress_bar(None, "row", "rows") as bar,
+        told(bar.update),
+    ):
+        done = apply(
+            artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known
+        )
     if done.empty:
         note(f"No rows, and so no result: {', '.join(done.empty)}.")
     if done.orphans and done.pruned:
         note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
     elif done.orphans:
-        note(f"The source is gone, the result is still there (--prune removes it): {', '.join(done.orphans)}.")
+        note(
+            "The source is gone, the result is still there (--prune removes it):"
+            f" {', '.join(done.orphans)}."
+        )
     if done.edited:
-        note(f"The source is gone, but the result was changed by hand, and stays: {', '.join(done.edited)}.")
+        note(
+            "The source is gone, but the result was changed by hand, and stays:"
+            f" {', '.join(done.edited)}."
+        )
     return done
 
 
 def _check_output(output: str | None, output_format: str | None) -> None:
     if output is None and not was_told("json"):
-        raise click.UsageError("say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout.")
+        raise click.UsageError(
+            "say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout."
+        )
     if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
     said = output in (None, "-") or is_folder(output) or output_format is not None
     if not said and not str(output).lower().endswith(endings(written=True)):
         known = ", ".join(endings(written=True))
-        raise wrong("-o", f"{output} must end in {known} (or be -), or say what it is with --output-format.")
+        raise wrong(
+            "-o", f"{output} must end in {known} (or be -), or say what it is with --output-format."
+        )

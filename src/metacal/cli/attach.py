@@ -17,10 +17,13 @@ class Options:
 
     output: str = onnx_field()
     logits: str | None = name_option(
-        "The output (or inner value) that holds the logits.  [default: the only floating-point table]"
+        "The output (or inner value) that holds the logits.  [default: the only floating-point"
+        " table]"
     )
     kind: str | None = input_field("What that output holds")
-    inputs: str | None = option("An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE")
+    inputs: str | None = option(
+        "An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE"
+    )
     unchecked: bool = switch("Write OUT even if MODEL could not be run on made-up inputs.")
 
 
@@ -28,10 +31,10 @@ class Options:
 def command(model: str, artifact: str, options: Options) -> None:
     """Attach the gate to a classifier: an ONNX model that also says what it accepts.
 
-    MODEL is the classifier (.onnx), GATE what `metacal fit` saved from its logits. OUT has all outputs of MODEL and
-    `probs`, `score` and `accept` besides, at MODEL's own operator set and IR version. Weights in files beside MODEL
-    stay there, so OUT has to go to the same folder. MODEL is never changed; OUT is run in onnxruntime and compared with
-    Python before it takes its place.
+    MODEL is the classifier (.onnx), GATE what `metacal fit` saved from its logits. OUT has all
+    outputs of MODEL and `probs`, `score` and `accept` besides, at MODEL's own operator set and IR
+    version. Weights in files beside MODEL stay there, so OUT has to go to the same folder. MODEL is
+    never changed; OUT is run in onnxruntime and compared with Python before it takes its place.
 
     \b
     Examples:
@@ -47,13 +50,21 @@ def command(model: str, artifact: str, options: Options) -> None:
 
     gate = load_gate(artifact, model)
     if gate.kind != "logits":
-        held = f"a gate on the score {gate.source.score!r}" if gate.kind == "scores" else "a cascade of two models"
+        held = (
+            f"a gate on the score {gate.source.score!r}"
+            if gate.kind == "scores"
+            else "a cascade of two models"
+        )
         raise click.UsageError(
-            f"{artifact} holds {held}; what is attached to a model is a gate on its logits. `metacal export` makes a "
-            "graph of its own of any gate."
+            f"{artifact} holds {held}; what is attached to a model is a gate on its logits."
+            " `metacal export` makes a graph of its own of any gate."
         )
     feed = None if options.inputs is None else read_inputs(options.inputs)
-    known: dict[str, Any] = {"logits": options.logits, "input": options.kind, "unchecked": options.unchecked}
+    known: dict[str, Any] = {
+        "logits": options.logits,
+        "input": options.kind,
+        "unchecked": options.unchecked,
+    }
     report(save_attached(model, gate, options.output, inputs=feed, **known), artifact)
 
 

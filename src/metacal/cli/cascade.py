@@ -1,4 +1,6 @@
-"""metacal cascade: from the predictions of two models to a promise over both, and a saved cascade."""
+"""metacal cascade: from the predictions of two models to a promise over both, and a saved
+cascade.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from metacal.cli.options import (
     switch,
     threads_for,
 )
-from metacal.cli.outputs import check_can_sign, check_not_an_input, output_option, save, say_saved, sign_field
+from metacal.cli.outputs import (
+    check_can_sign,
+    check_not_an_input,
+    output_option,
+    save,
+    say_saved,
+    sign_field,
+)
 from metacal.cli.printing import progress_bar, say, wrapped
 from metacal.cli.promise_options import min_accuracy_field
 from metacal.errors import InputError
@@ -39,12 +48,14 @@ class Options:
     """What `metacal cascade` is told."""
 
     max_loss: float | None = share_option(
-        "Promise: of all answers at most E more are wrong than if the large model answered alone.", "E"
+        "Promise: of all answers at most E more are wrong than if the large model answered alone.",
+        "E",
     )
     min_accuracy: float | None = min_accuracy_field("the cascade answers")
     confidence: float = share_option("How surely.", "C", default=0.9)
     no_people: bool = switch(
-        "the large model answers all of the rest, nothing is left to people.", needs=("min_accuracy",)
+        "the large model answers all of the rest, nothing is left to people.",
+        needs=("min_accuracy",),
     )
     review_cost: float = option(
         "What a row costs that a person answers, in calls of the large model.",
@@ -53,25 +64,33 @@ class Options:
         default=10.0,
     )
     costs: list[float] | None = option(
-        "what it costs to ask each.  [default: 1,10,...]", "A,B,C", type=numbers, needs=("score_key",)
+        "what it costs to ask each.  [default: 1,10,...]",
+        "A,B,C",
+        type=numbers,
+        needs=("score_key",),
     )
     pool: bool = switch(
         "the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         needs=("score_key",),
     )
     thresholds_from: str | None = file_option(
-        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a part of SMALL]"
+        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a"
+        " part of SMALL]"
     )
     score: str = option("What ranks the rows.", type=OneOf(NAMED.keys), default="entropy")
     calibrator: str = option(
-        "What turns the logits of each model into probabilities.", type=OneOf(every_method), default="composed"
+        "What turns the logits of each model into probabilities.",
+        type=OneOf(every_method),
+        default="composed",
     )
     seed: int | None = option(
-        "Seed of the draw of the rows that choose thresholds. The certificate records it. Without it the draw is "
-        "derived from the scores.",
+        "Seed of the draw of the rows that choose thresholds. The certificate records it. Without"
+        " it the draw is derived from the scores.",
         type=SEED,
     )
-    reject_label: str | None = option("Prediction where people answer.  [default: -1, or 'rejected']", "LABEL")
+    reject_label: str | None = option(
+        "Prediction where people answer.  [default: -1, or 'rejected']", "LABEL"
+    )
     reading: Reading = group(Reading, without=("large",))
     n_jobs: int | None = jobs_field()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
@@ -82,22 +101,24 @@ class Options:
 def command(small: str, large: str | None, options: Options) -> None:
     """Let a small model answer what it is sure of and a large one the rest, under one promise.
 
-    SMALL and LARGE hold the logits of the two models on the same rows in the same order, of classes in the same order,
-    rows that neither was trained on; labels stand in SMALL, in LARGE, in both, or in --labels. Row ids, where both have
-    them, must agree.
+    SMALL and LARGE hold the logits of the two models on the same rows in the same order, of classes
+    in the same order, rows that neither was trained on; labels stand in SMALL, in LARGE, in both,
+    or in --labels. Row ids, where both have them, must agree.
 
-    --max-loss compares with the large model, and needs labels only where the two disagree: -1 stands for a label that
-    is not known. The walk goes as far as labels do; the certificate says how many were needed. --min-accuracy needs all
-    labels, and leaves to people what neither model is sure of.
+    --max-loss compares with the large model, and needs labels only where the two disagree: -1
+    stands for a label that is not known. The walk goes as far as labels do; the certificate says
+    how many were needed. --min-accuracy needs all labels, and leaves to people what neither model
+    is sure of.
 
-    With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b (nested keys of JSON
-    lines too). With --max-loss, --agree-key says of each model but the last whether it gives the last model's answer.
-    With --min-accuracy, --correct-key says of each model whether it is correct. Any number of models.
+    With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b
+    (nested keys of JSON lines too). With --max-loss, --agree-key says of each model but the last
+    whether it gives the last model's answer. With --min-accuracy, --correct-key says of each model
+    whether it is correct. Any number of models.
 
     \b
     Examples:
-      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same --max-loss 0.01
-      metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
+      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same
+      --max-loss 0.01 metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
       metacal cascade small.npz large.npz --min-accuracy 0.95 --review-cost 20 -o cascade.json
       metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv
@@ -113,7 +134,9 @@ def command(small: str, large: str | None, options: Options) -> None:
         if options.reading.score_key is not None:
             gate = _fitted_on_scores(small, large, promise, people, options)
         elif large is None:
-            raise click.UsageError("give the large model's predictions too, or --score-key for a cascade of scores.")
+            raise click.UsageError(
+                "give the large model's predictions too, or --score-key for a cascade of scores."
+            )
         else:
             gate = _fitted(small, large, promise, people, options)
     save(gate, output, key, options.n_jobs)
@@ -136,8 +159,9 @@ def _promise(options: Options) -> tuple[Promise, bool]:
         return MinAccuracy(options.min_accuracy, delta), not options.no_people
     if options.max_loss is None or options.min_accuracy is not None:
         raise click.UsageError(
-            "give one promise: --max-loss (say 0.01: at most 1% more wrong answers than the large model alone) or "
-            "--min-accuracy (say 0.95: what is answered is right at least 95% of the time)."
+            "give one promise: --max-loss (say 0.01: at most 1% more wrong answers than the large"
+            " model alone) or --min-accuracy (say 0.95: what is answered is right at least 95% of"
+            " the time)."
         )
     return MaxLoss(options.max_loss, delta), False
 
@@ -176,20 +200,30 @@ def _fitted(small: str, large: str, promise: Promise, people: bool, options: Opt
         )
 
 
-def _fitted_on_scores(file: str, large: str | None, promise: Promise, people: bool, options: Options) -> Gate:
+def _fitted_on_scores(
+    file: str, large: str | None, promise: Promise, people: bool, options: Options
+) -> Gate:
     import numpy as np
 
     from metacal.cli.reading import listed_keys, read_stages
     from metacal.gate.cascade import fit_scored_cascade
 
     if large is not None:
-        raise click.UsageError("with --score-key one file holds the scores of all models; leave out the second.")
+        raise click.UsageError(
+            "with --score-key one file holds the scores of all models; leave out the second."
+        )
     of_agreement = options.max_loss is not None
-    names, flags = listed_keys(options.reading.score_key), _flags_of_models(options.reading, of_agreement=of_agreement)
+    names, flags = (
+        listed_keys(options.reading.score_key),
+        _flags_of_models(options.reading, of_agreement=of_agreement),
+    )
     scores, truth, _ = read_stages(file, options.reading, names, flags, agreement=of_agreement)
     for name, score in zip(names, scores):
         if len(missing := np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))):
-            raise InputError(f"{file}: row {missing[0] + 1} has no {name!r}; leave out rows that a model gave none.")
+            raise InputError(
+                f"{file}: row {missing[0] + 1} has no {name!r}; leave out rows that a model gave"
+                " none."
+            )
     higher_is: Any = options.reading.higher_is or "surer"
     return fit_scored_cascade(
         scores,
@@ -217,21 +251,23 @@ def _flags_of_models(reading: Reading, *, of_agreement: bool) -> list[str]:
 
     if of_agreement and reading.agree_key is None:
         said = (
-            "--max-loss over scores needs --agree-key, which says of each model but the last whether it gives "
-            "the last model's answer."
+            "--max-loss over scores needs --agree-key, which says of each model but the last"
+            " whether it gives the last model's answer."
         )
         if reading.correct_key is not None:
             said += (
-                " --correct-key does not say that: two models may both be wrong and differ. If you know only "
-                "which answers are correct, promise --min-accuracy."
+                " --correct-key does not say that: two models may both be wrong and differ. If you"
+                " know only which answers are correct, promise --min-accuracy."
             )
         raise click.UsageError(said)
     if of_agreement and reading.correct_key is not None:
-        raise click.UsageError("--max-loss over scores is about agreement: leave out --correct-key.")
+        raise click.UsageError(
+            "--max-loss over scores is about agreement: leave out --correct-key."
+        )
     if not of_agreement and (reading.correct_key is None or reading.agree_key is not None):
         raise click.UsageError(
-            "--min-accuracy over scores needs --correct-key, which says of every model whether it is correct; "
-            "--agree-key is for --max-loss."
+            "--min-accuracy over scores needs --correct-key, which says of every model whether it"
+            " is correct; --agree-key is for --max-loss."
         )
     return listed_keys(reading.agree_key if of_agreement else reading.correct_key)
 
@@ -241,8 +277,14 @@ def _check_same_rows(one: Predictions, other: Predictions, small: str, large: st
     if one.table.shape != other.table.shape:
         rows, columns = one.table.shape, other.table.shape
         raise InputError(
-            f"{small} has {rows[0]:,} rows of {rows[1]} columns, {large} {columns[0]:,} of {columns[1]}; give both "
-            "models' predictions of the same rows, in the same order."
+            f"{small} has {rows[0]:,} rows of {rows[1]} columns, {large} {columns[0]:,} of"
+            f" {columns[1]}; give both models' predictions of the same rows, in the same order."
         )
-    if one.class_names is not None and other.class_names is not None and one.class_names != other.class_names:
-        raise InputError(f"{small} and {large} have other classes, or in another order; write both in one order.")
+    if (
+        one.class_names is not None
+        and other.class_names is not None
+        and one.class_names != other.class_names
+    ):
+        raise InputError(
+            f"{small} and {large} have other classes, or in another order; write both in one order."
+        )

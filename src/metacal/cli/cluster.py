@@ -23,7 +23,8 @@ def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) 
 def executor_field() -> Any:
     """A field for --executor."""
     return option(
-        "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never changes the result.",
+        "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never"
+        " changes the result.",
         "WHERE",
         callback=_checked,
     )
@@ -31,7 +32,9 @@ def executor_field() -> Any:
 
 @contextmanager
 def cluster(where: str | None, processes: int) -> Iterator[Any]:
-    """The client of a cluster that is running, or of one on this machine as long as this lasts; None for neither."""
+    """The client of a cluster that is running, or of one on this machine as long as this lasts;
+    None for neither.
+    """
     if where is None:
         yield None
         return
@@ -46,11 +49,18 @@ def cluster(where: str | None, processes: int) -> Iterator[Any]:
         try:
             client = dask.Client(address, timeout=10, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise InputError(f"no Dask scheduler answers at {address} ({error}); is it running there?") from None
+            raise InputError(
+                f"no Dask scheduler answers at {address} ({error}); is it running there?"
+            ) from None
         with client:
             yield client
         return
-    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "silence_logs": 50}
+    options = {
+        "processes": True,
+        "threads_per_worker": 1,
+        "dashboard_address": None,
+        "silence_logs": 50,
+    }
     local = dask.LocalCluster(n_workers=processes if processes > 0 else cores(), **options)
     with local, dask.Client(local, set_as_default=False) as client:
         yield client

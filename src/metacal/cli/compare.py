@@ -10,7 +10,17 @@ import click
 from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import cluster, executor_field
-from metacal.cli.options import REPEATS, SEED, Reading, as_command, group, jobs_field, option, threads_for, wrong
+from metacal.cli.options import (
+    REPEATS,
+    SEED,
+    Reading,
+    as_command,
+    group,
+    jobs_field,
+    option,
+    threads_for,
+    wrong,
+)
 from metacal.cli.printing import note, progress_bar, say
 from metacal.maps.methods import METHODS, every_method
 
@@ -19,10 +29,14 @@ def _compared() -> list[str]:
     return [name for name in every_method() if name != "auto"]
 
 
-def _complete_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _complete_names(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
     """Complete the last name of a list with commas."""
     before, comma, last = incomplete.rpartition(",")
-    names = (name for name in _compared() if name.startswith(last) and name not in before.split(","))
+    names = (
+        name for name in _compared() if name.startswith(last) and name not in before.split(",")
+    )
     return [CompletionItem(f"{before}{comma}{name}") for name in names]
 
 
@@ -31,7 +45,9 @@ class Options:
     """What `metacal compare` is told."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_compared())}]", "A,B,C", shell_complete=_complete_names
+        f"Which to compare.  [default: all: {', '.join(_compared())}]",
+        "A,B,C",
+        shell_complete=_complete_names,
     )
     folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
@@ -45,11 +61,12 @@ class Options:
 def command(file: str, options: Options) -> None:
     """Compare calibrators on labelled rows, best first.
 
-    Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE with equal-width
-    and equal-mass bins (from all held-out rows, without what chance adds), and CPU seconds of a fit. * marks the
-    best and · those that are at most three standard errors worse, by differences row by row. The marks are a rule of
-    thumb for a shortlist and have no confidence level. With --executor the fits run side by side on a cluster; each of
-    its workers holds the whole table.
+    Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE
+    with equal-width and equal-mass bins (from all held-out rows, without what chance adds), and CPU
+    seconds of a fit. * marks the best and · those that are at most three standard errors worse, by
+    differences row by row. The marks are a rule of thumb for a shortlist and have no confidence
+    level. With --executor the fits run side by side on a cluster; each of its workers holds the
+    whole table.
 
     \b
     Examples:
@@ -72,11 +89,19 @@ def command(file: str, options: Options) -> None:
     # Folds are drawn from the rows: whoever fits holds all of them in memory.
     logits = logits_from(found.table, found.input)
     logits = logits if executor is not None else np.asarray(logits)
-    codes = label_codes(found.require_truth(), len(found), class_list(found.class_names, logits.shape[1]))
+    codes = label_codes(
+        found.require_truth(), len(found), class_list(found.class_names, logits.shape[1])
+    )
     _say_cost(METHODS if names is None else names, logits.shape, n_folds)
-    plan: dict[str, Any] = {"n_splits": options.folds, "n_repeats": options.repeats, "random_state": options.seed}
+    plan: dict[str, Any] = {
+        "n_splits": options.folds,
+        "n_repeats": options.repeats,
+        "random_state": options.seed,
+    }
     with unquestioned(), cluster(executor, threads) as there:
-        result = compare(logits, codes, names, **plan, n_jobs=threads, progress=watched, executor=there)
+        result = compare(
+            logits, codes, names, **plan, n_jobs=threads, progress=watched, executor=there
+        )
     say({"file": file, **result.to_dict()}, result)
 
 
@@ -89,8 +114,15 @@ def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> Non
     used = affordable_folds(names, n_rows, n_classes, n_folds, BUDGET)
     seconds = used * fold_seconds(names, n_rows, n_classes)
     if seconds > 60.0:
-        some = "" if used == n_folds else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
-        note(f"This takes up to about {seconds / 60.0:.0f} min of CPU time, less if classes are alike{some}.")
+        some = (
+            ""
+            if used == n_folds
+            else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
+        )
+        note(
+            f"This takes up to about {seconds / 60.0:.0f} min of CPU time, less if classes are"
+            f" alike{some}."
+        )
 
 
 def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:
@@ -108,5 +140,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
         if name not in _compared():
-            raise wrong("--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}.")
+            raise wrong(
+                "--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}."
+            )
     return names

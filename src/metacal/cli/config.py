@@ -1,4 +1,6 @@
-"""metacal config: what this installation runs on, and why; what a report of a problem should name."""
+"""metacal config: what this installation runs on, and why; what a report of a problem should
+name.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,18 @@ DATASETS = {
 ALPHA, DELTA, N_FIT = 0.05, 0.1, 5000
 #: Names of the classes, for the report; CIFAR-100 keeps its numbers.
 CLASSES = {
-    "cifar10-resnet110": ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+    "cifar10-resnet110": [
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ]
 }
 
 _COLUMNS = """\
@@ -61,9 +72,20 @@ class Line:
 
     def cells(self) -> tuple[str, ...]:
         """The line as it is printed."""
-        numbers = (self.ece_accepted, self.ece_all, self.coverage, self.accuracy_accepted, self.miscoverage)
+        numbers = (
+            self.ece_accepted,
+            self.ece_all,
+            self.coverage,
+            self.accuracy_accepted,
+            self.miscoverage,
+        )
         kept = "-" if self.verdict is None else self.verdict.word
-        return (self.method, self.promise, *("-" if n is None else f"{n:.4f}" for n in numbers), kept)
+        return (
+            self.method,
+            self.promise,
+            *("-" if n is None else f"{n:.4f}" for n in numbers),
+            kept,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -74,7 +96,9 @@ class Line:
 class Options:
     """What `metacal demo` is told."""
 
-    dataset: str = option("Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110")
+    dataset: str = option(
+        "Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110"
+    )
     seed: int = option("Which random split.", type=SEED, default=0)
     output: str = output_option("Where the report goes.", "HTML", default="metacal-demo.html")
 
@@ -83,9 +107,10 @@ class Options:
 def command(options: Options) -> None:
     """See it work: the whole story on real data that ships with metacal.
 
-    A network's logits on 15,000 images that it was not trained on are split at random: 5,000 rows to fit, 10,000 to
-    test. Compared are the network as it is, temperature scaling, and Meta-Cal under two promises, by the certified
-    rules and by the paper's own. It ends by writing the report on the test rows: open it in a browser, drag the point.
+    A network's logits on 15,000 images that it was not trained on are split at random: 5,000 rows
+    to fit, 10,000 to test. Compared are the network as it is, temperature scaling, and Meta-Cal
+    under two promises, by the certified rules and by the paper's own. It ends by writing the report
+    on the test rows: open it in a browser, drag the point.
 
     \b
     Examples:
@@ -96,30 +121,46 @@ def command(options: Options) -> None:
     import metacal
 
     dataset, seed, output = options.dataset, options.seed, options.output
-    (fit_x, fit_y), (test_x, test_y) = metacal.datasets.load(dataset).split(N_FIT, random_state=seed)
+    (fit_x, fit_y), (test_x, test_y) = metacal.datasets.load(dataset).split(
+        N_FIT, random_state=seed
+    )
     introduction, beta = DATASETS[dataset]
     lines, gate = _compare((fit_x, fit_y), (test_x, test_y), beta, seed)
     certificate = None if gate is None else gate.certificate_
-    page: dict[str, Any] = {"title": f"metacal demo: {introduction}", "class_names": CLASSES.get(dataset)}
+    page: dict[str, Any] = {
+        "title": f"metacal demo: {introduction}",
+        "class_names": CLASSES.get(dataset),
+    }
     page |= {"file": f"{dataset}, {len(test_y):,} test rows", "command": "metacal fit test.npz"}
     # A few hundred resamples are enough to look at.
-    size = metacal.report.write_report(gate, test_x, test_y, output, seed=seed, n_resamples=200, **page)
+    size = metacal.report.write_report(
+        gate, test_x, test_y, output, seed=seed, n_resamples=200, **page
+    )
     answer = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
     answer |= {"rows": [line.to_dict() for line in lines], "output": output}
     answer["certificate"] = None if certificate is None else certificate.to_dict(words=True)
     head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
-    text = "\n".join([head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT])
+    text = "\n".join(
+        [head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]
+    )
     say(answer, text)
-    note(f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
+    note(
+        f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser:"
+        f" {Path(output).resolve().as_uri()}"
+    )
 
 
-def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int) -> tuple[list[Line], MetaCal | None]:
+def _compare(
+    fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
+) -> tuple[list[Line], MetaCal | None]:
     import metacal as mc
     from metacal.maps.temperature import TemperatureMap
 
     lines = [
         _measured("uncalibrated", test, TemperatureMap(1.0)(test[0])),
-        _measured("temperature scaling", test, mc.TemperatureScaling().fit(*fit).predict_proba(test[0])),
+        _measured(
+            "temperature scaling", test, mc.TemperatureScaling().fit(*fit).predict_proba(test[0])
+        ),
     ]
     gates: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
@@ -141,7 +182,9 @@ def _compare(fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
     return lines, chosen
 
 
-def _measured(method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | None = None, promise: str = "-") -> Line:
+def _measured(
+    method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | None = None, promise: str = "-"
+) -> Line:
     import numpy as np
 
     from metacal import metrics
@@ -169,9 +212,14 @@ def _table(lines: list[Line]) -> list[str]:
 
 
 def _explained(lines: list[Line], certificate: Certificate | None) -> list[str]:
-    found = [wrapped(f"{line.method}, {line.promise}: {line.problem}") for line in lines if line.problem]
+    found = [
+        wrapped(f"{line.method}, {line.promise}: {line.problem}") for line in lines if line.problem
+    ]
     if certificate is not None:
-        found += [f"The certificate of the gate for {_promised(certificate.limits)}:", wrapped(str(certificate))]
+        found += [
+            f"The certificate of the gate for {_promised(certificate.limits)}:",
+            wrapped(str(certificate)),
+        ]
     return [*found, ""]
 
 

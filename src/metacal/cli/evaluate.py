@@ -48,21 +48,25 @@ class Options:
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
-    GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured. FILE holds logits and
-    true labels of rows that neither the classifier nor `metacal fit` has seen. Shares get exact intervals, everything
-    else bootstrap intervals. The promise is kept where what was measured keeps it, undecided where it is missed but the
-    interval includes it, refuted where the whole interval lies on the wrong side, and not judged if FILE has rows of
-    the fit: `metacal verify` says the same.
+    GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured.
+    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has
+    seen. Shares get exact intervals, everything else bootstrap intervals. The promise is kept where
+    what was measured keeps it, undecided where it is missed but the interval includes it, refuted
+    where the whole interval lies on the wrong side, and not judged if FILE has rows of the fit:
+    `metacal verify` says the same.
 
-    With --executor the workers of a cluster read the rows. All numbers are the same, but the class-wise ECE has no
-    interval, which needs every entry for each resample.
+    With --executor the workers of a cluster read the rows. All numbers are the same, but the
+    class-wise ECE has no interval, which needs every entry for each resample.
 
-    Rows without labels cannot be measured. With a gate, how many of the accepted ones are right is then estimated from
-    their confidence, with an error bar: an estimate and nothing more, and wrong if the rows have changed.
+    Rows without labels cannot be measured. With a gate, how many of the accepted ones are right is
+    then estimated from their confidence, with an error bar: an estimate and nothing more, and wrong
+    if the rows have changed.
 
-    Of a cascade FILE holds the small model's rows and --large the large one's: who answers how much, how right each is.
+    Of a cascade FILE holds the small model's rows and --large the large one's: who answers how
+    much, how right each is.
 
-    It is a report: the exit code is 0 whatever the verdict; `metacal verify` exits with 3 when a promise is refuted.
+    It is a report: the exit code is 0 whatever the verdict; `metacal verify` exits with 3 when a
+    promise is refuted.
 
     \b
     Examples:
@@ -75,8 +79,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     result = _measured(artifact, file, options)
     if isinstance(result, AccuracyEstimate):
         warn_caller(
-            f"{file}: there are no labels here, so nothing is measured, only estimated. If there are some, name them "
-            "with --label-key (--correct-key for scores) or give a file of them with --labels."
+            f"{file}: there are no labels here, so nothing is measured, only estimated. If there"
+            " are some, name them with --label-key (--correct-key for scores) or give a file of"
+            " them with --labels."
         )
         answer, text = {"estimate": result.to_dict()}, wrapped(str(result), hang=0)
     else:
@@ -86,7 +91,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
 
 
 def _measured(artifact: str | None, file: str, options: Options) -> Measured:
-    """What `mc.evaluate` says: a table may stay in its file, and threads or a cluster work on it."""
+    """What `mc.evaluate` says: a table may stay in its file, and threads or a cluster work on
+    it.
+    """
     from metacal.cli.reading import read_any
     from metacal.estimators.evaluate import evaluate
     from metacal.estimators.verify import estimate_accuracy
@@ -108,10 +115,23 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     elif later and not gate.n_classes:  # a score of each model
         table, later = given.tables, []
     plan = {"level": options.level, "n_resamples": options.resamples, "random_state": options.seed}
-    known: dict[str, Any] = {**plan, "n_bins": options.bins, "groups": given.found.groups, "n_jobs": threads}
+    known: dict[str, Any] = {
+        **plan,
+        "n_bins": options.bins,
+        "groups": given.found.groups,
+        "n_jobs": threads,
+    }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
     with resampling as bar, told(bar.update), cluster(options.executor, threads) as there:
-        result = evaluate(gate, table, truth, large=next(iter(later), None), executor=there, overwrite=True, **known)
+        result = evaluate(
+            gate,
+            table,
+            truth,
+            large=next(iter(later), None),
+            executor=there,
+            overwrite=True,
+            **known,
+        )
     given.note_rows_without_score(result.after.n_rows)
     given.warn_of_fit_rows(result.fit_rows, artifact)
     return result

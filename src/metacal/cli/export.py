@@ -15,13 +15,17 @@ from metacal.cli.printing import note, say_json, was_told
 def input_field(what: str) -> Any:
     """A field for --input, of what a graph will be given."""
     return option(
-        f"{what}.  [default: what GATE was fitted on]", "--input", type=click.Choice(["logits", "probabilities"])
+        f"{what}.  [default: what GATE was fitted on]",
+        "--input",
+        type=click.Choice(["logits", "probabilities"]),
     )
 
 
 def onnx_field() -> Any:
     """A field for -o, of a graph."""
-    return option("Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True)
+    return option(
+        "Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True
+    )
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,12 @@ class Options:
         type=click.Choice(["float32", "float16", "float64"]),
         default="float32",
     )
-    opset: int | None = option("ONNX operator set, from 11.  [default: 17]", "N", type=click.IntRange(1, 1000))
-    ir_version: int | None = option("ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000))
+    opset: int | None = option(
+        "ONNX operator set, from 11.  [default: 17]", "N", type=click.IntRange(1, 1000)
+    )
+    ir_version: int | None = option(
+        "ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000)
+    )
     kind: str | None = input_field("What the gate will be given")
     part: str | None = option(
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
@@ -48,13 +56,15 @@ class Options:
 def command(artifact: str, options: Options) -> None:
     """Export the gate as a model of its own, without Python in it.
 
-    GATE is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`, `score` and `accept`
-    (a calibrator without a gate: `probs` alone), decided as Python decides on every row; promise and certificate are in
-    its metadata. A gate on scores takes `scores` (batch) and gives `accept` and `confidence`. It is checked and run in
-    onnxruntime before the file takes its place. To put the gate inside a classifier, see `metacal attach`.
+    GATE is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`,
+    `score` and `accept` (a calibrator without a gate: `probs` alone), decided as Python decides on
+    every row; promise and certificate are in its metadata. A gate on scores takes `scores` (batch)
+    and gives `accept` and `confidence`. It is checked and run in onnxruntime before the file takes
+    its place. To put the gate inside a classifier, see `metacal attach`.
 
-    A cascade takes `logits_small` and `logits_large` and gives `probs`, `answered_by` (0 small, 1 large, 2 person),
-    `accept` and `score`; with --part small its first gate alone, whose `accept` says what the small model answers.
+    A cascade takes `logits_small` and `logits_large` and gives `probs`, `answered_by` (0 small, 1
+    large, 2 person), `accept` and `score`; with --part small its first gate alone, whose `accept`
+    says what the small model answers.
 
     \b
     Examples:
@@ -72,7 +82,11 @@ def command(artifact: str, options: Options) -> None:
     if options.part is not None and gate.kind != "cascade":
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
     exported = gate.stage(0) if options.part == "small" else gate
-    known: dict[str, Any] = {"opset": options.opset, "ir_version": options.ir_version, "dtype": options.dtype}
+    known: dict[str, Any] = {
+        "opset": options.opset,
+        "ir_version": options.ir_version,
+        "dtype": options.dtype,
+    }
     report(save(exported, options.output, input=options.kind, **known), artifact)
 
 
@@ -87,11 +101,21 @@ def report(saved: Any, artifact: str) -> None:
     """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
     if was_told("json"):
-        facts = {name: getattr(saved, name) for name in ("opset", "ir_version", "outputs", "ran", "metadata")}
+        facts = {
+            name: getattr(saved, name)
+            for name in ("opset", "ir_version", "outputs", "ran", "metadata")
+        }
         say_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
         return
-    how = "checked and run" if saved.ran else "checked and loaded, but NOT RUN: no inputs could be made up"
-    note(f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version {saved.ir_version}; {how}.")
+    how = (
+        "checked and run"
+        if saved.ran
+        else "checked and loaded, but NOT RUN: no inputs could be made up"
+    )
+    note(
+        f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version"
+        f" {saved.ir_version}; {how}."
+    )
     if promise:
         note(f"Promise: {promise}")
     note(f"Written to {saved.path}.")

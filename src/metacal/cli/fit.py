@@ -61,14 +61,18 @@ class Options:
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int | None = option(
-        "Seed of every draw: one row of each unit, the order of bets, the split of --rule paper, folds of a "
-        "calibrator. The certificate records it. Without it the draws of the certificate are derived from the rows.",
+        "Seed of every draw: one row of each unit, the order of bets, the split of --rule paper,"
+        " folds of a calibrator. The certificate records it. Without it the draws of the"
+        " certificate are derived from the rows.",
         type=SEED,
     )
     unit_key: str | None = name_option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.", excludes=("id_key",)
+        "Column of FILE that says which rows belong together; one row of each unit is counted.",
+        excludes=("id_key",),
     )
-    every_row: bool = switch("every row of a unit is counted, the promise is about rows.", needs=("unit_key",))
+    every_row: bool = switch(
+        "every row of a unit is counted, the promise is about rows.", needs=("unit_key",)
+    )
     largest_unit: int | None = option(
         "how many rows a unit can have at most; without it the promise is approximate.",
         "N",
@@ -81,13 +85,18 @@ class Options:
         type=numbers,
         needs=("score_key",),
     )
-    positive: str | None = option("Of two classes the one that the score, or the second column, speaks for.", "LABEL")
+    positive: str | None = option(
+        "Of two classes the one that the score, or the second column, speaks for.", "LABEL"
+    )
     decision: Decided = option(
-        "Two classes: whose decision is promised about, the larger score's or that at even calibrated odds.",
+        "Two classes: whose decision is promised about, the larger score's or that at even"
+        " calibrated odds.",
         type=click.Choice(("largest", "calibrated")),
         default="largest",
     )
-    reject_label: str | None = option("Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL")
+    reject_label: str | None = option(
+        "Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL"
+    )
     reading: Reading = group(Reading, without=("large", "agree_key"))
     n_jobs: int | None = jobs_field()
     executor: str | None = executor_field()
@@ -95,7 +104,9 @@ class Options:
     key: str | None = sign_field()
 
     def units(self, found: Predictions | Scores) -> Any:
-        """Which rows of FILE belong together, and what is counted of them; None where each is alone."""
+        """Which rows of FILE belong together, and what is counted of them; None where each is
+        alone.
+        """
         from metacal.promises.parts.units import Units
 
         per: Literal["row", "unit"] = "row" if self.every_row else "unit"
@@ -106,39 +117,39 @@ class Options:
 def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that carries a written promise.
 
-    FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays logits, labels), .npy
-    with --labels, .safetensors or .pt (tensors of these names), or .parquet, .arrow, .feather, .jsonl, .csv, .tsv with
-    a column label and a column logits of lists or a column per class; - is csv on standard input. A large Parquet file
-    or .npy is read block by block and may be larger than memory.
+    FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays
+    logits, labels), .npy with --labels, .safetensors or .pt (tensors of these names), or .parquet,
+    .arrow, .feather, .jsonl, .csv, .tsv with a column label and a column logits of lists or a
+    column per class; - is csv on standard input. A large Parquet file or .npy is read block by
+    block and may be larger than memory.
 
-    With --score-key FILE holds no logits but any score, and whether each row is right: a judge's mark, the
-    log-probability of an answer, the similarity of a passage.
+    With --score-key FILE holds no logits but any score, and whether each row is right: a judge's
+    mark, the log-probability of an answer, the similarity of a passage.
 
-    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or --group-key one, which then
-    holds for each predicted class, or each group of rows. The certificate is printed: what is promised, how surely,
-    from how many rows. -o saves gate and calibrator, once what is to be saved has been read back and decides the same.
-    --max-review takes rows without labels too; then nothing is calibrated.
+    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or
+    --group-key one, which then holds for each predicted class, or each group of rows. The
+    certificate is printed: what is promised, how surely, from how many rows. -o saves gate and
+    calibrator, once what is to be saved has been read back and decides the same. --max-review takes
+    rows without labels too; then nothing is calibrated.
 
     \b
     Examples:
-      metacal fit val.npz --min-accuracy 0.97 -o cal.json
-      metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
-      metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
-      metacal fit new.parquet --max-review 0.2 -o cal.json
-      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
-      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
-      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
-      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
-      metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
-      metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
-      metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
-      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
-      metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
-      metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
-      metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
-      metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
-      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
-      metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
+      metacal fit val.npz --min-accuracy 0.97 -o cal.json metacal fit val.parquet --max-miscoverage
+      0.05 --confidence 0.95 -o cal.json metacal fit val.npz --min-accuracy 0.97 --max-miscoverage
+      0.1 --after-looking -o cal.json metacal fit new.parquet --max-review 0.2 -o cal.json metacal
+      fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json metacal fit val.npz --cheapest
+      --cost-matrix costs.csv --cost-review 1 -o cal.json metacal fit val.npz --min-accuracy 0.95
+      --per-class -o cal.json metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o
+      cal.json metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
+      metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json metacal fit val.npz
+      --min-accuracy 0.97 -o cal.json --sign secret.key metacal fit val.npz --max-miscoverage 0.05
+      --rule paper --seed 7 metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy
+      0.97 -o cal.json metacal fit judge.jsonl --score-key confidence --correct-key ok
+      --min-accuracy 0.9 -o cal.json metacal fit answers.jsonl --score-key judge.score --loss-key
+      loss --max-risk 0.1 -o cal.json metacal fit scores.csv --positive-key margin --positive fraud
+      --min-precision 0.9 --min-recall 0.95 -o cal.json metacal fit frames.parquet --unit-key video
+      --min-accuracy 0.97 -o cal.json metacal fit visits.csv --unit-key patient --every-row
+      --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     output, key, asked = options.output, options.key, options.asked
     reading = replace(options.reading, unit_key=options.unit_key)
@@ -150,22 +161,35 @@ def command(file: str, options: Options) -> None:
     check_can_sign(key, output)
     if reading.score_key is not None:
         if options.executor is not None:
-            raise click.UsageError("--executor works on logits; scores are few enough for this machine.")
+            raise click.UsageError(
+                "--executor works on logits; scores are few enough for this machine."
+            )
         if asked.per_class:
-            raise click.UsageError("given scores have no classes: --per-class needs a classifier's logits.")
+            raise click.UsageError(
+                "given scores have no classes: --per-class needs a classifier's logits."
+            )
 
     from metacal.cli.reading import read, read_scored
     from metacal.rows import told
 
-    stays = True if options.executor is not None else None  # descriptions travel to a cluster, never rows
-    found: Any = read(file, reading, stream=stays) if reading.score_key is None else read_scored(file, reading)
+    stays = (
+        True if options.executor is not None else None
+    )  # descriptions travel to a cluster, never rows
+    found: Any = (
+        read(file, reading, stream=stays)
+        if reading.score_key is None
+        else read_scored(file, reading)
+    )
     fitted = _fitted if reading.score_key is None else _fitted_on_scores
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = fitted(found, options)
     save(gate, output, key, options.n_jobs)
     about = {"file": file, "artifact": output, "n_rows": len(found)}
     _report(gate, about, signed=key is not None)
-    then, without = f"metacal evaluate {output} TEST", "-o cal.json saves the gate for metacal apply."
+    then, without = (
+        f"metacal evaluate {output} TEST",
+        "-o cal.json saves the gate for metacal apply.",
+    )
     say_saved(output, key, then=then, without=without)
 
 
@@ -176,7 +200,9 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
     from metacal.gate import Marks, fit_scored
 
     asked, higher_is = options.asked, options.reading.higher_is or "surer"
-    if asked.at_threshold is not None:  # on the score: as one on its doubt, a score that equals it is accepted
+    if (
+        asked.at_threshold is not None
+    ):  # on the score: as one on its doubt, a score that equals it is accepted
         (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))  # type: ignore[arg-type]
         asked = replace(asked, at_threshold=float(doubt))
     truth, losses = found.require_truth(), options.reading.loss_key is not None
@@ -195,14 +221,20 @@ def _fitted_on_scores(found: Scores, options: Options) -> Gate:
 
 
 def _fitted(found: Predictions, options: Options) -> Gate:
-    """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than most fits."""
+    """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than
+    most fits.
+    """
     from metacal.gate import check_gate, fit_gate
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import select_rows
     from metacal.rows import Rows, validate, workers
 
     seed, calibrator, threads = options.seed, options.calibrator, threads_for(options.n_jobs)
-    own = None if found.class_names or found.table.shape[1] != 2 else _two_labels(found, options.positive)
+    own = (
+        None
+        if found.class_names or found.table.shape[1] != 2
+        else _two_labels(found, options.positive)
+    )
     names = found.class_names if own is None else own.tolist()
     promise: Any = options.asked.promise(
         seed, names, per_group=found.groups is not None, positive=_named(options.positive, names)
@@ -222,7 +254,8 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             options.score,
             fit_map,
             classes=classes,
-            classes_given=found.class_names is not None or classes.tolist() != [*range(len(classes))],
+            classes_given=found.class_names is not None
+            or classes.tolist() != [*range(len(classes))],
             input=found.input,
             notes=[remark(text=text) for text in found.remarks],
             reject_label=reject_label_for(options.reject_label, found),
@@ -235,7 +268,9 @@ def _fitted(found: Predictions, options: Options) -> Gate:
 
 
 def _two_labels(found: Predictions, positive: str | None) -> Any:
-    """What the classes are called where two columns have no names: as the labels are, the positive one last."""
+    """What the classes are called where two columns have no names: as the labels are, the positive
+    one last.
+    """
     from metacal.rows.labels import flat_labels, two_classes
 
     if found.labels is None:
@@ -250,12 +285,18 @@ def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
         return None
     known = {str(label): label for label in dict.fromkeys([0, 1] if labels is None else labels)}
     if positive not in known:
-        raise click.UsageError(f"--positive {positive} is none of the labels ({', '.join([*known][:5])}).")
+        raise click.UsageError(
+            f"--positive {positive} is none of the labels ({', '.join([*known][:5])})."
+        )
     return known[positive]
 
 
-def method_named(name: str | None, seed: int | None, n_classes: int) -> tuple[FitMap, Callable[[], Recipe | None]]:
-    """What fits the base map, the usual one without a name, and what says, once it has, how it was fitted."""
+def method_named(
+    name: str | None, seed: int | None, n_classes: int
+) -> tuple[FitMap, Callable[[], Recipe | None]]:
+    """What fits the base map, the usual one without a name, and what says, once it has, how it was
+    fitted.
+    """
     from metacal.gate import Recipe
     from metacal.maps.composed import default_base
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
@@ -277,13 +318,21 @@ def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
     if gate.n_classes:
         fitted = _described(gate)
         about |= {"n_classes": gate.n_classes, "calibrator": fitted}
-        numbers = ", ".join(f"{name.replace('_', ' ')} {value:.4g}" for name, value in fitted.items() if name != "kind")
+        numbers = ", ".join(
+            f"{name.replace('_', ' ')} {value:.4g}"
+            for name, value in fitted.items()
+            if name != "kind"
+        )
         lines.append(f"  classes      {gate.n_classes:,}{listed_classes(gate)}")
         lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
     else:
         about["accept_if"] = gate.condition
         lines.append(curve_line(gate))
-    certified = {"certificate": gate.certificate.to_dict(words=True), "next_rows": ahead.to_dict(), "signed": signed}
+    certified = {
+        "certificate": gate.certificate.to_dict(words=True),
+        "next_rows": ahead.to_dict(),
+        "signed": signed,
+    }
     say({**about, **certified}, wrapped("\n".join(lines)))
 
 
@@ -294,7 +343,9 @@ def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
     try:
         return int(text)
     except ValueError:
-        raise wrong("--reject-label", f"{text!r} must be a whole number, as the classes are.") from None
+        raise wrong(
+            "--reject-label", f"{text!r} must be a whole number, as the classes are."
+        ) from None
 
 
 def _described(gate: Gate) -> dict[str, Any]:
@@ -304,7 +355,11 @@ def _described(gate: Gate) -> dict[str, Any]:
     from metacal.maps.uniform import UniformTemperatureMap
 
     assert gate.source.recipe is not None
-    numbers = {name: value for name, value in vars(gate.source.map).items() if isinstance(value, int | float)}
+    numbers = {
+        name: value
+        for name, value in vars(gate.source.map).items()
+        if isinstance(value, int | float)
+    }
     for part in (gate.source.map, *parts_of(gate.source.map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
             numbers = {"temperature": part.temperature}

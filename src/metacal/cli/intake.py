@@ -1,13 +1,16 @@
-"""What a monitor does with what comes: into the watch, onto the disk, step by step, so that it can end at any moment.
+"""What a monitor does with what comes: into the watch, onto the disk, step by step, so that it can
+end at any moment.
 
-A step takes what has come from a source, gives it to the watch, and writes it into the journal; only then is the next
-one taken. So what was counted is in the journal, and what is in the journal is counted once, however a process ends:
-whoever opens the journal next has the state that follows from it, and the place from which to read on. Where the disk
-fails a step is not done: it is tried again, and nothing more is read meanwhile. This includes the first record, so that
-a full disk does not stop a monitor at its start.
+A step takes what has come from a source, gives it to the watch, and writes it into the journal;
+only then is the next one taken. So what was counted is in the journal, and what is in the journal
+is counted once, however a process ends: whoever opens the journal next has the state that follows
+from it, and the place from which to read on. Where the disk fails a step is not done: it is tried
+again, and nothing more is read meanwhile. This includes the first record, so that a full disk does
+not stop a monitor at its start.
 
 `Intake` does not wait by itself: `tests/simulation` drives it through histories of its own.
-`watched` steps until the end or a signal, and `Shown` is what people and machines see of it meanwhile.
+`watched` steps until the end or a signal, and `Shown` is what people and machines see of it
+meanwhile.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class NotKeptError(InputError):
 class Quarantine:
     """A file of lines that could not be read: each once, with place and reason, whatever happens.
 
-    `at` is where the file ended before the last lines were added, so that they are not added twice after a crash.
+    `at` is where the file ended before the last lines were added, so that they are not added twice
+    after a crash.
     """
 
     def __init__(self, path: str, disk: Disk = DISK) -> None:
@@ -58,7 +62,10 @@ class Quarantine:
     def put(self, taken: Taken, place: str, *, again: bool = False) -> None:
         """Add the unreadable lines; `again` where some of them may be there already."""
         content = b"".join(
-            json.dumps({"place": f"{place}:{one.line}", "reason": one.reason, "line": one.text}).encode() + b"\n"
+            json.dumps(
+                {"place": f"{place}:{one.line}", "reason": one.reason, "line": one.text}
+            ).encode()
+            + b"\n"
             for one in taken.unreadable
         )
         if not content or self.at > MOST_QUARANTINED:
@@ -110,7 +117,8 @@ class Intake:
             self._begin()
         except InputError as error:
             if not is_disk_full(error):
-                raise  # `step` tries again if the disk is full; nothing else can be expected to pass.
+                # `step` tries again if the disk is full; nothing else can be expected to pass.
+                raise
 
     @property
     def has_unrecorded_rows(self) -> bool:
@@ -126,7 +134,9 @@ class Intake:
         return long
 
     def step(self) -> bool:
-        """Take in what has come; False where nothing has. NotKeptError where the disk fails: call again."""
+        """Take in what has come; False where nothing has. NotKeptError where the disk fails: call
+        again.
+        """
         if not self._begun:
             try:
                 self._begin()
@@ -138,9 +148,16 @@ class Intake:
                 return False
             if taken.lines or len(taken.rows):
                 self._heard, self._silent = time.monotonic(), False
-            self._record, self._journalled = self.kept.add(taken, self.source.name, self.source.state), False
+            self._record, self._journalled = (
+                self.kept.add(taken, self.source.name, self.source.state),
+                False,
+            )
             if self.quarantine is not None:
-                self._record["quarantine"] = [self.quarantine.path, self.quarantine.at, self.source.place]
+                self._record["quarantine"] = [
+                    self.quarantine.path,
+                    self.quarantine.at,
+                    self.source.place,
+                ]
         try:
             self._keep()
         except InputError as error:
@@ -162,7 +179,9 @@ class Intake:
         self._begun = True
 
     def _write(self, journal: Journal, record: dict[str, Any]) -> None:
-        """Add a record to the journal, which is rewritten if an earlier failure left it incomplete."""
+        """Add a record to the journal, which is rewritten if an earlier failure left it
+        incomplete.
+        """
         if journal.broken:
             journal.rewrite([*journal.records, record])
         else:
@@ -182,7 +201,9 @@ class Intake:
             self.checkpoint()
 
     def _last_of_before(self) -> None:
-        """The last record may have been journalled, and its unreadable lines not put where they belong."""
+        """The last record may have been journalled, and its unreadable lines not put where they
+        belong.
+        """
         if self.journal is None or self.quarantine is None or self.kept.last is None:
             return
         path, at, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
@@ -192,9 +213,10 @@ class Intake:
                 self.quarantine.put(self.kept.last, place, again=True)
 
 
-# ── a monitor while it runs ──────────────────────────────────────────────────────────────────────────────────────────
+# ── a monitor while it runs ───────────────────────────────────────────────────────────────────────
 
-#: Unreadable lines that are named on stderr; the rest are counted, and kept where there is a file for them.
+#: Unreadable lines that are named on stderr; the rest are counted, and kept where there is a file
+#: for them.
 _NAMED = 3
 
 
@@ -212,7 +234,9 @@ class Shown:
         """How it stands."""
         intake = self.intake
         after, silent = intake.silence, not ended and intake.silent
-        silence = None if after is None else {"after": after, "raised": silent, "times": intake.silences}
+        silence = (
+            None if after is None else {"after": after, "raised": silent, "times": intake.silences}
+        )
         about = {"artifact": self.artifact, "file": self.file, "quarantine": self.options.put_aside}
         return status(intake.kept.watch, ended=ended, silence=silence, **about)
 
@@ -238,7 +262,11 @@ class Shown:
         if silent and not before:
             self.say(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
         self._silent, self._said = silent, ""
-        if self.page is not None or self.options.prometheus is not None or self.options.otlp is not None:
+        if (
+            self.page is not None
+            or self.options.prometheus is not None
+            or self.options.otlp is not None
+        ):
             self.publish()
 
     def say(self, text: str) -> None:
@@ -255,7 +283,9 @@ class Shown:
             if self._named <= _NAMED:
                 note(f"Put aside: {self.intake.source.place}:{one.line}: {one.reason}.")
             elif self._named == _NAMED + 1:
-                where = "" if self.options.put_aside is None else f"; {self.options.put_aside} has them"
+                where = (
+                    "" if self.options.put_aside is None else f"; {self.options.put_aside} has them"
+                )
                 note(f"Further lines that cannot be read are counted, not named{where}.")
 
 
@@ -274,15 +304,22 @@ def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
     except InputError as error:  # the long journal stays, and has all of it
         note(f"{error} What was counted is there.")
     if intake.has_unrecorded_rows:
-        note(f"The rows that came last are not in {shown.options.state}, because the disk failed. {_again(shown)}")
+        note(
+            f"The rows that came last are not in {shown.options.state}, because the disk failed."
+            f" {_again(shown)}"
+        )
     if stopped is not None and not shown.options.goes_on:
         raise stopped
     if stopped is None and source.first_fault and not source.good:
-        raise InputError(f"no line of {source.place} could be read; the first: {source.first_fault}")
+        raise InputError(
+            f"no line of {source.place} could be read; the first: {source.first_fault}"
+        )
 
 
 def waits_for_disk(options: Options, file: str) -> bool:
-    """Return whether a monitor waits for a full disk: one of a finished file ends with an error instead."""
+    """Return whether a monitor waits for a full disk: one of a finished file ends with an error
+    instead.
+    """
     return options.goes_on or file == "-"
 
 

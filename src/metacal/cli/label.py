@@ -1,4 +1,6 @@
-"""metacal label: from an unlabelled pool to a certified gate, asking for as few labels as it takes."""
+"""metacal label: from an unlabelled pool to a certified gate, asking for as few labels as it
+takes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ from metacal.cli.options import (
     switch,
     wrong,
 )
-from metacal.cli.outputs import OutputPath, check_is_a_file, check_not_an_input, output_option, save, say_saved
+from metacal.cli.outputs import (
+    OutputPath,
+    check_is_a_file,
+    check_not_an_input,
+    output_option,
+    save,
+    say_saved,
+)
 from metacal.cli.printing import echo, note, say_json, was_told, wrapped
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
 from metacal.scores.registry import NAMED
@@ -46,32 +55,46 @@ class Options:
         type=click.IntRange(1),
     )
     may_extend: bool = switch(
-        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C leaves."
+        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C"
+        " leaves."
     )
     extend: bool = switch("Draw on, as --may-extend declared.")
     output: str = output_option(
-        "The rows to label now, with an empty column; fill it in and call again.", "CSV", required=True
+        "The rows to label now, with an empty column; fill it in and call again.",
+        "CSV",
+        required=True,
     )
-    gate_file: str | None = option("Save the gate here, as certified by now.", "--gate JSON", type=OutputPath())
+    gate_file: str | None = option(
+        "Save the gate here, as certified by now.", "--gate JSON", type=OutputPath()
+    )
     coverage: float | None = share_option(
         "Stop as soon as a gate that accepts this share of rows is certified; for this call.", "C"
     )
-    show: str | None = name_option("First call: a column of POOL to show to whoever labels: a text, a link.")
+    show: str | None = name_option(
+        "First call: a column of POOL to show to whoever labels: a text, a link."
+    )
     show_prediction: bool = switch(
-        "First call: show what the model answers too; right and wrong will then do. It leads whoever labels."
+        "First call: show what the model answers too; right and wrong will then do. It leads"
+        " whoever labels."
     )
     batch: int | None = option(
-        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]", "ROWS", type=click.IntRange(1)
+        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
+        "ROWS",
+        type=click.IntRange(1),
     )
     score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
     seed: int | None = option(
-        "Seed of the draw. The certificate records it. Without it the draw is derived from the pool.", type=SEED
+        "Seed of the draw. The certificate records it. Without it the draw is derived from the"
+        " pool.",
+        type=SEED,
     )
-    replay: bool = switch("Answer from the labels in POOL, to see how many labels it would have taken.")
+    replay: bool = switch(
+        "Answer from the labels in POOL, to see how many labels it would have taken."
+    )
     reading: Reading = group(Reading, without=("large", "labels", "agree_key"))
     key: str | None = file_option(
-        "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in PEM. Give it with "
-        "every call.",
+        "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in"
+        " PEM. Give it with every call.",
         "KEYFILE",
     )
 
@@ -80,16 +103,17 @@ class Options:
 def command(pool: str, options: Options) -> None:
     """Certify a promise with as few labels as it takes, from a pool that has none.
 
-    POOL holds logits without labels, in any file that metacal fit reads, or with --score-key scores: a random sample of
-    what the gate will see. N rows of it are drawn. The first call writes CSV, the surest of them with an empty column
-    label (for scores: right). Fill it in, the true class of each row or the word none, and call again: the answers are
-    taken, and CSV holds the next rows, until further labels would change nothing. What is certified is then what fit
-    certifies on all N labels. A file that is half filled in is taken as far as it goes. The promise holds whenever you
-    stop: look as often as you like, and take the gate as it is with --gate.
+    POOL holds logits without labels, in any file that metacal fit reads, or with --score-key
+    scores: a random sample of what the gate will see. N rows of it are drawn. The first call writes
+    CSV, the surest of them with an empty column label (for scores: right). Fill it in, the true
+    class of each row or the word none, and call again: the answers are taken, and CSV holds the
+    next rows, until further labels would change nothing. What is certified is then what fit
+    certifies on all N labels. A file that is half filled in is taken as far as it goes. The promise
+    holds whenever you stop: look as often as you like, and take the gate as it is with --gate.
 
-    Everything is kept in a journal beside CSV (labels.csv: labels.journal): no answer is lost by a crash, a full disk
-    or a second call. Options of the first call need not be given again, but for those
-    that name what is what in POOL.
+    Everything is kept in a journal beside CSV (labels.csv: labels.journal): no answer is lost by a
+    crash, a full disk or a second call. Options of the first call need not be given again, but for
+    those that name what is what in POOL.
 
     \b
     Examples:
@@ -109,23 +133,45 @@ def command(pool: str, options: Options) -> None:
     begins = not os.path.exists(journal)
     asked = _asked(options, journal, begins=begins)
     if reading.group_key is not None:
-        raise click.UsageError("labels are asked for one promise about all rows; leave out --group-key.")
+        raise click.UsageError(
+            "labels are asked for one promise about all rows; leave out --group-key."
+        )
     sheet = {name: getattr(options, name) for name in ("show", "show_prediction", "batch")}
     if not begins:
         sheet, reading = _begun(journal, key, reading)
-        if options.show not in (None, sheet["show"]) or options.show_prediction > sheet["show_prediction"]:
+        if (
+            options.show not in (None, sheet["show"])
+            or options.show_prediction > sheet["show_prediction"]
+        ):
             raise click.UsageError(
-                "--show and --show-prediction belong to the first call; leave them out, or begin anew."
+                "--show and --show-prediction belong to the first call; leave them out, or begin"
+                " anew."
             )
-    if sheet["show"] is not None and sheet["show"].lower() in ("row", "id", "prediction", "label", "right"):
+    if sheet["show"] is not None and sheet["show"].lower() in (
+        "row",
+        "id",
+        "prediction",
+        "label",
+        "right",
+    ):
         raise wrong("--show", f"{sheet['show']} is a column of CSV already; call it otherwise.")
     shown = replace(reading, group_key=sheet["show"])  # read as the rows' groups
-    rows: Predictions | Scores = read(pool, shown) if reading.score_key is None else read_scored(pool, shown)
+    rows: Predictions | Scores = (
+        read(pool, shown) if reading.score_key is None else read_scored(pool, shown)
+    )
     if options.show_prediction and reading.score_key is not None:
-        raise click.UsageError("a pool of scores has no predictions; --show NAME shows a column of it.")
-    known: dict[str, Any] = {"labels": options.n_labels, "random_state": options.seed, "score": options.score}
+        raise click.UsageError(
+            "a pool of scores has no predictions; --show NAME shows a column of it."
+        )
+    known: dict[str, Any] = {
+        "labels": options.n_labels,
+        "random_state": options.seed,
+        "score": options.score,
+    }
     known |= {"may_extend": options.may_extend or None, "higher_is": reading.higher_is}
-    done = next_round(call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key)
+    done = next_round(
+        call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key
+    )
     if options.gate_file is not None and done.certifier.coverage is not None:
         save(done.certifier.gate(), options.gate_file, key)
     _say(done, call, pool, options)
@@ -134,15 +180,19 @@ def command(pool: str, options: Options) -> None:
 def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | None:
     """What is to be promised; None where the first call has said it."""
     if options.min_accuracy is not None or options.max_miscoverage is not None:
-        return PromiseOptions(options.min_accuracy, options.max_miscoverage, confidence=options.confidence)
+        return PromiseOptions(
+            options.min_accuracy, options.max_miscoverage, confidence=options.confidence
+        )
     if begins and not os.path.exists(options.output):
         raise click.UsageError(
-            f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say 0.97: what is "
-            "accepted is right at least 97% of the time) or --max-miscoverage (say 0.05: at most 5% of the right "
-            "answers are rejected)."
+            f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say"
+            " 0.97: what is accepted is right at least 97% of the time) or --max-miscoverage (say"
+            " 0.05: at most 5% of the right answers are rejected)."
         )
     if options.confidence is not None:
-        raise click.UsageError("--confidence belongs to the promise: give both as the first call did, or neither.")
+        raise click.UsageError(
+            "--confidence belongs to the promise: give both as the first call did, or neither."
+        )
     return None
 
 
@@ -190,24 +240,41 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
     some = certifier.coverage is not None
     if as_json:
         names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
-        answer = {"pool": pool, "journal": call.journal, "file": call.sheet if waiting else None, "n_waiting": waiting}
-        answer |= {name: getattr(certifier, name) for name in names} | {"gate": gate if some else None}
+        answer = {
+            "pool": pool,
+            "journal": call.journal,
+            "file": call.sheet if waiting else None,
+            "n_waiting": waiting,
+        }
+        answer |= {name: getattr(certifier, name) for name in names} | {
+            "gate": gate if some else None
+        }
         answer["saved_meanwhile"] = done.saved_meanwhile
-        say_json({**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None})
+        say_json(
+            {**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None}
+        )
     elif some and not waiting:
         echo(wrapped(str(certifier.certificate)))
     if not some and not waiting:
         _ = certifier.certificate  # says what is missing, and ends with exit code 1
     if waiting:
         note(wrapped(str(certifier)))
-        note(f"{waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and call again.")
+        note(
+            f"{waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and call"
+            " again."
+        )
     elif done.out_of_reach and call.coverage is not None and certifier.coverage is not None:
         more = (
             "more labels would change nothing."
             if certifier.finished
-            else f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
+            else (
+                f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
+            )
         )
-        note(f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is certified; {more}")
+        note(
+            f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
+            f" certified; {more}"
+        )
     elif not certifier.finished:
         note(wrapped(str(certifier)))
     if gate is not None and not some:

@@ -1,8 +1,10 @@
-"""One round of metacal label: take the answers of a sheet into the journal, then write the next sheet.
+"""One round of metacal label: take the answers of a sheet into the journal, then write the next
+sheet.
 
-The order keeps answers safe, whatever happens in between. The journal's lock is held, the sheet is read, and its
-answers are on the disk in the journal. Only then is the sheet replaced, and only if it still holds the bytes that were
-read (`metacal.io.exchange`). If a person saves the sheet at that moment, the saved sheet stays and is read again.
+The order keeps answers safe, whatever happens in between. The journal's lock is held, the sheet is
+read, and its answers are on the disk in the journal. Only then is the sheet replaced, and only if
+it still holds the bytes that were read (`metacal.io.exchange`). If a person saves the sheet at that
+moment, the saved sheet stays and is read again.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 
 #: The columns that say which row a line is about, and what the classifier says of it.
 ROW, ID, PREDICTION = "row", "id", "prediction"
-#: What an answer may say of the prediction, and that the true class is no column, where no class is called so.
+#: What an answer may say of the prediction, and that the true class is no column, where no class is
+#: called so.
 _WORDS, _NONE = {"right": True, "wrong": False}, "none"
 #: How often a sheet is read again because somebody saved it meanwhile.
 _MAX_READS = 20
@@ -47,7 +50,8 @@ _SETTLING_SECONDS = 0.2
 class Round:
     """What a call is about: the sheet, its journal, and how far to go.
 
-    `extend`, `replay`, `coverage` and `batch` are free to change from call to call: any stopping time is covered.
+    `extend`, `replay`, `coverage` and `batch` are free to change from call to call: any stopping
+    time is covered.
     """
 
     sheet: str
@@ -93,10 +97,12 @@ def next_round(
     with open_journal(call.journal, key=key, disk=disk) as journal:
         if not journal.records and disk.read(call.sheet) is not None:
             raise InputError(
-                f"{call.sheet} is there, but {call.journal}, which says what was asked and holds the answers, is not; "
-                f"bring it back, or move {call.sheet} away to begin anew."
+                f"{call.sheet} is there, but {call.journal}, which says what was asked and holds"
+                f" the answers, is not; bring it back, or move {call.sheet} away to begin anew."
             )
-        certifier = certifier_in(journal, pool.table, promise, sheet=sheet, **_options(journal, pool, options))
+        certifier = certifier_in(
+            journal, pool.table, promise, sheet=sheet, **_options(journal, pool, options)
+        )
         if call.extend:
             certifier.extend()
         if call.replay:
@@ -108,7 +114,9 @@ def next_round(
 
 
 def _exchange_sheets(certifier: Certifier, pool: Pool, call: Round, disk: Disk) -> Outcome:
-    """Take the answers of the sheet and write the next one, until nobody has saved it in between."""
+    """Take the answers of the sheet and write the next one, until nobody has saved it in
+    between.
+    """
     content = disk.read(call.sheet)
     for n_saved in range(_MAX_READS):
         if content is not None:
@@ -122,8 +130,8 @@ def _exchange_sheets(certifier: Certifier, pool: Pool, call: Round, disk: Disk) 
             return outcome
         content = _read_settled(disk, call.sheet)
     raise InputError(
-        f"{call.sheet} was saved {_MAX_READS} times during this call. Nothing was overwritten, and the answers that "
-        "were read are in the journal. Save it, and call again."
+        f"{call.sheet} was saved {_MAX_READS} times during this call. Nothing was overwritten, and"
+        " the answers that were read are in the journal. Save it, and call again."
     )
 
 
@@ -139,10 +147,12 @@ def _read_settled(disk: Disk, path: str) -> bytes | None:
 
 
 def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
-    """Look at files that a killed call has left beside the sheet, and keep those that may hold answers.
+    """Look at files that a killed call has left beside the sheet, and keep those that may hold
+    answers.
 
-    A call that is killed while it exchanges two sheets can leave a sheet that a person has saved under a temporary
-    name. Such a sheet gets a visible name. A sheet whose answers are all in the journal is removed.
+    A call that is killed while it exchanges two sheets can leave a sheet that a person has saved
+    under a temporary name. Such a sheet gets a visible name. A sheet whose answers are all in the
+    journal is removed.
     """
     for part in find_leftovers(disk, path):
         if not _holds_new_answers(certifier, disk.read(part) or b""):
@@ -150,8 +160,9 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
             continue
         backup = keep_beside(disk, part, disk.real_path(path))
         warn_caller(
-            f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers which were never "
-            f"read is now {backup}. To use them, copy it over {path} and call again."
+            f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers"
+            f" which were never read is now {backup}. To use them, copy it over {path} and call"
+            " again."
         )
 
 
@@ -168,7 +179,9 @@ def _holds_new_answers(certifier: Certifier, content: bytes) -> bool:
 
 
 def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
-    """What the user has said; the first time, what the file says too: later the pool is known by its fingerprint."""
+    """What the user has said; the first time, what the file says too: later the pool is known by
+    its fingerprint.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     if journal.records:
         return given
@@ -177,7 +190,9 @@ def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str,
 
 
 def _ahead(certifier: Certifier, call: Round) -> tuple[Codes, bool]:
-    """The rows to ask about next, none once the coverage asked for is there; whether it cannot be any more."""
+    """The rows to ask about next, none once the coverage asked for is there; whether it cannot be
+    any more.
+    """
     coverage, reach = certifier.coverage, certifier.within_reach
     enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
     out_of_reach = call.coverage is not None and (reach is None or reach < call.coverage)
@@ -189,12 +204,16 @@ def _ahead(certifier: Certifier, call: Round) -> tuple[Codes, bool]:
 def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
     """Answer every question from the file itself."""
     if pool.labels is None:
-        raise InputError("--replay answers from the labels in POOL, and it has none; name them with --label-key.")
+        raise InputError(
+            "--replay answers from the labels in POOL, and it has none; name them with --label-key."
+        )
     while len(rows := _ahead(certifier, call)[0]):
-        certifier.update(rows, **{"right" if certifier.rows is None else "labels": pool.labels[rows]})
+        certifier.update(
+            rows, **{"right" if certifier.rows is None else "labels": pool.labels[rows]}
+        )
 
 
-# ── the sheet that people fill in ────────────────────────────────────────────────────────────────────────────────────
+# ── the sheet that people fill in ─────────────────────────────────────────────────────────────────
 
 
 def answer_column(certifier: Certifier) -> str:
@@ -203,7 +222,9 @@ def answer_column(certifier: Certifier) -> str:
 
 
 def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> bytes:
-    """The rows that wait for an answer: nothing that could lead whoever answers, unless it was asked for."""
+    """The rows that wait for an answer: nothing that could lead whoever answers, unless it was
+    asked for.
+    """
     columns = {ROW: waiting, **_known(certifier, pool, waiting)}
     if certifier.sheet.get("show") and pool.groups is not None:
         columns[certifier.sheet["show"]] = pool.groups[waiting]
@@ -215,7 +236,9 @@ def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> byt
 
 
 def _known(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
-    """What a sheet says of rows, or of one, that must come back as it was: the id, and the prediction where shown."""
+    """What a sheet says of rows, or of one, that must come back as it was: the id, and the
+    prediction where shown.
+    """
     columns = {} if pool.ids is None else {ID: pool.ids[rows]}
     if certifier.sheet.get("show_prediction"):
         columns[PREDICTION] = certifier.classes_[certifier.predicted[rows]]
@@ -223,17 +246,21 @@ def _known(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
 
 
 def _write(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
-    """Write a sheet in the place of the one that was read. Return False if somebody has saved it meanwhile."""
+    """Write a sheet in the place of the one that was read. Return False if somebody has saved it
+    meanwhile.
+    """
     try:
         replacement = replace_unchanged(disk, path, content, expected)
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}. Every answer so far is in the journal; call again."
+            f"cannot write {path}: {error.strerror or error}. Every answer so far is in the"
+            " journal; call again."
         ) from error
     if replacement.backup is not None:
         warn_caller(
-            f"{path} was saved twice while the next rows were being written. The later version is "
-            f"{replacement.backup}, and its answers were not read. To use them, copy it over {path} and call again."
+            f"{path} was saved twice while the next rows were being written. The later version is"
+            f" {replacement.backup}, and its answers were not read. To use them, copy it over"
+            f" {path} and call again."
         )
     return replacement.done
 
@@ -252,7 +279,9 @@ def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
             errors.append(f"{path}:{line.number}: {error}")
     if errors:
         more = len(errors) - 1
-        raise InputError(errors[0] + f" (Lines that cannot be taken either: {more:,} more.)" * (more > 0))
+        raise InputError(
+            errors[0] + f" (Lines that cannot be taken either: {more:,} more.)" * (more > 0)
+        )
     if given:
         certifier.take(*map(np.array, zip(*given)))
 
@@ -264,8 +293,8 @@ def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
         value = str(entry).strip()
         if line.known.get(name, value) != value:
             raise InputError(
-                f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were mixed up, or the "
-                "column was edited: fix it."
+                f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were"
+                " mixed up, or the column was edited: fix it."
             )
 
 
@@ -275,11 +304,15 @@ def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
     if certifier.rows is None:
         from metacal.rows.score_columns import correct_column
 
-        right = correct_column([whole_number(said)], name="the answer", place=lambda _: f"row {line.row}")
+        right = correct_column(
+            [whole_number(said)], name="the answer", place=lambda _: f"row {line.row}"
+        )
         return -1, bool(right[0])
     names = [str(name) for name in certifier.classes_.tolist()]
     spelt = said if said in names else whole_number(said)
-    alike = [code for code, name in enumerate(names) if name.lower() == spelt.lower()]  # a spreadsheet writes TRUE
+    alike = [
+        code for code, name in enumerate(names) if name.lower() == spelt.lower()
+    ]  # a spreadsheet writes TRUE
     code = names.index(spelt) if spelt in names else alike[0] if len(alike) == 1 else None
     if code is not None:
         return code, bool(code == certifier.predicted[line.row])
@@ -295,19 +328,23 @@ def _hint(said: str, names: Sequence[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return (
-        f"they are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. If the true class is none of them, write none."
+        f"they are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. If the true class is none of"
+        " them, write none."
     )
 
 
-# ── the sheet as a file ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the sheet as a file ───────────────────────────────────────────────────────────────────────────
 
-# It is csv or tsv, which every spreadsheet opens; what comes back may be separated by semicolons, have a byte order
-# mark, lines in another order, lines left empty, or columns of its own. What may not change is which row a line has.
+# It is csv or tsv, which every spreadsheet opens; what comes back may be separated by semicolons,
+# have a byte order mark, lines in another order, lines left empty, or columns of its own. What may
+# not change is which row a line has.
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line that has been filled in: its number in the file, the row, what it says of it, and the answer."""
+    """A line that has been filled in: its number in the file, the row, what it says of it, and the
+    answer.
+    """
 
     number: int
     row: int
@@ -316,18 +353,24 @@ class Line:
 
 
 def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
-    """The lines of a file's content that have an answer; InputError, with the line, where one cannot be read."""
+    """The lines of a file's content that have an answer; InputError, with the line, where one
+    cannot be read.
+    """
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
-    file = io.StringIO(text, newline=None)  # some spreadsheets still end lines with a carriage return alone
+    file = io.StringIO(
+        text, newline=None
+    )  # some spreadsheets still end lines with a carriage return alone
     delimiter = max(",;\t", key=file.readline().count)
     file.seek(0)
     try:
         lines = list(csv.reader(file, delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise InputError(f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv.") from None
+        raise InputError(
+            f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv."
+        ) from None
     if not lines:
         raise InputError(f"{path}: it is empty; take it away, and it is written again.")
     names = [name.strip().lower() for name in lines[0]]
@@ -341,7 +384,8 @@ def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
 
 
 def whole_number(cell: str) -> str:
-    """A number without decimals that say nothing: a column with empty cells comes back from pandas as 7.0.
+    """A number without decimals that say nothing: a column with empty cells comes back from pandas
+    as 7.0.
 
     Examples
     --------
@@ -358,16 +402,23 @@ def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(names):
-            raise InputError(f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; fix the line.")
+            raise InputError(
+                f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; fix the"
+                " line."
+            )
         values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
         try:
             row = int(whole_number(values[ROW]))
         except ValueError:
             raise InputError(
-                f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it was."
+                f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it"
+                " was."
             ) from None
         if row in first:
-            raise InputError(f"{path}:{number}: row {row} stands there twice, before in line {first[row]}; keep one.")
+            raise InputError(
+                f"{path}:{number}: row {row} stands there twice, before in line {first[row]}; keep"
+                " one."
+            )
         first[row] = number
         if values[answer]:
             found.append(Line(number, row, values, values[answer]))

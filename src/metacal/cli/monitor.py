@@ -1,4 +1,6 @@
-"""metacal monitor: a gate's traffic, watched for ever: alarms that are valid at any moment, an exit code, a page."""
+"""metacal monitor: a gate's traffic, watched for ever: alarms that are valid at any moment, an exit
+code, a page.
+"""
 
 from __future__ import annotations
 
@@ -39,40 +41,55 @@ class Options:
     """What `metacal monitor` is told."""
 
     confidence: float = option(
-        "While nothing has changed, no alarm is ever raised with probability at least C, all alarms together.",
+        "While nothing has changed, no alarm is ever raised with probability at least C, all alarms"
+        " together.",
         "C",
         type=surer_than_half,
         default=0.95,
     )
-    state: str | None = option("Keep the state here; a later run continues from it.", "FILE", type=OutputPath())
+    state: str | None = option(
+        "Keep the state here; a later run continues from it.", "FILE", type=OutputPath()
+    )
     append: bool = switch("FILE holds only rows that came after those counted.", needs=("state",))
     follow: bool = switch("Keep waiting for new rows at the end of FILE, until Ctrl-C.")
     serve: bool = switch("Serve a live page, on this machine only; implies --follow.")
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
-    prometheus: str | None = option("Write the metrics here, whole or not at all.", "FILE", type=OutputPath())
-    otlp: str | None = option(
-        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.", "URL"
+    prometheus: str | None = option(
+        "Write the metrics here, whole or not at all.", "FILE", type=OutputPath()
     )
-    probability_key: str | None = name_option("With which probability each row is chosen to be labelled.")
+    otlp: str | None = option(
+        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.",
+        "URL",
+    )
+    probability_key: str | None = name_option(
+        "With which probability each row is chosen to be labelled."
+    )
     least_probability: float | None = option(
         "none is lower.  [default: 0.01]", "P", type=_chance, needs=("probability_key",)
     )
-    tolerance: float = share_option("The gap between confidence and accuracy to tolerate.", "T", default=0.02)
+    tolerance: float = share_option(
+        "The gap between confidence and accuracy to tolerate.", "T", default=0.02
+    )
     horizon: int = option(
-        "Where labels may come by outcome: a row counts once N rows have come after it.  [default: as labels come]",
+        "Where labels may come by outcome: a row counts once N rows have come after it.  [default:"
+        " as labels come]",
         "N",
         type=click.IntRange(0, 39_999),
         default=0,
     )
     unit_key: str | None = option(
-        "Of a gate certified by units: column or entry that says which rows belong together.", "NAME"
+        "Of a gate certified by units: column or entry that says which rows belong together.",
+        "NAME",
     )
     quarantine: str | None = option(
-        "Lines that cannot be read go here, with place and reason.  [default: STATE.quarantine.jsonl beside --state]",
+        "Lines that cannot be read go here, with place and reason.  [default:"
+        " STATE.quarantine.jsonl beside --state]",
         "FILE",
         type=OutputPath(),
     )
-    max_unreadable: float = share_option("The share of unreadable lines to tolerate.", "SHARE", default=0.01)
+    max_unreadable: float = share_option(
+        "The share of unreadable lines to tolerate.", "SHARE", default=0.01
+    )
     silence: float | None = option(
         "With --follow: raise an alarm when nothing has come in for this long.",
         "SECONDS",
@@ -97,27 +114,30 @@ class Options:
 def command(artifact: str, file: str, options: Options) -> None:
     """Watch a gate's traffic and raise an alarm when something has changed.
 
-    GATE is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (- is standard
-    input), any other kind as a whole. A row may have a label, or an id, and its label on a later line without logits.
-    Five things are watched, each valid however often one looks: the promise, from whatever labels come back; the rate
-    of rejections and the spread of the scores, without labels; the confidence of accepted rows against outcomes; lines
-    that cannot be read. Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
-    which. If labels come sooner or later by outcome (complaints first), give a --horizon after which all have come.
-    A gate that was certified by units (fit --unit-key) needs their --unit-key here: a unit counts as a whole, with the
-    first row of another or once --horizon rows have come after its first.
-    Of a cascade on scores a row has the score of each model that was asked, by the keys that GATE remembers, and
-    agrees (if GATE promises --max-loss) says whether the answer that was given is the last model's, or correct (if it
-    promises an accuracy) whether it is right; or --agree-key or --correct-key lists what says so of each model. A
-    cascade over tables is read as a whole: FILE and --large.
+    GATE is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (-
+    is standard input), any other kind as a whole. A row may have a label, or an id, and its label
+    on a later line without logits. Five things are watched, each valid however often one looks: the
+    promise, from whatever labels come back; the rate of rejections and the spread of the scores,
+    without labels; the confidence of accepted rows against outcomes; lines that cannot be read.
+    Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
+    which. If labels come sooner or later by outcome (complaints first), give a --horizon after
+    which all have come. A gate that was certified by units (fit --unit-key) needs their --unit-key
+    here: a unit counts as a whole, with the first row of another or once --horizon rows have come
+    after its first. Of a cascade on scores a row has the score of each model that was asked, by the
+    keys that GATE remembers, and agrees (if GATE promises --max-loss) says whether the answer that
+    was given is the last model's, or correct (if it promises an accuracy) whether it is right; or
+    --agree-key or --correct-key lists what says so of each model. A cascade over tables is read as
+    a whole: FILE and --large.
 
-    A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an error). With --follow
-    FILE is read as tail -F does: it may be moved away, cut off or not there for a while; a line counts when its end has
-    come.
+    A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an
+    error). With --follow FILE is read as tail -F does: it may be moved away, cut off or not there
+    for a while; a line counts when its end has come.
 
     The exit code is 0 without an alarm, 3 with one; 1 and 2 as everywhere.
 
-    With --state a run that was ended, by whatever, goes on where it was, also in a file that has been rotated since:
-    nothing is counted twice. A FILE that the state does not know needs --append. Standard input is always new.
+    With --state a run that was ended, by whatever, goes on where it was, also in a file that has
+    been rotated since: nothing is counted twice. A FILE that the state does not know needs
+    --append. Standard input is always new.
 
     \b
     Examples:
@@ -167,7 +187,11 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
     from metacal.io.writing import check_folder
 
     taken: dict[str, str] = {}
-    outputs = {"--state": options.state, "--quarantine": options.put_aside, "--prometheus": options.prometheus}
+    outputs = {
+        "--state": options.state,
+        "--quarantine": options.put_aside,
+        "--prometheus": options.prometheus,
+    }
     for name, output in outputs.items():
         check_not_an_input(output, file, artifact, reading=options.reading)
         if output is None:
@@ -180,7 +204,9 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         taken[name] = output
         check_folder(output)
     if options.silence is not None and not options.goes_on and file != "-":
-        raise click.UsageError("--silence goes with --follow, --serve or - (standard input): a file has an end.")
+        raise click.UsageError(
+            "--silence goes with --follow, --serve or - (standard input): a file has an end."
+        )
 
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
@@ -210,8 +236,8 @@ def _kept(journal: Journal | None, new: Watch) -> Kept:
     kept = kept_from(journal.records, new.gate, journal.path)
     if begun(kept.watch) != begun(new):
         raise click.UsageError(
-            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable, --horizon or "
-            "--least-probability; the levels of what runs cannot be changed. Give the same, or begin with another "
-            "--state."
+            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable,"
+            " --horizon or --least-probability; the levels of what runs cannot be changed. Give"
+            " the same, or begin with another --state."
         )
     return kept

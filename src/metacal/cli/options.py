@@ -13,7 +13,9 @@ from metacal.io.formats import endings
 
 
 class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
-    """One of the names in a registry, which is asked when a command line is read: a plugin may have added to it."""
+    """One of the names in a registry, which is asked when a command line is read: a plugin may have
+    added to it.
+    """
 
     def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:
         self.registered, self.more = registered, more
@@ -41,7 +43,8 @@ def wrong(name: str, why: str) -> click.BadParameter:
 
 
 def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
-    """What parses a number strictly between two: what is `wanted` instead of another text, `why` not another number.
+    """What parses a number strictly between two: what is `wanted` instead of another text, `why`
+    not another number.
 
     Whoever wrote a percentage is helped.
 
@@ -55,9 +58,13 @@ def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], f
         try:
             number = float(value)
         except ValueError:
-            raise click.BadParameter(f"{str(value)[:40]!r} is not a number; give {wanted}.") from None
+            raise click.BadParameter(
+                f"{str(value)[:40]!r} is not a number; give {wanted}."
+            ) from None
         if not low < number < high:
-            hint = f"; write {number:g}% as {number / 100:g}" if high == 1.0 < number < 100.0 else ""
+            hint = (
+                f"; write {number:g}% as {number / 100:g}" if high == 1.0 < number < 100.0 else ""
+            )
             raise click.BadParameter(f"{value} {why}{hint}.")
         return number
 
@@ -75,16 +82,21 @@ def numbers(value: str) -> list[float]:
         raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
 
 
-# ── help in sections ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
-#: Heading -> the options below it, the common ones first; those that no section names stand below the last.
+#: Heading -> the options below it, the common ones first; those that no section names stand below
+#: the last.
 _SECTIONS = {
     "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
     "What is written": "output output-format json title",
     "What is in FILE": "label-key input logits-key classes drop labels id-key format",
-    "One score in place of logits": "score-key correct-key agree-key higher-is loss-key positive marks",
-    "Other promises": "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
-    "at-threshold in-expectation each pool-small near-binary rule",
+    "One score in place of logits": (
+        "score-key correct-key agree-key higher-is loss-key positive marks"
+    ),
+    "Other promises": (
+        "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
+        "at-threshold in-expectation each pool-small near-binary rule"
+    ),
     "Other options": "",
 }
 
@@ -94,17 +106,24 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options, then all others."""
-        left: list[click.Parameter] = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        left: list[click.Parameter] = [
+            one for one in self.get_params(ctx) if isinstance(one, click.Option)
+        ]
         for title, listed in _SECTIONS.items():
             names = [f"--{name}" for name in listed.split()] or [one.opts[-1] for one in left]
-            here = sorted((one for one in left if one.opts[-1] in names), key=lambda one: names.index(one.opts[-1]))
+            here = sorted(
+                (one for one in left if one.opts[-1] in names),
+                key=lambda one: names.index(one.opts[-1]),
+            )
             left = [one for one in left if one not in here]
-            if records := [record for one in here if (record := one.get_help_record(ctx)) is not None]:
+            if records := [
+                record for one in here if (record := one.get_help_record(ctx)) is not None
+            ]:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-# ── options as fields ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── options as fields ─────────────────────────────────────────────────────────────────────────────
 
 
 def option(
@@ -118,9 +137,9 @@ def option(
 ) -> Any:
     """A field of a dataclass that is an option of the command line too.
 
-    `written` has its flags, where these are not --like-its-name, and what the help calls its value. Any default but
-    False is shown. It is refused without one of the options that it `needs`, which the help then begins with, and
-    beside those that it `excludes`. `more` goes to `click.Option`.
+    `written` has its flags, where these are not --like-its-name, and what the help calls its value.
+    Any default but False is shown. It is refused without one of the options that it `needs`, which
+    the help then begins with, and beside those that it `excludes`. `more` goes to `click.Option`.
     """
     flags = [word for word in written.split() if word.startswith("-")]
     more |= {"metavar": "".join(word for word in written.split() if word not in flags) or None}
@@ -130,7 +149,9 @@ def option(
     elif default is not None and default is not False:
         more = {"default": default, "show_default": True, **more}
     known = {"make": lambda name: click.Option([*(flags or (flag(name),)), name], **more)}
-    return field(default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help})
+    return field(
+        default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help}
+    )
 
 
 def share_option(help: str, metavar: str, **more: Any) -> Any:
@@ -196,13 +217,24 @@ def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
 
 def _check_together(options: type, given: dict[str, Any]) -> None:
     """Refuse an option without what it needs, or beside what it excludes."""
-    said = {name for name, value in given.items() if value is not None and value is not False and value != ()}
+    said = {
+        name
+        for name, value in given.items()
+        if value is not None and value is not False and value != ()
+    }
     for one in (one for one in _flat(options) if one.name in said):
-        needs, beside = one.metadata["needs"], [other for other in one.metadata["excludes"] if other in said]
+        needs, beside = (
+            one.metadata["needs"],
+            [other for other in one.metadata["excludes"] if other in said],
+        )
         if needs and not said.intersection(needs):
-            raise click.UsageError(f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}")
+            raise click.UsageError(
+                f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}"
+            )
         if beside:
-            raise click.UsageError(f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one.")
+            raise click.UsageError(
+                f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one."
+            )
 
 
 def _gathered(options: type, given: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
@@ -217,11 +249,15 @@ def _gathered(options: type, given: dict[str, Any], without: tuple[str, ...] = (
 
 
 #: What --format and --output-format may be: what a file is, where its name does not say.
-FORMATS, OUTPUT_FORMATS = ([ending[1:] for ending in endings(written=written)] for written in (False, True))
+FORMATS, OUTPUT_FORMATS = (
+    [ending[1:] for ending in endings(written=written)] for written in (False, True)
+)
 
 
 def _into_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Leave what was given where answers, warnings, notes and readers of saved files look for it."""
+    """Leave what was given where answers, warnings, notes and readers of saved files look for
+    it.
+    """
     if value not in (None, False):
         ctx.meta[f"metacal.{parameter.name}"] = value
 
@@ -232,50 +268,69 @@ _TOLD: dict[str, Any] = {"expose_value": False, "callback": _into_context}
 
 @dataclass(frozen=True)
 class Reading:
-    """How to find table, labels and classes in the user's file, and a second model's table in another."""
+    """How to find table, labels and classes in the user's file, and a second model's table in
+    another.
+    """
 
     large: str | None = file_option(
-        "With a cascade: the large model's predictions, of all rows or of those that need it.", "LARGEFILE"
+        "With a cascade: the large model's predictions, of all rows or of those that need it.",
+        "LARGEFILE",
     )
     input: str | None = option(
         "What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
     )
-    labels: str | None = file_option("A second file with the labels: .npy, or text with one per line.")
+    labels: str | None = file_option(
+        "A second file with the labels: .npy, or text with one per line."
+    )
     logits_key: str | None = option(
-        "Name of the table in FILE, prefix of its columns, or of two classes the column with the score of the positive "
-        "one.  [default: logits, or probabilities or probs; score, or prob; what the JSON was fitted on]",
+        "Name of the table in FILE, prefix of its columns, or of two classes the column with the"
+        " score of the positive one.  [default: logits, or probabilities or probs; score, or prob;"
+        " what the JSON was fitted on]",
         "--logits-key --positive-key NAME",
     )
-    label_key: str | None = name_option("Name of the labels in FILE.  [default: labels, label or y]")
+    label_key: str | None = name_option(
+        "Name of the labels in FILE.  [default: labels, label or y]"
+    )
     id_key: str | None = name_option("Name of the row ids in FILE.  [default: id or ids, if there]")
-    group_key: str | None = name_option("Name of the rows' groups in FILE: a threshold, and a promise, for each group.")
-    classes: str | None = option("The classes in column order, or @FILE with one per line.  [default: 0 ...]", "A,B,C")
-    drop: tuple[str, ...] = option("A column of FILE that is no class; once for each.", "NAME", multiple=True)
+    group_key: str | None = name_option(
+        "Name of the rows' groups in FILE: a threshold, and a promise, for each group."
+    )
+    classes: str | None = option(
+        "The classes in column order, or @FILE with one per line.  [default: 0 ...]", "A,B,C"
+    )
+    drop: tuple[str, ...] = option(
+        "A column of FILE that is no class; once for each.", "NAME", multiple=True
+    )
     format: str | None = option(
         "What FILE is: csv, jsonl, parquet, npz, ...  [default: what it begins with, or its name]",
         "KIND",
         type=click.Choice(FORMATS),
     )
     score_key: str | None = name_option(
-        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was fitted on]"
+        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was"
+        " fitted on]"
     )
     correct_key: str | None = name_option(
-        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct or ok]"
+        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct"
+        " or ok]"
     )
     agree_key: str | None = name_option(
-        "For a cascade over scores with --max-loss: what says whether each model but the last gives the last model's "
-        "answer, one name for each, separated by commas."
+        "For a cascade over scores with --max-loss: what says whether each model but the last gives"
+        " the last model's answer, one name for each, separated by commas."
     )
     loss_key: str | None = name_option(
-        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate fitted on losses]"
+        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate"
+        " fitted on losses]"
     )
     higher_is: str | None = option(
-        "With a score: what a higher one says; doubtful for losses, distances, perplexities.  [default: surer]",
+        "With a score: what a higher one says; doubtful for losses, distances, perplexities. "
+        " [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
     )
     strict: None = option(
-        "A warning is an error: probabilities read as logits, a stray column, rows that repeat, ...",
+        "A warning is an error: probabilities read as logits, a stray column, rows that"
+        " repeat, ...",
         is_flag=True,
         **_TOLD,
     )
@@ -288,7 +343,10 @@ def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | 
     if n_jobs == 0:
         raise wrong("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
     if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
-        raise wrong("-n", f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.")
+        raise wrong(
+            "-n",
+            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.",
+        )
     return n_jobs
 
 
@@ -312,7 +370,7 @@ def threads_for(n_jobs: int | None) -> int:
     return -1 if n_jobs is None else n_jobs
 
 
-# ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 #: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
 _key = click.Option(
@@ -320,22 +378,32 @@ _key = click.Option(
     type=click.Path(),
     metavar="KEYFILE",
     **_TOLD,
-    help="Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in PEM.",
+    help=(
+        "Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in"
+        " PEM."
+    ),
 )
-_json = click.Option(["--json"], is_flag=True, **_TOLD, help="Print the answer as JSON, and nothing else.")
+_json = click.Option(
+    ["--json"], is_flag=True, **_TOLD, help="Print the answer as JSON, and nothing else."
+)
 #: Every command gets it, from the group.
 quiet = click.Option(
-    ["-q", "--quiet"], is_flag=True, **_TOLD, help="Only results and errors: no notes, no warnings, no progress bar."
+    ["-q", "--quiet"],
+    is_flag=True,
+    **_TOLD,
+    help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 
 
 def as_command(
     options: type | None, *arguments: str, sectioned: bool = False, answers: bool = True
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """A function as a command with the options that the fields of a dataclass describe: it gets one as `options`.
+    """A function as a command with the options that the fields of a dataclass describe: it gets one
+    as `options`.
 
-    `arguments` are files as help calls them, one in brackets where it may be left out. GATE, of which the function gets
-    the path as `artifact`, comes with --key; --json with every command that `answers`.
+    `arguments` are files as help calls them, one in brackets where it may be left out. GATE, of
+    which the function gets the path as `artifact`, comes with --key; --json with every command that
+    `answers`.
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
@@ -349,7 +417,9 @@ def as_command(
             return function(**given)
 
         params: list[click.Parameter] = [_argument(name) for name in arguments]
-        params += [] if options is None else [one.metadata["make"](one.name) for one in _flat(options)]
+        params += (
+            [] if options is None else [one.metadata["make"](one.name) for one in _flat(options)]
+        )
         params += [_key] if any("GATE" in name for name in arguments) else []
         params += [_json] if answers else []
         return click.command(cls=Sectioned if sectioned else click.Command, params=params)(gathered)
@@ -361,11 +431,15 @@ def _argument(name: str) -> click.Argument:
     own = {"GATE": "artifact", "[GATE] FILE": "paths"}.get(name, name.strip("[]").lower())
     several = own == "paths"
     required = several or not name.startswith("[")
-    return click.Argument([own], metavar=name, nargs=-1 if several else 1, required=required, type=click.Path())
+    return click.Argument(
+        [own], metavar=name, nargs=-1 if several else 1, required=required, type=click.Path()
+    )
 
 
 def _gate_and_file(paths: tuple[str, ...]) -> dict[str, str | None]:
     """A saved gate first where there is one, and the rows."""
     if len(paths) > 2:
-        raise click.UsageError(f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone.")
+        raise click.UsageError(
+            f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
+        )
     return {"artifact": paths[0] if len(paths) == 2 else None, "file": paths[-1]}

@@ -1,4 +1,6 @@
-"""What a command writes, and where: never over what it reads; a saved gate only once it has been read back."""
+"""What a command writes, and where: never over what it reads; a saved gate only once it has been
+read back.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ class OutputPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path as text."""
-        return "-" if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1") else super().convert(value, param, ctx)
+        return (
+            "-"
+            if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+            else super().convert(value, param, ctx)
+        )
 
 
 def output_option(help: str, metavar: str, **more: Any) -> Any:
@@ -29,12 +35,20 @@ def output_option(help: str, metavar: str, **more: Any) -> Any:
 
 
 def is_folder(output: str | None) -> bool:
-    """Whether results go to a folder, a file for each that is read: one that is there, or a name that ends in /."""
-    return output is not None and output != "-" and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+    """Whether results go to a folder, a file for each that is read: one that is there, or a name
+    that ends in /.
+    """
+    return (
+        output is not None
+        and output != "-"
+        and (output.endswith(("/", os.sep)) or os.path.isdir(output))
+    )
 
 
 def check_is_a_file(output: str | None) -> None:
-    """Refuse to save a gate on standard output, where the certificate goes, or where there is no folder."""
+    """Refuse to save a gate on standard output, where the certificate goes, or where there is no
+    folder.
+    """
     if output == "-":
         where = "a file, such as -o cal.json; --json prints the certificate on standard output"
         raise wrong("-o", f"what is saved goes into {where}.")
@@ -44,25 +58,39 @@ def check_is_a_file(output: str | None) -> None:
         check_folder(output)
 
 
-def check_not_an_input(output: str | None, *inputs: str | None, reading: Reading | None = None) -> None:
-    """Refuse to write over a file that is being read, under whatever name: another path, a link, --classes @FILE."""
+def check_not_an_input(
+    output: str | None, *inputs: str | None, reading: Reading | None = None
+) -> None:
+    """Refuse to write over a file that is being read, under whatever name: another path, a link,
+    --classes @FILE.
+    """
     if reading is not None:
         named = reading.classes is not None and reading.classes.startswith("@")
-        inputs = (*inputs, reading.large, reading.labels, reading.classes[1:] if named and reading.classes else None)
+        inputs = (
+            *inputs,
+            reading.large,
+            reading.labels,
+            reading.classes[1:] if named and reading.classes else None,
+        )
     from metacal.io.many import is_read
 
     for path in inputs:
-        if output not in (None, "-") and path not in (None, "-") and is_read(str(output), str(path), endings()):
+        if (
+            output not in (None, "-")
+            and path not in (None, "-")
+            and is_read(str(output), str(path), endings())
+        ):
             raise click.UsageError(f"{output} is also read; write to another file.")
 
 
-# ── a gate that is saved ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── a gate that is saved ──────────────────────────────────────────────────────────────────────────
 
 
 def sign_field() -> Any:
     """A field for --sign, of the commands that save a gate."""
     return file_option(
-        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.", "--sign KEYFILE"
+        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
+        "--sign KEYFILE",
     )
 
 
@@ -78,7 +106,9 @@ def check_can_sign(key: str | None, output: str | None) -> None:
 
 
 def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
-    """Put the gate into a file, once what is to be saved has been read back and decides the same; nothing for None."""
+    """Put the gate into a file, once what is to be saved has been read back and decides the same;
+    nothing for None.
+    """
     if path is None:
         return
     from metacal.io.artifact.document import Content, text_that_loads
@@ -88,7 +118,9 @@ def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = Non
 
 
 def say_saved(output: str | None, key: str | None, *, then: str, without: str) -> None:
-    """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has not asked."""
+    """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has
+    not asked.
+    """
     if output is not None:
         note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
     elif not was_told("json"):

@@ -12,16 +12,20 @@ import click
 from metacal.display import on_a_terminal, visible
 
 WIDTH = 100
-#: Exit codes: the data do not support what was asked; a promise is refuted, or there is an alarm. 2 is wrong usage.
+#: Exit codes: the data do not support what was asked; a promise is refuted, or there is an alarm. 2
+#: is wrong usage.
 NOT_SUPPORTED, REFUTED = 1, 3
 #: How many rows ahead people are told what to expect.
 NEXT = 1000
-#: Where the context of a command has what people were told: a warning that stands there is not said again.
+#: Where the context of a command has what people were told: a warning that stands there is not said
+#: again.
 SAID = "metacal.said"
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print for people: all that a command says goes through here, and nothing that a terminal could obey gets out."""
+    """Print for people: all that a command says goes through here, and nothing that a terminal
+    could obey gets out.
+    """
     ctx = click.get_current_context(silent=True)
     if ctx is not None:
         ctx.meta.setdefault(SAID, []).append(" ".join(str(text).split()))
@@ -60,7 +64,8 @@ def was_told(name: str) -> bool:
 
 
 def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
-    """Return a tqdm bar on stderr: it appears after a second, leaves nothing behind, and only shows on a terminal.
+    """Return a tqdm bar on stderr: it appears after a second, leaves nothing behind, and only shows
+    on a terminal.
 
     Examples
     --------
@@ -70,7 +75,15 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     from tqdm import tqdm
 
     disable = True if was_told("quiet") else None
-    return tqdm(total=total, unit=unit, desc=what or None, unit_scale=True, delay=1, leave=False, disable=disable)
+    return tqdm(
+        total=total,
+        unit=unit,
+        desc=what or None,
+        unit_scale=True,
+        delay=1,
+        leave=False,
+        disable=disable,
+    )
 
 
 def wrapped(text: str, hang: int = 15, width: int = WIDTH) -> str:

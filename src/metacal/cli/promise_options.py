@@ -1,6 +1,8 @@
-"""The options that say what is promised, and the promise that they ask for. Only click is imported here.
+"""The options that say what is promised, and the promise that they ask for. Only click is imported
+here.
 
-A new promise adds its option, switch, a field of `PromiseOptions`, and a line to `PromiseOptions.promise`.
+A new promise adds its option, switch, a field of `PromiseOptions`, and a line to
+`PromiseOptions.promise`.
 """
 
 from __future__ import annotations
@@ -53,18 +55,23 @@ class PromiseOptions:
 
     min_accuracy: float | None = min_accuracy_field()
     max_miscoverage: float | None = max_miscoverage_field()
-    max_review: float | None = share_option("Promise: at most B of all rows go to review. Needs no labels.", "B")
+    max_review: float | None = share_option(
+        "Promise: at most B of all rows go to review. Needs no labels.", "B"
+    )
     max_cost: float | None = option(
         "Promise: what is accepted costs at most LIMIT a row on average.", "LIMIT", type=cost
     )
     max_risk: float | None = share_option(
-        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or right or wrong.", "R"
+        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or"
+        " right or wrong.",
+        "R",
     )
     near_binary: bool = switch(
         "nearly every loss is 0 or 1. To be said before looking at the rows.", needs=("max_risk",)
     )
     cheapest: bool = switch(
-        "The threshold at which wrong answers and reviews cost least, and a promise what that is at most."
+        "The threshold at which wrong answers and reviews cost least, and a promise what that is at"
+        " most."
     )
     cost_wrong: float | None = option(
         "what a wrong answer costs, in any unit.", "W", type=cost, needs=("max_cost", "cheapest")
@@ -74,7 +81,9 @@ class PromiseOptions:
         "CSV",
         needs=("max_cost", "cheapest"),
     )
-    cost_review: float | None = option("what it costs to review a row.", "R", type=cost, needs=("cheapest",))
+    cost_review: float | None = option(
+        "what it costs to review a row.", "R", type=cost, needs=("cheapest",)
+    )
     min_precision: float | None = share_option(
         "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
@@ -88,7 +97,9 @@ class PromiseOptions:
         "Two classes; promise: at least B of what is called negative is negative.", "B"
     )
     positive_share: float | None = share_option(
-        "about how many rows are positive, from training data or experience.", "P", needs=("min_precision",)
+        "about how many rows are positive, from training data or experience.",
+        "P",
+        needs=("min_precision",),
     )
     confidence: float | None = share_option(
         "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
@@ -101,17 +112,25 @@ class PromiseOptions:
         "Certify although B or A was chosen on these very rows, say from a report.", excludes=_PARTS
     )
     at_threshold: float | None = option(
-        "Certify this very threshold, chosen on these rows; B and A are what a report says that it carries.",
+        "Certify this very threshold, chosen on these rows; B and A are what a report says that it"
+        " carries.",
         "T",
         type=float,
         excludes=_PARTS,
     )
-    per_class: bool = switch("A threshold, and the promise, for each predicted class.", excludes=("group_key",))
-    each: bool = switch("C for each by itself, not for all of them together.", needs=_PARTS, excludes=("fcr",))
-    fcr: bool = switch("of those that accept rows, an expected share of at most 1 - C is broken.", needs=_PARTS)
+    per_class: bool = switch(
+        "A threshold, and the promise, for each predicted class.", excludes=("group_key",)
+    )
+    each: bool = switch(
+        "C for each by itself, not for all of them together.", needs=_PARTS, excludes=("fcr",)
+    )
+    fcr: bool = switch(
+        "of those that accept rows, an expected share of at most 1 - C is broken.", needs=_PARTS
+    )
     pool_small: bool = switch("those with too few rows share one threshold.", needs=_PARTS)
     rule: str = option(
-        "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a guarantee.",
+        "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a"
+        " guarantee.",
         type=click.Choice(("certified", "paper")),
         default="certified",
     )
@@ -121,10 +140,10 @@ class PromiseOptions:
         given = [title for title, names in _PROMISES.items() if self._given(*names)]
         if not given:
             raise click.UsageError(
-                "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97% of the time), "
-                "--max-miscoverage (say 0.05: at most 5% of the right answers are rejected), or both; --max-review, "
-                "--max-cost, --max-risk or --cheapest; of two classes --min-precision, --min-recall, "
-                "--max-false-positive-rate."
+                "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97%"
+                " of the time), --max-miscoverage (say 0.05: at most 5% of the right answers are"
+                " rejected), or both; --max-review, --max-cost, --max-risk or --cheapest; of two"
+                " classes --min-precision, --min-recall, --max-false-positive-rate."
             )
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
@@ -132,14 +151,19 @@ class PromiseOptions:
         looked = self._given("after_looking", "at_threshold")
         if looked and given[0] != _BOTH:
             raise click.UsageError(
-                f"{flag(looked[0])} is for {_BOTH}; certify {given[0]} on rows that it was not chosen on."
+                f"{flag(looked[0])} is for {_BOTH}; certify {given[0]} on rows that it was not"
+                " chosen on."
             )
         if self.rule == "paper":
             self._check_the_papers()
 
     def _given(self, *names: str) -> list[str]:
         """Those of these options that the user gave."""
-        return [name for name in names if getattr(self, name) is not None and getattr(self, name) is not False]
+        return [
+            name
+            for name in names
+            if getattr(self, name) is not None and getattr(self, name) is not False
+        ]
 
     @property
     def sided(self) -> bool:
@@ -147,12 +171,17 @@ class PromiseOptions:
         return bool(self._given(*_SIDED))
 
     def _check_the_papers(self) -> None:
-        """The paper has a rule for each limit and none for both, and none of them says how surely."""
+        """The paper has a rule for each limit and none for both, and none of them says how
+        surely.
+        """
         if len(self._given(*_PROMISES[_BOTH])) != 1:
-            raise click.UsageError("--rule paper takes --min-accuracy or --max-miscoverage, not both; give one.")
+            raise click.UsageError(
+                "--rule paper takes --min-accuracy or --max-miscoverage, not both; give one."
+            )
         for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
             raise click.UsageError(
-                f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it out."
+                f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it"
+                " out."
             )
 
     def _check_costs(self) -> None:
@@ -162,7 +191,9 @@ class PromiseOptions:
                 wanted = "--cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE"
                 raise click.UsageError(f"{flag(name)} needs {wanted}.")
         if self.cheapest and self.cost_review is None:
-            raise click.UsageError("--cheapest needs --cost-review (say 1): what it costs to review a row.")
+            raise click.UsageError(
+                "--cheapest needs --cost-review (say 1): what it costs to review a row."
+            )
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
@@ -170,12 +201,18 @@ class PromiseOptions:
         if (self.per_class or by_group) and not one:
             which = "--per-class" if self.per_class else "--group-key"
             also = "" if self.per_class else ", or what rows of two classes are called"
-            raise click.UsageError(f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}.")
+            raise click.UsageError(
+                f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}."
+            )
 
     @property
     def delta(self) -> float | None:
         """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
-        return None if self.in_expectation else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
+        return (
+            None
+            if self.in_expectation
+            else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
+        )
 
     def promise(
         self,
@@ -187,9 +224,9 @@ class PromiseOptions:
     ) -> Promise:
         """The promise itself, for each group where there are some.
 
-        `seed` draws the split of the paper's rules and the order of bets; None derives it from the rows. `classes` are
-        the names of the columns, if they have any: a table of costs may name them. `positive` is the positive of two
-        classes.
+        `seed` draws the split of the paper's rules and the order of bets; None derives it from the
+        rows. `classes` are the names of the columns, if they have any: a table of costs may name
+        them. `positive` is the positive of two classes.
 
         Examples
         --------
@@ -200,7 +237,9 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        shares: Literal["each", "fcr", "together"] = "each" if self.each else "fcr" if self.fcr else "together"
+        shares: Literal["each", "fcr", "together"] = (
+            "each" if self.each else "fcr" if self.fcr else "together"
+        )
         fallback = "pooled" if self.pool_small else None
         names = [0, 1] if classes is None else classes
         whole = self._about_sides(positive, names) if self.sided else self._for_all(seed, classes)
@@ -221,12 +260,20 @@ class PromiseOptions:
         if self.max_risk is not None:
             return mc.MaxRisk(self.max_risk, delta, self.near_binary, seed)
         if self.cheapest or self.max_cost is not None:
-            wrong: Any = self.cost_wrong if self.cost_matrix is None else read_costs(self.cost_matrix, classes)
+            wrong: Any = (
+                self.cost_wrong
+                if self.cost_matrix is None
+                else read_costs(self.cost_matrix, classes)
+            )
             if self.max_cost is not None:
                 return mc.MaxCost(wrong, self.max_cost, delta, seed)
             return mc.Cheapest(wrong, self.cost_review or 0.0, delta, seed)
         if self.rule == "paper":
-            return mc.paper.MinCoverageAccuracy(beta, seed) if alpha is None else mc.paper.MaxMiscoverage(alpha, seed)
+            return (
+                mc.paper.MinCoverageAccuracy(beta, seed)
+                if alpha is None
+                else mc.paper.MaxMiscoverage(alpha, seed)
+            )
         if self.after_looking or self.at_threshold is not None:
             return mc.AfterLooking(alpha, beta, delta, self.at_threshold)
         if alpha is None:
@@ -238,7 +285,11 @@ class PromiseOptions:
         import metacal as mc
 
         own: dict[str, Any] = {"positive": positive, "delta": self.delta}
-        negative = next((name for name in classes if name != positive), None) if positive is not None else classes[0]
+        negative = (
+            next((name for name in classes if name != positive), None)
+            if positive is not None
+            else classes[0]
+        )
         given: list[tuple[Any, Any]] = [
             (partial(mc.MinPrecision, share=self.positive_share, **own), self.min_precision),
             (partial(mc.MaxFalsePositiveRate, **own), self.max_false_positive_rate),
@@ -247,25 +298,29 @@ class PromiseOptions:
         ]
         sides = [promise(level) for promise, level in given if level is not None]
         if len(sides) > 2:
-            raise click.UsageError("rows have two sides: give at most two of these promises, one for either side.")
+            raise click.UsageError(
+                "rows have two sides: give at most two of these promises, one for either side."
+            )
         return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
 
 
-# ── a table of costs ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── a table of costs ──────────────────────────────────────────────────────────────────────────────
 
 
 def read_costs(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
     """The costs in the order of the columns of the logits.
 
-    K rows of K numbers are taken as they stand. A first line with the names of the answers and a first column with
-    those of the true classes put them in order by name.
+    K rows of K numbers are taken as they stand. A first line with the names of the answers and a
+    first column with those of the true classes put them in order by name.
     """
     from metacal.cli.reading import read_lines
     from metacal.io.formats.delimited import is_number
     from metacal.promises.rules.costs import checked_costs
 
     lines = csv.reader(read_lines(path, "save the table of costs as csv"))
-    table = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
+    table = [
+        [cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)
+    ]
     if table and not is_number(table[0][-1]):
         table = _by_name(path, table, classes)
     try:
@@ -282,7 +337,10 @@ def _by_name(path: str, table: list[list[str]], classes: Sequence[Any] | None) -
     own = [str(name) for name in (range(len(answers)) if classes is None else classes)]
     if sorted(answers) != sorted(own) or sorted(truths) != sorted(own):
         few = f"{', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
-        must = "the first line must name every answer and the first column every true class, as the predictions do"
+        must = (
+            "the first line must name every answer and the first column every true class, as the"
+            " predictions do"
+        )
         raise wrong("--cost-matrix", f"{path}: {must}: {few}.")
     if any(len(line) != len(own) + 1 for line in table):
         raise wrong("--cost-matrix", f"{path}: some line has too few or too many costs.")

@@ -28,21 +28,38 @@ _ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing",
 
 
 def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predictions:
-    """Read FILE with the user's options; what looks odd is said. With `stream` the table stays in its file."""
+    """Read FILE with the user's options; what looks odd is said. With `stream` the table stays in
+    its file.
+    """
     refuse_scores(reading)
     from metacal.io.predictions import read_predictions
     from metacal.rows.plausibility import warn_of_suspicion
 
     _refuse_gate(path)
-    found = read_predictions(path, input=reading.input or "logits", stream=stream, **keywords(reading))
+    found = read_predictions(
+        path, input=reading.input or "logits", stream=stream, **keywords(reading)
+    )
     warn_of_suspicion(found.table, found.input)
     return found
 
 
 def keywords(reading: Reading) -> dict[str, Any]:
     """The user's options as `read_predictions` takes them, all but `input`."""
-    names = ("labels", "logits_key", "label_key", "id_key", "group_key", "unit_key", "format", "drop", "keep")
-    return {**{name: getattr(reading, name) for name in names}, "classes": class_names(reading.classes)}
+    names = (
+        "labels",
+        "logits_key",
+        "label_key",
+        "id_key",
+        "group_key",
+        "unit_key",
+        "format",
+        "drop",
+        "keep",
+    )
+    return {
+        **{name: getattr(reading, name) for name in names},
+        "classes": class_names(reading.classes),
+    }
 
 
 def class_names(text: str | None) -> tuple[str | int, ...] | None:
@@ -68,7 +85,9 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 
 def read_lines(path: str, advice: str) -> list[str]:
-    """The lines of a small file of text that the user has written; what to do is said where it is no text."""
+    """The lines of a small file of text that the user has written; what to do is said where it is
+    no text.
+    """
     from metacal.io.opening import plain_read_errors
 
     try:
@@ -86,21 +105,25 @@ def refuse_scores(reading: Reading, why: str = "this command needs logits") -> N
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
-    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that key.
+    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that
+    key.
 
-    `file` is the other file of the command line, where there is one: the two are easily taken for each other.
+    `file` is the other file of the command line, where there is one: the two are easily taken for
+    each other.
     """
     import metacal
 
     if file is not None and _is_saved(file) and not _is_saved(artifact):
         raise click.UsageError(
-            f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two are swapped."
+            f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two"
+            " are swapped."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
 def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
-    """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is ignored.
+    """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is
+    ignored.
 
     Groups that it does not go by may be told apart all the same, with `any_groups`.
     """
@@ -108,7 +131,8 @@ def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bo
         _refuse_logits(reading)
         if reading.higher_is not in (None, gate.source.higher_is):
             raise click.UsageError(
-                f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave --higher-is out."
+                f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave"
+                " --higher-is out."
             )
     else:
         refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
@@ -117,7 +141,8 @@ def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bo
             raise wrong("--input", f"{artifact} was fitted on {kind}, so FILE must hold {kind}.")
     if gate.by_group and reading.group_key is None:
         raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups: --group-key NAME."
+            f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
+            " --group-key NAME."
         )
     if reading.group_key is not None and not (gate.by_group or any_groups):
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
@@ -126,7 +151,8 @@ def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bo
 def _refuse_gate(path: str) -> None:
     if _is_saved(path):
         raise click.UsageError(
-            f"{path} is a gate that metacal saved, not a file of predictions; give a file with rows."
+            f"{path} is a gate that metacal saved, not a file of predictions; give a file with"
+            " rows."
         )
 
 
@@ -139,7 +165,7 @@ def _is_saved(path: str) -> bool:
     return False
 
 
-# ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's models ───────────────
+# ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's mod
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,18 +200,26 @@ class GateRows:
         """Print how many rows have no score, if there are any."""
         n = len(self.found)
         if n_with_score < n:
-            note(f"{n - n_with_score:,} of {n:,} rows have no score: left out here, and rejected by every gate.")
+            note(
+                f"{n - n_with_score:,} of {n:,} rows have no score: left out here, and rejected by"
+                " every gate."
+            )
 
     def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
         """Warn if rows were part of the fit; with --strict the command then fails."""
         if fit_rows is not None:
-            warn_caller(f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new rows.")
+            warn_caller(
+                f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new"
+                " rows."
+            )
 
 
 def read_any(
     artifact: str | None, file: str, reading: Reading, *, stream: bool | None = None, **how: Any
 ) -> tuple[Gate | None, GateRows]:
-    """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in `read_rows`."""
+    """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in
+    `read_rows`.
+    """
     if artifact is not None:
         from metacal.gate.judged import check_measurable
 
@@ -205,17 +239,22 @@ def read_any(
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Refuse a second model's file where there is no second model, or all scores stand in one file."""
+    """Refuse a second model's file where there is no second model, or all scores stand in one
+    file.
+    """
     if large is None:
         return
     if gate is None:
         raise click.UsageError(
-            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has saved it."
+            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has"
+            " saved it."
         )
     if len(gate.stages) > 1 and gate.n_classes:
         return
     if len(gate.stages) > 1:
-        raise click.UsageError(f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large.")
+        raise click.UsageError(
+            f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large."
+        )
     raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
 
 
@@ -230,8 +269,8 @@ def read_rows(
     as_is: bool = False,
     stream: bool | None = None,
 ) -> GateRows:
-    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone; `any_groups` is of a
-    reader who tells groups apart, whatever the gate goes by.
+    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone;
+    `any_groups` is of a reader who tells groups apart, whatever the gate goes by.
     """
     from metacal.io.predictions import read_for_gate
     from metacal.rows import Rows
@@ -243,11 +282,14 @@ def read_rows(
         from metacal.gate.judged import opened
 
         names, flags = keys_of_models(gate, reading)
-        columns, truth, first = read_stages(file, reading, names, flags, agreement=gate.reads_agreement)
+        columns, truth, first = read_stages(
+            file, reading, names, flags, agreement=gate.reads_agreement
+        )
         return GateRows(file, opened(gate, columns)[1], truth, first)
     if large is None and len(gate.stages) > 1 and all_stages:
         raise click.UsageError(
-            f"{artifact} holds a cascade: give the large model's predictions too, --large LARGEFILE."
+            f"{artifact} holds a cascade: give the large model's predictions too, --large"
+            " LARGEFILE."
         )
     if gate.kind == "scores":
         scores = read_scored(file, reading, gate, artifact)
@@ -263,21 +305,33 @@ def read_rows(
         other = read_for_gate(gate.stage(1), artifact, large, **keywords(reading))
         tables.append(gate.stages[1].source.read(other.table, by_rows=True))
         # Of rows that are only decided on there may be fewer: those that need the large model.
-        truth = truth_of_both(found, other, file, large) if len(found) == len(other) else found.labels
+        truth = (
+            truth_of_both(found, other, file, large) if len(found) == len(other) else found.labels
+        )
     return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
 
 
 def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) -> Any:
-    """The labels of two models' rows; refused where ids or labels say that these are not the same, in one order."""
+    """The labels of two models' rows; refused where ids or labels say that these are not the same,
+    in one order.
+    """
     import numpy as np
 
     for what, first, second in (("ids", one.ids, other.ids), ("labels", one.labels, other.labels)):
-        if first is None or second is None or (first.dtype.kind in "US") != (second.dtype.kind in "US"):
+        if (
+            first is None
+            or second is None
+            or (first.dtype.kind in "US") != (second.dtype.kind in "US")
+        ):
             continue  # names beside numbers say nothing of each other
-        differ = np.flatnonzero((first != second) & ((first == first) | (second == second)))  # NaN: not known
+        differ = np.flatnonzero(
+            (first != second) & ((first == first) | (second == second))
+        )  # NaN: not known
         if len(differ):
             where = f"the {what} of row {differ[0]} differ"
-            raise InputError(f"{small} and {large} do not hold the same rows in the same order: {where}.")
+            raise InputError(
+                f"{small} and {large} do not hold the same rows in the same order: {where}."
+            )
     return other.labels if one.labels is None else one.labels
 
 
@@ -289,14 +343,17 @@ def read_scored(
     *,
     agreement: bool = False,
 ) -> Scores:
-    """Read the scores of FILE with the user's options; they are called as in the gate where the user does not say."""
+    """Read the scores of FILE with the user's options; they are called as in the gate where the
+    user does not say.
+    """
     from metacal.io.opening import NoScoreError
     from metacal.io.scores import read_scores
 
     _refuse_logits(reading)
     if reading.agree_key is not None:
         raise click.UsageError(
-            "--agree-key is for a cascade over scores with --max-loss; here --correct-key says right or wrong."
+            "--agree-key is for a cascade over scores with --max-loss; here --correct-key says"
+            " right or wrong."
         )
     name = reading.score_key or (gate.source.score if gate is not None else "score")
     keys = ("correct_key", "loss_key", "id_key", "group_key", "unit_key", "keep", "format")
@@ -307,7 +364,9 @@ def read_scored(
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
-        raise InputError(f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)") from error
+        raise InputError(
+            f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)"
+        ) from error
 
 
 def read_stages(
@@ -320,16 +379,19 @@ def read_stages(
     path : str
     reading : Reading
     names, flags : list of str
-        The columns that hold the scores, and those that hold the flags of each model, which may be none.
+        The columns that hold the scores, and those that hold the flags of each model, which may be
+        none.
     agreement : bool
-        Whether a flag means agreement with the last model. Otherwise it means that the answer is correct.
+        Whether a flag means agreement with the last model. Otherwise it means that the answer is
+        correct.
 
     Returns
     -------
     scores : list of arrays
     flags : list of arrays, or None if no column was named
     first : Scores
-        The first model's columns, with ids and, under its usual name, a flag for the answer that was given.
+        The first model's columns, with ids and, under its usual name, a flag for the answer that
+        was given.
     """
     bare = replace(reading, correct_key=None, agree_key=None)
     one_each = [replace(bare, score_key=key) for key in (*names, *flags)]
@@ -348,7 +410,8 @@ def listed_keys(text: str | None) -> list[str]:
 
 
 def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
-    """Return the names of the columns that hold the scores of a cascade's models, and the flags of each.
+    """Return the names of the columns that hold the scores of a cascade's models, and the flags of
+    each.
 
     Raises
     ------
@@ -357,13 +420,19 @@ def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
     """
     key = "agree_key" if gate.reads_agreement else "correct_key"
     _refuse_other_flags(reading, key)
-    last = not gate.people  # it answers whatever its score is, and where others are compared with it, it is good
+    last = (
+        not gate.people
+    )  # it answers whatever its score is, and where others are compared with it, it is good
     names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
     n_truths = len(gate.stages) - gate.reads_agreement
     scores, flags = listed_keys(reading.score_key), listed_keys(getattr(reading, key))
-    if len(scores or names) not in (len(names), len(gate.stages)) or len(flags) not in (0, n_truths):
+    if len(scores or names) not in (len(names), len(gate.stages)) or len(flags) not in (
+        0,
+        n_truths,
+    ):
         raise click.UsageError(
-            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {flag(key)}, one for each model."
+            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {flag(key)},"
+            " one for each model."
         )
     return (scores or names)[: len(names)], flags
 
@@ -371,16 +440,20 @@ def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
 def _refuse_other_flags(reading: Reading, key: str) -> None:
     """Refuse options that name other flags than `key`, which a saved cascade is judged by."""
     if reading.loss_key is not None:
-        raise click.UsageError(f"a cascade is about single answers: {flag(key)} names their column, not --loss-key.")
+        raise click.UsageError(
+            f"a cascade is about single answers: {flag(key)} names their column, not --loss-key."
+        )
     if key == "agree_key" and reading.correct_key is not None:
         raise click.UsageError(
-            "this cascade promises how many answers differ from the large model's. --correct-key says which are "
-            "correct, which is not the same: name the columns of agreement with --agree-key."
+            "this cascade promises how many answers differ from the large model's. --correct-key"
+            " says which are correct, which is not the same: name the columns of agreement with"
+            " --agree-key."
         )
     if key == "correct_key" and reading.agree_key is not None:
         raise click.UsageError(
-            "this cascade promises an accuracy. --agree-key says which answers are the large model's, which is not the "
-            "same: name the columns of right and wrong with --correct-key."
+            "this cascade promises an accuracy. --agree-key says which answers are the large"
+            " model's, which is not the same: name the columns of right and wrong with"
+            " --correct-key."
         )
 
 
@@ -393,4 +466,6 @@ def _refuse_logits(reading: Reading) -> None:
         if parameter.name in _ABOUT_LOGITS and source is click.core.ParameterSource.COMMANDLINE:
             given.append(parameter.opts[0].lstrip("-"))
     if given:
-        raise click.UsageError(f"{flag(given[0])} is about logits; a gate on scores has none: leave it out.")
+        raise click.UsageError(
+            f"{flag(given[0])} is about logits; a gate on scores has none: leave it out."
+        )

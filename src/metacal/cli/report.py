@@ -34,7 +34,15 @@ if TYPE_CHECKING:
     from metacal.report.summary import Summary
 
 #: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
-COMPARED = ("temperature", "ensemble-temperature", "vector", "structured", "spline", "isotonic", "histogram")
+COMPARED = (
+    "temperature",
+    "ensemble-temperature",
+    "vector",
+    "structured",
+    "spline",
+    "isotonic",
+    "histogram",
+)
 
 
 @dataclass(frozen=True)
@@ -44,14 +52,17 @@ class Options:
     output: str = output_option("- is stdout.", "HTML", default="report.html")
     title: str | None = option("Heading of the page.  [default: Report on FILE]", "TEXT")
     comparing: bool = switch("Compare calibrators on these rows too, cross-validated.", "--compare")
-    calibrators: str | None = option(f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C")
+    calibrators: str | None = option(
+        f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C"
+    )
     confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
     reading: Reading = group(Reading)
     level: float = level_field()
     bins: int = option("Bins of the diagrams.", type=BINS, default=15)
     seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)
     resamples: int | None = option(
-        "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]", type=RESAMPLES
+        "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
+        type=RESAMPLES,
     )
     n_jobs: int | None = jobs_field()
 
@@ -60,18 +71,21 @@ class Options:
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Write one page to look at: is the promise kept, where to put the threshold.
 
-    GATE is what `metacal fit` saved; without one the page is about the classifier alone. FILE holds logits and true
-    labels of rows that neither the classifier nor `metacal fit` has seen. The page has the
-    promise and whether it is kept, reliability before and after, risk-coverage and miscoverage curves with a point to
-    drag and the command that certifies it, both promises together, a table of classes, the rows worth a look. It is
-    one file, opens without a network, and holds every number as JSON.
+    GATE is what `metacal fit` saved; without one the page is about the classifier alone. FILE holds
+    logits and true labels of rows that neither the classifier nor `metacal fit` has seen. The page
+    has the promise and whether it is kept, reliability before and after, risk-coverage and
+    miscoverage curves with a point to drag and the command that certifies it, both promises
+    together, a table of classes, the rows worth a look. It is one file, opens without a network,
+    and holds every number as JSON.
 
-    With a gate on scores, or with --score-key, the page has no classes, and reliability only of the gate's confidence.
+    With a gate on scores, or with --score-key, the page has no classes, and reliability only of the
+    gate's confidence.
 
-    With a cascade FILE holds the small model's rows and --large the large one's: the page says who answers how much,
-    how right each of the two is.
+    With a cascade FILE holds the small model's rows and --large the large one's: the page says who
+    answers how much, how right each of the two is.
 
-    The bounds under the point are proved for every threshold at once, so that it may be chosen after looking.
+    The bounds under the point are proved for every threshold at once, so that it may be chosen
+    after looking.
 
     \b
     Examples:
@@ -86,7 +100,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     check_not_an_input(output, file, artifact, reading=options.reading)
     if output == "-" and was_told("json"):
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    compared = calibrator_names(options.calibrators) or (list(COMPARED) if options.comparing else None)
+    compared = calibrator_names(options.calibrators) or (
+        list(COMPARED) if options.comparing else None
+    )
 
     with progress_bar(3, "step", "Reading") as bar:
         gate, given = read_any(artifact, file, options.reading, any_groups=True)
@@ -107,17 +123,26 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     elif output != "-":
         echo(wrapped(_said(summary), hang=10))
     if output != "-":
-        note(f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser: {Path(output).resolve().as_uri()}")
+        note(
+            f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser:"
+            f" {Path(output).resolve().as_uri()}"
+        )
 
 
 def _summarised(
-    gate: Gate | None, artifact: str | None, given: GateRows, compared: list[str] | None, options: Options
+    gate: Gate | None,
+    artifact: str | None,
+    given: GateRows,
+    compared: list[str] | None,
+    options: Options,
 ) -> Summary:
     from metacal.io.disk import DISK
     from metacal.report.summary import summarise
 
     file, found = given.path, given.found
-    alone = Path(file).is_file() and not (options.reading.large or options.reading.labels)  # or arrays are hashed
+    alone = Path(file).is_file() and not (
+        options.reading.large or options.reading.labels
+    )  # or arrays are hashed
     known: dict[str, Any] = {}
     if gate is None:
         known = {"classes": found.class_names, "input": found.input}
@@ -158,7 +183,10 @@ def fit_command(file: str, reading: Reading) -> str:
     """
     words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
     for name, value in vars(reading).items():
-        if name not in ("group_key", "large"):  # the point that is certified is one for all rows, of one model
+        if name not in (
+            "group_key",
+            "large",
+        ):  # the point that is certified is one for all rows, of one model
             words += as_words(name, value)
     return shlex.join(words)
 

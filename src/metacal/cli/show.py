@@ -31,8 +31,8 @@ _FEW = 6
 def command(artifact: str) -> None:
     """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
 
-    GATE is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is shown, as
-    `metacal apply` would.
+    GATE is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is
+    shown, as `metacal apply` would.
 
     \b
     Examples:
@@ -48,15 +48,28 @@ def command(artifact: str) -> None:
 
 
 def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
-    """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its stages."""
+    """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its
+    stages.
+    """
     from metacal.io.artifact.document import kind_of
     from metacal.io.artifact.encoding import encode
 
-    first, *later = [{"name": stage.name, **_described_source(stage.source)} for stage in gate.stages]
+    first, *later = [
+        {"name": stage.name, **_described_source(stage.source)} for stage in gate.stages
+    ]
     answer: dict[str, Any] = {"kind": kind_of(gate)}
-    answer |= {name: getattr(wrapping, name) for name in ("format_version", "metacal_version", "checksum")}
-    answer["signature"] = wrapping.signature and {"algorithm": wrapping.signature, "verified": wrapping.verified}
-    answer |= {"stages": [first, *later]} if later else {name: first[name] for name in first if name != "name"}
+    answer |= {
+        name: getattr(wrapping, name) for name in ("format_version", "metacal_version", "checksum")
+    }
+    answer["signature"] = wrapping.signature and {
+        "algorithm": wrapping.signature,
+        "verified": wrapping.verified,
+    }
+    answer |= (
+        {"stages": [first, *later]}
+        if later
+        else {name: first[name] for name in first if name != "name"}
+    )
     if gate.n_classes:
         answer["n_classes"] = gate.n_classes
         answer["classes"] = gate.classes.tolist() if gate.source.classes_given else None
@@ -79,17 +92,28 @@ def _described_source(source: Any) -> dict[str, Any]:
     if not source.n_classes:
         return {"input": "scores", "score": source.score, "higher_is": source.higher_is}
     numbers = numbers_of(source.map)
-    fitted = {"kind": source.calibrator_name, "preserves_accuracy": bool(source.map.preserves_accuracy)}
-    return {"input": source.input, "score": source.score_name, "calibrator": {**fitted, "numbers": numbers}}
+    fitted = {
+        "kind": source.calibrator_name,
+        "preserves_accuracy": bool(source.map.preserves_accuracy),
+    }
+    return {
+        "input": source.input,
+        "score": source.score_name,
+        "calibrator": {**fitted, "numbers": numbers},
+    }
 
 
 def numbers_of(fitted: Map) -> dict[str, Any]:
-    """What was fitted: single numbers as they are, arrays by their shape and range, a map within by its own numbers."""
+    """What was fitted: single numbers as they are, arrays by their shape and range, a map within by
+    its own numbers.
+    """
     found: dict[str, Any] = {}
     for name, value in vars(fitted).items():
         if name == "inverse_temperature":
             found["temperature"] = 1.0 / value
-        elif not isinstance(getattr(type(fitted), name, None), cached_property):  # kept beside what it follows from
+        elif not isinstance(
+            getattr(type(fitted), name, None), cached_property
+        ):  # kept beside what it follows from
             found[name] = _plain(value)
     return found
 
@@ -123,10 +147,13 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{listed_classes(gate)}"
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
-        lines.append(f"  data         {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}")
+        lines.append(
+            "  data        "
+            f" {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}"
+        )
     lines.append(
-        f"  file         format {answer['format_version']}, written by metacal {answer['metacal_version']}, intact, "
-        f"{_signed(answer['signature'])}"
+        f"  file         format {answer['format_version']}, written by metacal"
+        f" {answer['metacal_version']}, intact, {_signed(answer['signature'])}"
     )
     return "\n".join(wrapped(line) for line in lines)
 
@@ -134,7 +161,10 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
 def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
     """The score and the calibrator of a stage."""
     if "higher_is" in stage:
-        return [f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is rejected"]
+        return [
+            f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is"
+            " rejected"
+        ]
     lines = [f"  {stage['name']}"] if stage.get("name") else []
     lines += [f"  score        {stage['score']}: higher is less sure"] if promises else []
     base = stage["calibrator"]
@@ -149,7 +179,10 @@ def curve_line(gate: Gate) -> str:
     if curve is None:
         return "  confidence   none"
     low, high = float(curve.values[-1]), float(curve.values[0])
-    return f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered by the promise"
+    return (
+        f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered"
+        " by the promise"
+    )
 
 
 def _signed(signature: dict[str, Any] | None) -> str:
@@ -162,26 +195,38 @@ def _signed(signature: dict[str, Any] | None) -> str:
 def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
     if gate.stages[-1].policy.threshold == math.inf:
         return "  rejected     nothing ever is"
-    return f"  rejected     probabilities 1/{answer['n_classes']}, prediction {answer['reject_label']!r}"
+    return (
+        f"  rejected     probabilities 1/{answer['n_classes']}, prediction"
+        f" {answer['reject_label']!r}"
+    )
 
 
 def _numbers(found: dict[str, Any], between: str) -> str:
-    return between.join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.items())
+    return between.join(
+        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.items()
+    )
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict) and "type" in value:
         return f"{value['type']} ({_numbers(value['numbers'], ', ')})"
     if isinstance(value, dict):
-        return f"{' × '.join(map(str, value['shape']))} numbers from {value['min']:.4g} to {value['max']:.4g}"
+        return (
+            f"{' × '.join(map(str, value['shape']))} numbers from {value['min']:.4g} to"
+            f" {value['max']:.4g}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(_shown, value)) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def listed_classes(gate: Gate) -> str:
-    """The first classes by name, cut where one is very long: a column that is none would stand among them."""
+    """The first classes by name, cut where one is very long: a column that is none would stand
+    among them.
+    """
     if not gate.source.classes_given:
         return ", numbered from 0"
-    few = ", ".join(name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8]))
+    few = ", ".join(
+        name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8])
+    )
     return f": {visible(few, lines=False)}{', ...' if gate.n_classes > 8 else ''}"

@@ -1,4 +1,6 @@
-"""Files as sources of a watch, from where they were read to before: text line by line, any other kind as a whole."""
+"""Files as sources of a watch, from where they were read to before: text line by line, any other
+kind as a whole.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,8 @@ STANDARD_INPUT = "-"
 #: Rows of a file of fixed length that are taken in at a time.
 _ROWS = 5000
 _OTHER = (
-    "{} is not the stream that the state was made with, nor does it begin with what was counted. Say --append if it "
-    "holds only rows and labels that came after those."
+    "{} is not the stream that the state was made with, nor does it begin with what was counted."
+    " Say --append if it holds only rows and labels that came after those."
 )
 
 
@@ -51,19 +53,24 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
     if kind not in KINDS:
         if options.probability_key is not None or path == "-":
-            raise click.UsageError(f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}.")
+            raise click.UsageError(
+                f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}."
+            )
         return _table_of(kept, gate, artifact, path, options)
     check_reading(gate, artifact, reading)
     if reading.large is not None or (gate.kind == "cascade" and gate.n_classes):
         raise click.UsageError(
-            "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as .npz or .parquet. Any "
-            "other gate reads lines as they come, without --large, a cascade on scores (--score-key) too."
+            "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as"
+            " .npz or .parquet. Any other gate reads lines as they come, without --large, a cascade"
+            " on scores (--score-key) too."
         )
     if reading.classes is not None:
         raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
     name, state = STANDARD_INPUT, dict[str, Any]()
     lines: Tail | Pipe
-    if path == "-" or (os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)):
+    if path == "-" or (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    ):
         lines = Pipe(sys.stdin.fileno() if path == "-" else os.open(path, os.O_RDONLY))
     else:
         name = os.path.abspath(path)
@@ -71,14 +78,18 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         if not (follow or state) or (os.path.isfile(path) and os.path.getsize(path)):
             check_head(path, ())  # a log that is to grow may be empty, or not there yet
         since = Position.of(state["position"]) if state else None
-        lines = Tail(path, follow=follow, since=since, unfinished=not (follow or options.state is not None))
+        lines = Tail(
+            path, follow=follow, since=since, unfinished=not (follow or options.state is not None)
+        )
     header, lists = state.get("header"), state.get("lists", [])
     reader = Reader(_request(gate, path, reading), kind, options.probability_key, header, lists)
     return Text(kept.watch, reader, lines, name, strict=was_told("strict"))
 
 
 def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
-    """How far this file was read before; None where it is new. InputError where it does not belong to the state."""
+    """How far this file was read before; None where it is new. InputError where it does not belong
+    to the state.
+    """
     file = Logs().open(path) if os.path.isfile(path) else None
     fits = {}
     for each, state in kept.sources.items():
@@ -100,14 +111,22 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     given = read_rows(gate, artifact, path, options.reading)
     labels, rows = given.truth, np.asarray(given.found.table)
     if gate.kind == "cascade":
-        rows = np.stack([rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1)
+        rows = np.stack(
+            [rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1
+        )
     if gate.n_classes:
-        labels = None if labels is None else gate.classes[gate.source.codes(labels, len(given.found))]
+        labels = (
+            None if labels is None else gate.classes[gate.source.codes(labels, len(given.found))]
+        )
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
-        labels = given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
+        labels = (
+            given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
+        )
     table = Table(rows, labels, given.found.ids, given.found.groups, name, given.found.units)
-    known = [state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None]
+    known = [
+        state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None
+    ]
     if not any(table.skip(state) for state in known) and known and not append:
         raise InputError(_OTHER.format(path))
     return table
@@ -115,7 +134,9 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
 
 def _request(gate: Gate, path: str, reading: Reading) -> Request:
     """What is what in FILE, for this gate."""
-    own = Request(path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key)
+    own = Request(
+        path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key
+    )
     if gate.kind == "scores":
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
         return replace(own, logits_key=name, label_key=key, scores=True, losses=gate.reads_losses)
@@ -135,11 +156,17 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
 class Table:
     """A file of fixed length, by its rows."""
 
-    def __init__(self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None) -> None:
+    def __init__(
+        self, X: Any, labels: Any, ids: Any, groups: Any, name: str, units: Any = None
+    ) -> None:
         self.X, self.name, self.done = X, name, 0
-        self.groups, self.units = (None if one is None else [str(entry) for entry in one] for one in (groups, units))
+        self.groups, self.units = (
+            None if one is None else [str(entry) for entry in one] for one in (groups, units)
+        )
         self.labels = [None] * len(X) if labels is None else labels.tolist()
-        self.ids: list[str | None] = [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
+        self.ids: list[str | None] = (
+            [None] * len(X) if ids is None else [str(one) for one in ids.tolist()]
+        )
         self._digest = hashlib.blake2b(digest_size=16)
 
     place, first_fault, good = "", "", 0
@@ -177,13 +204,25 @@ class Table:
 
 
 class Text:
-    """Lines of text as rows and labels; what cannot be read is put aside, or with `strict` an error."""
+    """Lines of text as rows and labels; what cannot be read is put aside, or with `strict` an
+    error.
+    """
 
-    def __init__(self, watch: Watch, reader: Reader, lines: Tail | Pipe, name: str, *, strict: bool = False) -> None:
-        self.watch, self.reader, self.lines, self.name, self.strict = watch, reader, lines, name, strict
+    def __init__(
+        self, watch: Watch, reader: Reader, lines: Tail | Pipe, name: str, *, strict: bool = False
+    ) -> None:
+        self.watch, self.reader, self.lines, self.name, self.strict = (
+            watch,
+            reader,
+            lines,
+            name,
+            strict,
+        )
         # What labels are called, and what the gate calls them; of a gate on scores right and wrong.
         names = watch.gate.classes.tolist()
-        self.labels: Mapping[str, Any] = {str(name): name for name in names} if watch.gate.n_classes else WORDS
+        self.labels: Mapping[str, Any] = (
+            {str(name): name for name in names} if watch.gate.n_classes else WORDS
+        )
         self.good, self.first_fault = 0, ""
         self._gaps, self._chances = 0, dict[str, float | None]()
 
@@ -198,7 +237,11 @@ class Text:
         position = self.lines.position
         if position is None:
             return {}
-        return {"position": asdict(position), "header": self.reader.header, "lists": self.reader.lists}
+        return {
+            "position": asdict(position),
+            "header": self.reader.header,
+            "lists": self.reader.lists,
+        }
 
     def take(self) -> Taken | None:
         """What the lines say that have come."""
@@ -215,7 +258,9 @@ class Text:
             except LineError as error:
                 why[len(read)] = error.reason
             read.append(line)
-        why |= _odd_rows(self.watch, [(n, record.row) for n, record in good.items() if record.row is not None])
+        why |= _odd_rows(
+            self.watch, [(n, record.row) for n, record in good.items() if record.row is not None]
+        )
         good = {n: record for n, record in good.items() if n not in why}
         bad = [
             Unreadable(n, read[n].number, why[n], read[n].content[:KEPT].decode("utf-8", "replace"))
@@ -244,12 +289,20 @@ class Text:
         several = isinstance(record.label, tuple)
         if several and record.row is None:
             names = " or ".join(map(repr, self.reader.request.label_keys))
-            raise unfit(f"a label that comes later is about the answer that was given: call it {names}")
+            raise unfit(
+                f"a label that comes later is about the answer that was given: call it {names}"
+            )
         label = tuple(map(self._label, record.label)) if several else self._label(record.label)
         if record.row is None and (record.id is None or label is None):
-            raise unfit("a line without a row says the label of an earlier one: it needs an id and a label")
+            raise unfit(
+                "a line without a row says the label of an earlier one: it needs an id and a label"
+            )
         self._check_probability(record)
-        if record.row is not None and record.unit is None and self.reader.request.unit_key is not None:
+        if (
+            record.row is not None
+            and record.unit is None
+            and self.reader.request.unit_key is not None
+        ):
             raise unfit("it does not say of which unit the row is")
         return record._replace(label=label)
 
@@ -264,9 +317,15 @@ class Text:
                 raise unfit(f"the loss {str(label)[:40]!r} is no number from 0 to 1")
             return label
         text = str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-        known = self.labels.get(text, self.labels.get(text.strip().lower()) if self.reader.request.scores else None)
+        known = self.labels.get(
+            text, self.labels.get(text.strip().lower()) if self.reader.request.scores else None
+        )
         if known is None:
-            what = "neither right nor wrong" if self.reader.request.scores else "none of the gate's classes"
+            what = (
+                "neither right nor wrong"
+                if self.reader.request.scores
+                else "none of the gate's classes"
+            )
             raise unfit(f"the label {text[:40]!r} is {what}")
         return known
 
@@ -278,8 +337,8 @@ class Text:
         least = min(said + [one.least_probability for one in alarms.calibration], default=0.0)
         if chance is not None and not (least <= chance <= 1.0 and chance > 0.0):
             raise unfit(
-                f"the probability {chance:g} is not between the least probability {least:g}, which was said "
-                "beforehand, and 1; begin again with a lower one (--least-probability)"
+                f"the probability {chance:g} is not between the least probability {least:g}, which"
+                " was said beforehand, and 1; begin again with a lower one (--least-probability)"
             )
         if record.row is None and chance is None and record.id is not None:
             waiting = self.watch.waiting.get(kept_id(record.id))
@@ -312,9 +371,14 @@ def _why_odd(gate: Gate, row: tuple[float, ...]) -> str:
     if len(strange):
         at = int(strange[0])
         what = "NaN" if np.isnan(values[at]) else "infinity"
-        return f"number {at + 1} of the row is {what}; drop such rows or fix the model that made them"
+        return (
+            f"number {at + 1} of the row is {what}; drop such rows or fix the model that made them"
+        )
     if gate.n_classes and gate.source.input == "probabilities":
-        return f"the row holds no probabilities: they sum to {values.sum():.4g}, from {values.min():.4g} up"
+        return (
+            f"the row holds no probabilities: they sum to {values.sum():.4g}, from"
+            f" {values.min():.4g} up"
+        )
     return "the row is -infinity in every class; at least one must be possible"
 
 
@@ -324,7 +388,9 @@ def _table(watch: Watch, rows: list[Any]) -> Any:
     return table[:, 0] if watch.gate.kind == "scores" else table
 
 
-def _taken(watch: Watch, good: dict[int, Record], n: int, bad: list[Unreadable], gaps: int) -> Taken:
+def _taken(
+    watch: Watch, good: dict[int, Record], n: int, bad: list[Unreadable], gaps: int
+) -> Taken:
     """Rows, and labels of earlier rows, in the order in which they came."""
     rows, late = list[Record](), list[Late]()
     for record in good.values():

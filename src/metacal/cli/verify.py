@@ -1,4 +1,6 @@
-"""metacal verify: does the promise still stand? An exact test on labelled rows, and an exit code."""
+"""metacal verify: does the promise still stand? An exact test on labelled rows, and an exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from metacal.cli.options import Reading, as_command, between, group, name_option
 from metacal.cli.printing import NOT_SUPPORTED, REFUTED, say, wrapped
 
 surer_than_half = between(
-    0.5, 1.0, "one above 0.5, such as 0.95", "is not above 0.5 and below 1; give a confidence such as 0.95"
+    0.5,
+    1.0,
+    "one above 0.5, such as 0.95",
+    "is not above 0.5 and below 1; give a confidence such as 0.95",
 )
 
 
@@ -19,7 +24,8 @@ class Options:
     """What `metacal verify` is told."""
 
     confidence: float = option(
-        "Confidence of the interval; a kept promise is called refuted with probability at most (1 - C)/2.",
+        "Confidence of the interval; a kept promise is called refuted with probability at most (1 -"
+        " C)/2.",
         "C",
         type=surer_than_half,
         default=0.95,
@@ -32,17 +38,19 @@ class Options:
 def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
-    GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not seen: last week's
-    traffic, say. The verdict is kept where what was measured keeps the promise, undecided where it misses it but its
-    interval includes it, refuted where all of the interval lies on the wrong side. It is not judged if FILE has rows
-    of the fit, all or some, in any order. Intervals are exact: of the right
-    answers that were rejected, or of the wrong ones that were accepted; of both where both are promised, at half of
-    1 - C each. A review budget needs no labels; costs of many sizes are tested by betting. Rows that belong together
-    (--unit-key) are tested by one row of each unit or, where the promise is about every row, by bets on whole units.
+    GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not
+    seen: last week's traffic, say. The verdict is kept where what was measured keeps the promise,
+    undecided where it misses it but its interval includes it, refuted where all of the interval
+    lies on the wrong side. It is not judged if FILE has rows of the fit, all or some, in any order.
+    Intervals are exact: of the right answers that were rejected, or of the wrong ones that were
+    accepted; of both where both are promised, at half of 1 - C each. A review budget needs no
+    labels; costs of many sizes are tested by betting. Rows that belong together (--unit-key) are
+    tested by one row of each unit or, where the promise is about every row, by bets on whole units.
 
     Of a cascade FILE holds the small model's rows and --large the large one's.
 
-    The exit code is 0 when the promise is kept or undecided, 1 when it is not judged, 3 when it is refuted.
+    The exit code is 0 when the promise is kept or undecided, 1 when it is not judged, 3 when it is
+    refuted.
 
     \b
     Examples:
@@ -59,18 +67,25 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate = load_gate(artifact, file)
     if gate.certificate is None:
         raise click.UsageError(
-            f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing. metacal evaluate "
-            "measures its calibration."
+            f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing."
+            " metacal evaluate measures its calibration."
         )
     reading = replace(options.reading, unit_key=options.unit_key)
     given = read_rows(gate, artifact, file, reading)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = judged(
-        gate, given.tables, None if bare and given.truth is None else given.require_truth(), given.found.groups
+        gate,
+        given.tables,
+        None if bare and given.truth is None else given.require_truth(),
+        given.found.groups,
     )
     given.note_rows_without_score(len(seen))
     given.warn_of_fit_rows(seen.fit_rows, artifact)
-    units = None if given.found.units is None else Units(given.found.units).at(seen.rows, len(given.found))
+    units = (
+        None
+        if given.found.units is None
+        else Units(given.found.units).at(seen.rows, len(given.found))
+    )
     result = verify_decisions(
         gate.certificate,
         seen.accept,
@@ -82,7 +97,10 @@ def command(artifact: str, file: str, options: Options) -> None:
         fit_rows=seen.fit_rows,
     )
     more = {} if reading.large is None else {"large": reading.large}
-    answer, text = {"file": file, "artifact": artifact, **result.to_dict(), **more}, f" of {file} through {artifact}"
+    answer, text = (
+        {"file": file, "artifact": artifact, **result.to_dict(), **more},
+        f" of {file} through {artifact}",
+    )
     say(answer, wrapped(result.text(text)))
     if result.refuted:
         click.get_current_context().exit(REFUTED)

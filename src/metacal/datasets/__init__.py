@@ -1,6 +1,7 @@
 """Real logits that ship with the package.
 
-Two networks trained on CIFAR, with the logits of 15,000 images that neither saw in training; see `docs/data-card.md`.
+Two networks trained on CIFAR, with the logits of 15,000 images that neither saw in training; see
+`docs/data-card.md`.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class LogitsSet:
     labels : int64 array of shape (n,)
         The true class of each image, 0 … K-1.
     is_test : bool array of shape (n,)
-        Whether the image belongs to the official test set; the others were held out from the training set.
+        Whether the image belongs to the official test set; the others were held out from the
+        training set.
     source : str
         Where the logits come from.
 
@@ -69,7 +70,10 @@ class LogitsSet:
         n_rows = len(self.labels)
         whole = isinstance(n_fit, int | np.integer) and not isinstance(n_fit, bool)
         if not whole or not 1 <= n_fit < n_rows:
-            raise InputError(f"n_fit must be a whole number from 1 to {n_rows - 1} ({n_rows} rows), got {n_fit!r}.")
+            raise InputError(
+                f"n_fit must be a whole number from 1 to {n_rows - 1} ({n_rows} rows), got"
+                f" {n_fit!r}."
+            )
         order = np.random.default_rng(random_state).permutation(n_rows)
         fit, test = order[:n_fit], order[n_fit:]
         return (self.logits[fit], self.labels[fit]), (self.logits[test], self.labels[test])
@@ -86,7 +90,8 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
     name : str
         One of `names()`.
     folder : path, optional
-        Where to look for `name`.npz instead of in the package; `benchmarks/data` of the repository holds more sets.
+        Where to look for `name`.npz instead of in the package; `benchmarks/data` of the repository
+        holds more sets.
 
     Examples
     --------
@@ -101,7 +106,9 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
     if name not in known:
         close = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise InputError(f"there is no data set {name!r}{hint} There are: {', '.join(known) or 'none'}.")
+        raise InputError(
+            f"there is no data set {name!r}{hint} There are: {', '.join(known) or 'none'}."
+        )
     with (_shelf(folder) / f"{name}.npz").open("rb") as file:
         return LogitsSet(name, *read_packed(file))
 
@@ -117,9 +124,14 @@ def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     shelf = _shelf(folder)
     if not shelf.is_dir():
         raise InputError(
-            f"there is no folder {os.fspath(folder or shelf.name)!r}; give one that holds packed .npz sets."
+            f"there is no folder {os.fspath(folder or shelf.name)!r}; give one that holds packed"
+            " .npz sets."
         )
-    return tuple(sorted(item.name.removesuffix(".npz") for item in shelf.iterdir() if item.name.endswith(".npz")))
+    return tuple(
+        sorted(
+            item.name.removesuffix(".npz") for item in shelf.iterdir() if item.name.endswith(".npz")
+        )
+    )
 
 
 def _shelf(folder: str | os.PathLike[str] | None) -> Traversable:

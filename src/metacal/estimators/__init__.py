@@ -1,7 +1,8 @@
-"""The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column per class.
+"""The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column
+per class.
 
-Calibrators of one family share a file. Which ones there are is said in `metacal.maps.methods`; each is imported when it
-is first asked for.
+Calibrators of one family share a file. Which ones there are is said in `metacal.maps.methods`; each
+is imported when it is first asked for.
 """
 
 from __future__ import annotations

@@ -12,7 +12,9 @@ from metacal.maps.affine import DirichletMap, MatrixMap, StructuredMap, VectorMa
 
 
 class Penalised(Calibrator[M]):
-    """What the calibrators with a penalty share: its strength, given or chosen by cross-validation, and intercepts."""
+    """What the calibrators with a penalty share: its strength, given or chosen by cross-validation,
+    and intercepts.
+    """
 
     regularisation: float | None = None
     n_folds: int = 3
@@ -23,22 +25,26 @@ class Penalised(Calibrator[M]):
 
 
 class VectorScaling(Penalised[VectorMap]):
-    """softmax(a·u + c): a scale a_j and an intercept c_j for each class; u are the logits less their mean.
+    """softmax(a·u + c): a scale a_j and an intercept c_j for each class; u are the logits less
+    their mean.
 
-    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. May change predictions. The
-    logits are centred in each row, so that a constant added to a row changes nothing.
+    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. May change
+    predictions. The logits are centred in each row, so that a constant added to a row changes
+    nothing.
 
     Parameters
     ----------
     penalty : "structured", "odir", "l2" or "offsets"
-        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T: `structured` draws all
-        to temperature scaling, λK Σ ((a - 1)² + c²); `odir` draws the intercepts to zero and leaves the scales free,
-        λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ c²). `offsets` has one scale for all classes and c ~ N(0, σ²), σ by
-        evidence: for class weights, resampled training sets, a share of classes that has changed. The strengths below
+        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T:
+        `structured` draws all to temperature scaling, λK Σ ((a - 1)² + c²); `odir` draws the
+        intercepts to zero and leaves the scales free, λK Σ c²; `l2` draws all to zero, λ(Σ a² + Σ
+        c²). `offsets` has one scale for all classes and c ~ N(0, σ²), σ by evidence: for class
+        weights, resampled training sets, a share of classes that has changed. The strengths below
         do not count for it.
     regularisation : float, optional
-        The strength λ of the penalty, in rows; 0 is Guo et al.'s method. When None, the best of 1000, 100, …, 0.0001
-        by cross-validated likelihood, tried from the strongest until the held-out loss rises.
+        The strength λ of the penalty, in rows; 0 is Guo et al.'s method. When None, the best of
+        1000, 100, …, 0.0001 by cross-validated likelihood, tried from the strongest until the
+        held-out loss rises.
     intercept_regularisation : float, optional
         A strength of its own for the intercepts; the same as λ when None.
     n_folds : int
@@ -72,18 +78,20 @@ class VectorScaling(Penalised[VectorMap]):
 
 
 class MatrixScaling(Penalised[MatrixMap]):
-    """softmax(A u + c): a full matrix and an intercept for each class; u are the logits less their mean.
+    """softmax(A u + c): a full matrix and an intercept for each class; u are the logits less their
+    mean.
 
-    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, with a penalty: K² + K
-    coefficients overfit easily. May change predictions. The logits are centred in each row, so that a constant added to
-    a row changes nothing.
+    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017, with a
+    penalty: K² + K coefficients overfit easily. May change predictions. The logits are centred in
+    each row, so that a constant added to a row changes nothing.
 
     Parameters
     ----------
     penalty : "structured", "odir" or "l2"
-        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T. `structured` (Berta et
-        al. 2025): λK Σ (A_jj - 1)² + λK(K-1) Σ_{i≠j} A_ij² + λK Σ c_j², towards temperature scaling; `odir` (Kull et
-        al.: off-diagonal and intercept) leaves the diagonal free; `l2`, scikit-learn's λ(Σ A² + Σ c²), draws to zero.
+        Added to the summed negative log-likelihood, on the coefficients of tempered logits u/T.
+        `structured` (Berta et al. 2025): λK Σ (A_jj - 1)² + λK(K-1) Σ_{i≠j} A_ij² + λK Σ c_j²,
+        towards temperature scaling; `odir` (Kull et al.: off-diagonal and intercept) leaves the
+        diagonal free; `l2`, scikit-learn's λ(Σ A² + Σ c²), draws to zero.
     regularisation, intercept_regularisation, n_folds, random_state
         As in `VectorScaling`; 0 is (almost) no penalty.
     input, classes, positive, n_jobs
@@ -117,14 +125,16 @@ class MatrixScaling(Penalised[MatrixMap]):
 class DirichletCalibration(MatrixScaling):
     """softmax(A log p + c), with p = softmax(x): matrix scaling of log-probabilities.
 
-    Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining well-calibrated
-    multiclass probabilities with Dirichlet calibration", NeurIPS 2019. May change predictions.
+    Kull, Perello-Nieto, Kängsepp, Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining
+    well-calibrated multiclass probabilities with Dirichlet calibration", NeurIPS 2019. May change
+    predictions.
 
     Parameters
     ----------
     penalty : "structured", "odir" or "l2"
-        As for MatrixScaling; `odir` is Kull et al.'s. Their strengths, which go with the mean likelihood of n rows and
-        with untempered logits, are λT²K²(K-1)²/n off the diagonal and λK²/n for the intercept.
+        As for MatrixScaling; `odir` is Kull et al.'s. Their strengths, which go with the mean
+        likelihood of n rows and with untempered logits, are λT²K²(K-1)²/n off the diagonal and
+        λK²/n for the intercept.
     regularisation, intercept_regularisation, n_folds, random_state
         As in `VectorScaling`; 0 is (almost) no penalty.
     input, classes, positive, n_jobs
@@ -153,17 +163,19 @@ class DirichletCalibration(MatrixScaling):
 
 
 class StructuredScaling(Penalised[StructuredMap]):
-    """softmax(a · log softmax(x/T) + c): vector scaling drawn towards temperature scaling, a = 1 and c = 0.
+    """softmax(a · log softmax(x/T) + c): vector scaling drawn towards temperature scaling, a = 1
+    and c = 0.
 
-    Fits T, then minimises the summed negative log-likelihood + λK Σ ((a_j - 1)² + c_j²). A strong penalty gives
-    temperature scaling, none vector scaling. Berta, Holzmüller, Jordan & Bach, "Structured Matrix Scaling for
-    Multi-Class Calibration", 2025 (their SVS with the ridge penalty, where λ = 1). May change predictions.
+    Fits T, then minimises the summed negative log-likelihood + λK Σ ((a_j - 1)² + c_j²). A strong
+    penalty gives temperature scaling, none vector scaling. Berta, Holzmüller, Jordan & Bach,
+    "Structured Matrix Scaling for Multi-Class Calibration", 2025 (their SVS with the ridge penalty,
+    where λ = 1). May change predictions.
 
     Parameters
     ----------
     regularisation : float, optional
-        The strength λ of the penalty, in rows. When None, the best of 1000, 100, …, 0.0001 by cross-validated
-        likelihood, tried from the strongest until the held-out loss rises.
+        The strength λ of the penalty, in rows. When None, the best of 1000, 100, …, 0.0001 by
+        cross-validated likelihood, tried from the strongest until the held-out loss rises.
     n_folds, random_state, input, classes, positive, n_jobs
         As in `VectorScaling`.
 

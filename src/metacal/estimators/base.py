@@ -1,4 +1,6 @@
-"""What the calibrators share: reading a table of logits and its labels, and holding a fitted map."""
+"""What the calibrators share: reading a table of logits and its labels, and holding a fitted
+map.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ _OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
 class Parameters(Verbs, BaseEstimator):
-    """An estimator whose fields are its parameters: every subclass is a dataclass without saying so.
+    """An estimator whose fields are its parameters: every subclass is a dataclass without saying
+    so.
 
     What ends in "_" is no parameter: by scikit-learn's custom that is what a fit leaves.
     """
@@ -58,7 +61,9 @@ class Parameters(Verbs, BaseEstimator):
 
 
 class GateEstimator(Parameters):
-    """What every estimator that fits a gate shares: the gate, its certificate, and how it looks in a notebook."""
+    """What every estimator that fits a gate shares: the gate, its certificate, and how it looks in
+    a notebook.
+    """
 
     gate_: Gate = field(init=False)
 
@@ -71,14 +76,20 @@ class GateEstimator(Parameters):
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_, of a cascade's first model; -inf where each class or group has its own."""
+        """Accept iff score <= threshold_, of a cascade's first model; -inf where each class or
+        group has its own.
+        """
         check_is_fitted(self, "gate_")
         return self.gate_.threshold
 
     def _repr_html_(self) -> str:
         """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
         fitted = getattr(self, "certificate_", None)
-        promise = "<p>Not fitted: nothing is promised yet.</p>" if fitted is None else fitted._repr_html_()
+        promise = (
+            "<p>Not fitted: nothing is promised yet.</p>"
+            if fitted is None
+            else fitted._repr_html_()
+        )
         return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
@@ -87,7 +98,8 @@ class GateEstimator(Parameters):
 
 
 def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose answer is, with scikit-learn's `array_api_dispatch`, an array of X's library on X's device.
+    """A method whose answer is, with scikit-learn's `array_api_dispatch`, an array of X's library
+    on X's device.
 
     Names of classes stay NumPy arrays: the array API has no texts.
     """
@@ -105,11 +117,13 @@ def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LogitsEstimator(TransformerMixin, Parameters):
-    """What every estimator over a table of logits shares: reading the table, the labels and the classes.
+    """What every estimator over a table of logits shares: reading the table, the labels and the
+    classes.
 
-    Its parameters are `input` ("logits" or "probabilities"), `classes` (the labels in column order; when
-    None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two values that labels of two
-    classes have), `positive` (the class that one score per row speaks for) and `n_jobs`.
+    Its parameters are `input` ("logits" or "probabilities"), `classes` (the labels in column order;
+    when None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two
+    values that labels of two classes have), `positive` (the class that one score per row speaks
+    for) and `n_jobs`.
     """
 
     input: str = "logits"
@@ -120,7 +134,9 @@ class LogitsEstimator(TransformerMixin, Parameters):
     classes_: Array = field(init=False)
 
     def transform(self, X: ArrayLike) -> Any:
-        """The probabilities of `predict_proba`, as features of what follows; frames by `set_output`."""
+        """The probabilities of `predict_proba`, as features of what follows; frames by
+        `set_output`.
+        """
         return self.predict_proba(X)
 
     def predict_proba(self, X: ArrayLike) -> Any:
@@ -141,12 +157,16 @@ class LogitsEstimator(TransformerMixin, Parameters):
     def _rows(
         self, X: Any, *, reset: bool, later: bool = False, executor: ExecutorLike | None = None
     ) -> Iterator[Rows]:
-        """The table as rows, and threads to read it with as long as this lasts; `later`: looked over as it is read."""
+        """The table as rows, and threads to read it with as long as this lasts; `later`: looked
+        over as it is read.
+        """
         with workers(self.n_jobs, executor) as pool:
             table = self._read_table(X, reset=reset, executor=pool, later=later)
             yield Rows(table, executor=pool, unseen=later and validate.may_wait(table, self.input))
 
-    def _read_table(self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False) -> Array:
+    def _read_table(
+        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
+    ) -> Array:
         one_score = validate.is_one_score(X) and (reset or getattr(self, "n_features_in_", 2) == 2)
         if reset:
             self._one_score = one_score
@@ -165,7 +185,10 @@ class LogitsEstimator(TransformerMixin, Parameters):
         """The number of columns and their names, in scikit-learn's words."""
         names = Counter(str(name) for name in getattr(X, "columns", ()))
         if twice := [name for name, times in names.items() if times > 1]:
-            raise InputError(f"a table needs unique column names, one for each class; {twice[0]!r} stands there twice.")
+            raise InputError(
+                f"a table needs unique column names, one for each class; {twice[0]!r} stands there"
+                " twice."
+            )
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
         except TypeError as error:
@@ -175,40 +198,60 @@ class LogitsEstimator(TransformerMixin, Parameters):
 
     def _read_labels(self, y: Any, table: Array) -> Codes:
         if y is None:
-            raise InputError(f"{type(self).__name__} requires y to be passed, but the target y is None.")
+            raise InputError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None."
+            )
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
             validate.refuse_masked(y, "labels")
             y = column_or_1d(validate.on_host(y, "labels"), warn=True)
         classes = self.classes
-        if classes is None and hasattr(self, "feature_names_in_") and flat_labels(y).dtype.kind == "U":
+        if (
+            classes is None
+            and hasattr(self, "feature_names_in_")
+            and flat_labels(y).dtype.kind == "U"
+        ):
             classes = self.feature_names_in_
         if table.shape[1] == 2 and not kernels.on_device(y):
             classes = self._two_classes(classes, y)
         elif self.positive is not None:
-            raise InputError(f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}.")
+            raise InputError(
+                f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}."
+            )
         self.classes_ = validate.class_list(classes, table.shape[1])
         return validate.label_codes_beside(y, table, self.classes_)
 
     def _two_classes(self, classes: Any, y: Any) -> Any:
-        """Two classes in column order; the second is the positive one where there is one score per row."""
+        """Two classes in column order; the second is the positive one where there is one score per
+        row.
+        """
         if classes is None:
             return validate.two_classes(y, self.positive, one_score=self._one_score)
         if self.positive is None or len(classes) != 2:
             return classes
         if self.positive not in list(classes):
-            raise InputError(f"positive={self.positive!r} is none of the classes ({list(classes)}).")
+            raise InputError(
+                f"positive={self.positive!r} is none of the classes ({list(classes)})."
+            )
         return classes[::-1] if self._one_score and self.positive == classes[0] else classes
 
     @property
     def _classes_given(self) -> bool:
-        """Whether the classes were named, here, by the columns of a frame or by two labels: not the column numbers."""
-        return self.classes is not None or not np.array_equal(self.classes_, np.arange(len(self.classes_)))
+        """Whether the classes were named, here, by the columns of a frame or by two labels: not the
+        column numbers.
+        """
+        return self.classes is not None or not np.array_equal(
+            self.classes_, np.arange(len(self.classes_))
+        )
 
 
 def _looks_2d(X: Any) -> bool:
     try:
         return len(X.shape) == 2
-    except (AttributeError, TypeError, RuntimeError):  # no shape, or none to speak of: a nested tensor's
+    except (
+        AttributeError,
+        TypeError,
+        RuntimeError,
+    ):  # no shape, or none to speak of: a nested tensor's
         return False
 
 
@@ -226,9 +269,11 @@ class Fitted(Generic[T]):
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
-    """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba` applies it.
+    """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba`
+    applies it.
 
-    How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that function's options.
+    How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that
+    function's options.
     """
 
     map_: M = field(init=False)
@@ -257,10 +302,20 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     @property
     def gate_(self) -> Gate:
-        """The fitted map as a gate that promises nothing and accepts every row: what files and exports start from."""
+        """The fitted map as a gate that promises nothing and accepts every row: what files and
+        exports start from.
+        """
         check_is_fitted(self)
         given = self._classes_given
-        return Gate.of(Table(self.map_, self.classes_, input=self.input, recipe=self.recipe(), classes_given=given))
+        return Gate.of(
+            Table(
+                self.map_,
+                self.classes_,
+                input=self.input,
+                recipe=self.recipe(),
+                classes_given=given,
+            )
+        )
 
     def recipe(self) -> Recipe:
         """How it is fitted, in values that a file can hold."""
@@ -275,10 +330,11 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     @like_the_table
     def predict_proba(self, X: ArrayLike, *, out: Array | None = None) -> Array:
-        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU stays there.
+        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU
+        stays there.
 
-        `out`, of the result's shape and dtype, is written to and returned: no table is made where the calibrator can
-        do without.
+        `out`, of the result's shape and dtype, is written to and returned: no table is made where
+        the calibrator can do without.
         """
         with self._rows(X, reset=False) as rows:
             there = kernels.on_device(X) and not rows.on_device  # worked on here, wanted there
@@ -298,13 +354,20 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         return np.asarray(self.classes_[validate.on_host(probabilities).argmax(axis=1)])
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
-        """Fit with the method's own function; its options bear the names of the estimator's parameters."""
-        own = {name: value for name, value in self.get_params(deep=False).items() if name not in _OF_THE_TABLE}
+        """Fit with the method's own function; its options bear the names of the estimator's
+        parameters.
+        """
+        own = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in _OF_THE_TABLE
+        }
         return method_of(type(self)).fit_function()(rows, codes, weights, **own)
 
 
 def calibrator_from(given: Any) -> Any:
-    """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one given.
+    """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one
+    given.
 
     Examples
     --------
@@ -318,7 +381,8 @@ def calibrator_from(given: Any) -> Any:
 
 
 def base_calibrator(given: Any, promise: object, n_classes: int | None = None) -> Any:
-    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the promise and the classes.
+    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the
+    promise and the classes.
 
     Examples
     --------

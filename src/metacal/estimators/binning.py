@@ -16,8 +16,8 @@ class HistogramBinning(Calibrator[PiecewiseMap]):
     n_bins : int
         How many bins.
     bins : "equal_width" or "equal_mass"
-        Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small probability of any
-        one of them, so bins of equal mass have no room for the large ones.
+        Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small
+        probability of any one of them, so bins of equal mass have no room for the large ones.
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
@@ -38,7 +38,8 @@ class HistogramBinning(Calibrator[PiecewiseMap]):
 class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
     """The accuracy in the bin of the predicted class's confidence. Keeps every prediction.
 
-    Gupta & Ramdas, ICLR 2022, one histogram for all classes; the other classes share the rest in proportion.
+    Gupta & Ramdas, ICLR 2022, one histogram for all classes; the other classes share the rest in
+    proportion.
 
     Parameters
     ----------
@@ -47,7 +48,8 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
     bins : "equal_mass" or "equal_width"
         Of nearly equal weight, or of width 1/n_bins.
     tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+        Whether a temperature is fitted first; without it the other classes keep their raw, often
+        too uneven shares.
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 
@@ -69,8 +71,9 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
 class BBQ(Calibrator[PiecewiseMap]):
     """Bayesian binning into quantiles: many histograms for each class, averaged by their evidence.
 
-    Naeini, Cooper & Hauskrecht, AAAI 2015; one-vs-rest, normalised. Made for two classes: quantiles have no room for
-    the large probabilities of a rare class. May change predictions; TopLabelBBQ keeps them.
+    Naeini, Cooper & Hauskrecht, AAAI 2015; one-vs-rest, normalised. Made for two classes: quantiles
+    have no room for the large probabilities of a rare class. May change predictions; TopLabelBBQ
+    keeps them.
 
     Parameters
     ----------
@@ -95,7 +98,8 @@ class TopLabelBBQ(Calibrator[TopLabelMap]):
     Parameters
     ----------
     tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+        Whether a temperature is fitted first; without it the other classes keep their raw, often
+        too uneven shares.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 

@@ -33,32 +33,42 @@ from metacal.scores import Score, score_rows
 BY_DEFAULT = MaxLoss(0.01)
 #: What the fits of other gates take besides, and why that of a cascade does not.
 _NOT_HERE = {
-    "groups": "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group.",
-    "units": "a cascade counts every row by itself; give fit one row of each unit, drawn at random.",
-    "importance": "a cascade promises for the source of its calibration rows; give fit labelled rows of the new one.",
+    "groups": (
+        "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group."
+    ),
+    "units": (
+        "a cascade counts every row by itself; give fit one row of each unit, drawn at random."
+    ),
+    "importance": (
+        "a cascade promises for the source of its calibration rows; give fit labelled rows of the"
+        " new one."
+    ),
 }
 
 
 class Cascade(GateEstimator, kw_only=False):
     """The small model answers what its gate accepts, the large one the rest, people what is left.
 
-    With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large model answered alone;
-    labels are needed only where the two disagree. With `MinAccuracy(0.95)` what the cascade answers is right at
-    least 95% of the time, and what neither model is sure of is left to people.
+    With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large
+    model answered alone; labels are needed only where the two disagree. With `MinAccuracy(0.95)`
+    what the cascade answers is right at least 95% of the time, and what neither model is sure of is
+    left to people.
 
     Parameters
     ----------
     small, large : fitted classifiers or callables, optional
-        What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`, or a function. The
-        large one is asked only for the rows that the small one does not answer. None for both: X is then the small
-        model's table itself, and `large=` of each method the large one's.
+        What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`,
+        or a function. The large one is asked only for the rows that the small one does not answer.
+        None for both: X is then the small model's table itself, and `large=` of each method the
+        large one's.
     promise : MaxLoss or MinAccuracy
     calibrator : calibrator, optional
         Fitted for each of the two, by name or as an estimator; that of `MetaCal` when None.
     score, large_score : str or callable
         The ranking scores; the large model's is the small one's when None.
     people : bool, optional
-        Whether what neither accepts is left to people; by default with MinAccuracy, never with MaxLoss.
+        Whether what neither accepts is left to people; by default with MinAccuracy, never with
+        MaxLoss.
     review_cost : float
         What a row costs that a person answers, in calls of the large model.
     reject_label : label
@@ -68,8 +78,8 @@ class Cascade(GateEstimator, kw_only=False):
     classes : sequence, optional
         The labels in column order; those of the classifiers, or 0 … K-1, when None.
     random_state : int, optional
-        Seed of the draw of the rows that are set aside to choose thresholds. By default it is derived from the scores;
-        a seed that you give is recorded in the certificate.
+        Seed of the draw of the rows that are set aside to choose thresholds. By default it is
+        derived from the scores; a seed that you give is recorded in the certificate.
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -134,21 +144,24 @@ class Cascade(GateEstimator, kw_only=False):
         units: Any = None,
         importance: Any = None,
     ) -> Self:
-        """Certify the thresholds on rows that neither model was trained on, and calibrate each model.
+        """Certify the thresholds on rows that neither model was trained on, and calibrate each
+        model.
 
-        `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models agree; `labels_needed`
-        names the rows that need one. `thresholds_from`, further rows like X without labels, choose the thresholds;
-        otherwise a part of X does, and is not tested on.
+        `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models
+        agree; `labels_needed` names the rows that need one. `thresholds_from`, further rows like X
+        without labels, choose the thresholds; otherwise a part of X does, and is not tested on.
 
-        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each, or X is the small
-        model's. For MaxLoss, `agrees` says of each model but the last whether it gives the last model's answer; None
-        where nobody knows. For MinAccuracy, or with `people=True`, `correct` says of each model whether it is correct.
-        The two are not the same, and each promise takes its own. `costs` is what it costs to ask each. With `pool` the
-        promise is about these rows, of which those with an entry were drawn at random. `joint_risk` learns the risk of
-        an answer from all scores up to its model's, where what one model leaves is harder for the next than its own
-        score says: `metacal.promises.rules.staged`.
+        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each,
+        or X is the small model's. For MaxLoss, `agrees` says of each model but the last whether it
+        gives the last model's answer; None where nobody knows. For MinAccuracy, or with
+        `people=True`, `correct` says of each model whether it is correct. The two are not the same,
+        and each promise takes its own. `costs` is what it costs to ask each. With `pool` the
+        promise is about these rows, of which those with an entry were drawn at random. `joint_risk`
+        learns the risk of an answer from all scores up to its model's, where what one model leaves
+        is harder for the next than its own score says: `metacal.promises.rules.staged`.
 
-        `groups`, `units` and `importance`, which other fits take, are refused with what to do instead.
+        `groups`, `units` and `importance`, which other fits take, are refused with what to do
+        instead.
         """
         promise = as_promise(self.promise)
         for name, column in (("groups", groups), ("units", units), ("importance", importance)):
@@ -159,8 +172,8 @@ class Cascade(GateEstimator, kw_only=False):
             columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
             if y is not None:
                 raise InputError(
-                    "y is for labels of tables. Over scores, pass agrees=..., whether each model gives the last "
-                    "model's answer, or correct=..., whether it is correct."
+                    "y is for labels of tables. Over scores, pass agrees=..., whether each model"
+                    " gives the last model's answer, or correct=..., whether it is correct."
                 )
             self.gate_ = fit_scored_cascade(
                 columns,
@@ -177,7 +190,8 @@ class Cascade(GateEstimator, kw_only=False):
             return self
         if agrees is not None or correct is not None:
             raise InputError(
-                "agrees and correct are for scores; tables of logits take labels: fit(small, y, large=large)."
+                "agrees and correct are for scores; tables of logits take labels: fit(small, y,"
+                " large=large)."
             )
         for score in (self.score, self.large_score or self.score):
             check_score(score, self.input)
@@ -202,12 +216,15 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def labels_needed(self, X: Any, large: Any = None) -> Codes:
-        """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models disagree.
+        """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models
+        disagree.
 
-        In the order of the small model's score. Not all need one: the walk goes as far as labels do.
+        In the order of the small model's score. Not all need one: the walk goes as far as labels
+        do.
 
-        Of a pool of scores (n,): rows drawn at random, as many as pay when each is answered by the large model anyway.
-        Fewer labels make a stricter threshold, more of them are calls of the large model themselves.
+        Of a pool of scores (n,): rows drawn at random, as many as pay when each is answered by the
+        large model anyway. Fewer labels make a stricter threshold, more of them are calls of the
+        large model themselves.
 
         Examples
         --------
@@ -221,7 +238,9 @@ class Cascade(GateEstimator, kw_only=False):
         """
         if large is None and self.small is None and np.ndim(X) == 1:
             if not isinstance(self.promise, MaxLoss):
-                raise InputError("an accuracy needs the label of every row that is tested; MaxLoss needs fewer.")
+                raise InputError(
+                    "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
+                )
             n = labels_that_pay(self.promise, len(X))
             return np.sort(RowDraws(X, random_state=self.random_state).order("rows to label")[:n])
         one, other = self.tables(X, large)
@@ -237,8 +256,9 @@ class Cascade(GateEstimator, kw_only=False):
     def decide(self, X: Any, large: Any = None) -> Decision:
         """Who answers each row, and what; the large model is asked only where it is needed.
 
-        `large`, where no models were given, is its table of all rows or of those that `needs_large` names. Of a cascade
-        of scores X has a column for each model, of all rows or of those that the models before leave.
+        `large`, where no models were given, is its table of all rows or of those that `needs_large`
+        names. Of a cascade of scores X has a column for each model, of all rows or of those that
+        the models before leave.
         """
         check_is_fitted(self, "gate_")
         if not self.gate_.n_classes:
@@ -275,15 +295,24 @@ class Cascade(GateEstimator, kw_only=False):
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
         """What both models say about every row, as checked logits."""
         if (self.small is None) != (self.large is None):
-            raise InputError("a cascade needs both models, or none and their tables: Cascade(small, large).")
+            raise InputError(
+                "a cascade needs both models, or none and their tables: Cascade(small, large)."
+            )
         if self.small is None and large is None:
-            raise InputError("give the large model's table too: fit(small_logits, y, large=large_logits).")
+            raise InputError(
+                "give the large model's table too: fit(small_logits, y, large=large_logits)."
+            )
         if self.small is not None and large is not None:
             raise InputError("the large model was given to Cascade; its table is not needed here.")
-        one, other = self._table(self.small, X), self._table(self.large, X if large is None else large)
+        one, other = (
+            self._table(self.small, X),
+            self._table(self.large, X if large is None else large),
+        )
         own = [getattr(model, "classes_", None) for model in (self.small, self.large)]
         if own[0] is not None and own[1] is not None and not np.array_equal(own[0], own[1]):
-            raise InputError("the two models have other classes, or in another order; fit both on the same ones.")
+            raise InputError(
+                "the two models have other classes, or in another order; fit both on the same ones."
+            )
         return one, other
 
     def _table(self, model: Any, X: Any) -> Array:
@@ -294,7 +323,9 @@ class Cascade(GateEstimator, kw_only=False):
             return logits_of(model, X)
         if callable(model):
             return validate.logits_from(model(X), self.input)
-        raise InputError(f"a model of a cascade is a fitted classifier or a function; got {model!r}.")
+        raise InputError(
+            f"a model of a cascade is a fitted classifier or a function; got {model!r}."
+        )
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         base = base_calibrator(self.calibrator, None, rows.n_classes)

@@ -73,14 +73,18 @@ class Entry:
     def loss(self, metric: str) -> float:
         """The mean, with its sign turned where more is better."""
         row = registry.METRICS.get(metric)
-        return self.metrics[metric].mean * (-1.0 if row is not None and not row.smaller_is_better else 1.0)
+        return self.metrics[metric].mean * (
+            -1.0 if row is not None and not row.smaller_is_better else 1.0
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         if self.failed is not None:
             return {"name": self.name, "failed": self.failed}
         finite = {
-            metric: {part: value if np.isfinite(value) else None for part, value in own._asdict().items()}
+            metric: {
+                part: value if np.isfinite(value) else None for part, value in own._asdict().items()
+            }
             for metric, own in self.metrics.items()
         }
         why = {"impossible_rows": self.impossible} if self.impossible else {}
@@ -91,12 +95,18 @@ class Entry:
         columns: dict[str, Any] = {}
         for metric, own in self.metrics.items():
             columns |= {metric: own.mean, f"{metric}_standard_error": own.standard_error}
-        return {**columns, "fit_seconds": self.fit_seconds, "impossible_rows": self.impossible, "failed": self.failed}
+        return {
+            **columns,
+            "fit_seconds": self.fit_seconds,
+            "impossible_rows": self.impossible,
+            "failed": self.failed,
+        }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Calibrators side by side, best NLL first: prints itself, is a table in a notebook, `to_frame` for pandas.
+    """Calibrators side by side, best NLL first: prints itself, is a table in a notebook, `to_frame`
+    for pandas.
 
     Attributes
     ----------
@@ -117,22 +127,28 @@ class Comparison:
     near_best_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def best(self, metric: str = "nll") -> str:
-        """The calibrator with the best mean: the lowest, of a metric of which more is better the highest."""
+        """The calibrator with the best mean: the lowest, of a metric of which more is better the
+        highest.
+        """
         return min(self._fitted(), key=lambda entry: entry.loss(metric)).name
 
     def near_best(self, metric: str = "nll") -> tuple[str, ...]:
         """Return the best calibrator and those that are hardly worse.
 
-        A calibrator is hardly worse if its mean is at most three standard errors of the paired difference worse. This
-        is a rule of thumb for a shortlist, not a confidence statement. If a calibrator has a very large loss on rare
-        rows, a sample without such a row ranks it too high, and the truly best calibrator may be missing here.
+        A calibrator is hardly worse if its mean is at most three standard errors of the paired
+        difference worse. This is a rule of thumb for a shortlist, not a confidence statement. If a
+        calibrator has a very large loss on rare rows, a sample without such a row ranks it too
+        high, and the truly best calibrator may be missing here.
         """
         return self.near_best_names.get(metric, (self.best(metric),))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON types."""
         return {
-            **{name: getattr(self, name) for name in ("n_rows", "n_classes", "n_splits", "n_repeats", "n_folds")},
+            **{
+                name: getattr(self, name)
+                for name in ("n_rows", "n_classes", "n_splits", "n_repeats", "n_folds")
+            },
             "best": {metric: self.best(metric) for metric in self._measured()},
             "near_best": {metric: list(self.near_best(metric)) for metric in self._measured()},
             "near_best_standard_errors": STANDARD_ERRORS,
@@ -140,8 +156,14 @@ class Comparison:
         }
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each calibrator: of each metric its mean and its standard error."""
-        return display.frame([entry.record() for entry in self.entries], [entry.name for entry in self.entries], _INDEX)
+        """A `pandas.DataFrame`, a row for each calibrator: of each metric its mean and its standard
+        error.
+        """
+        return display.frame(
+            [entry.record() for entry in self.entries],
+            [entry.name for entry in self.entries],
+            _INDEX,
+        )
 
     def __str__(self) -> str:
         head, *rows = self._table()
@@ -157,14 +179,25 @@ class Comparison:
 
     def _head(self) -> str:
         """What the table is of."""
-        many, every = f"{self.n_rows:,} rows, {self.n_classes} classes", f"{self.n_repeats} x {self.n_splits} folds"
-        folds = every if self.n_folds == self.n_repeats * self.n_splits else f"{self.n_folds} of {every}"
+        many, every = (
+            f"{self.n_rows:,} rows, {self.n_classes} classes",
+            f"{self.n_repeats} x {self.n_splits} folds",
+        )
+        folds = (
+            every
+            if self.n_folds == self.n_repeats * self.n_splits
+            else f"{self.n_folds} of {every}"
+        )
         return f"{many}; estimate ± standard error from rows not used in the fit, {folds}"
 
     def _table(self) -> list[tuple[str, ...]]:
         """The heading, and a row for each calibrator, with the best and those near it marked."""
-        marks = {metric: (self.best(metric), set(self.near_best(metric))) for metric in self._measured()}
-        lines: list[tuple[str, ...]] = [("calibrator", *(_heading(metric) for metric in marks), "fit, s")]
+        marks = {
+            metric: (self.best(metric), set(self.near_best(metric))) for metric in self._measured()
+        }
+        lines: list[tuple[str, ...]] = [
+            ("calibrator", *(_heading(metric) for metric in marks), "fit, s")
+        ]
         for entry in self.entries:
             if entry.failed is not None:
                 lines.append((entry.name, f"failed: {entry.failed}", *[""] * len(marks)))
@@ -210,10 +243,11 @@ def compare(
 ) -> Comparison:
     """Fit every calibrator on folds of the rows and measure it on the others.
 
-    Losses are averaged row by row, and an ECE comes from the held-out rows of all folds together, without what chance
-    adds to it (`debiased_ece`). Calibrators are compared on the same rows. The standard error of a difference is then
-    much smaller than that of either mean, and `Comparison.near_best` uses it for a shortlist. The shortlist is a rule
-    of thumb: it has no confidence level.
+    Losses are averaged row by row, and an ECE comes from the held-out rows of all folds together,
+    without what chance adds to it (`debiased_ece`). Calibrators are compared on the same rows. The
+    standard error of a difference is then much smaller than that of either mean, and
+    `Comparison.near_best` uses it for a shortlist. The shortlist is a rule of thumb: it has no
+    confidence level.
 
     Parameters
     ----------
@@ -228,14 +262,15 @@ def compare(
     input, classes, n_jobs
         As in the estimators; `n_jobs` runs fits side by side.
     progress : callable, optional
-        Called with an iterator over the finished fits and their number; iterate over what it returns.
+        Called with an iterator over the finished fits and their number; iterate over what it
+        returns.
     budget : float
-        CPU seconds: of a table so large that all folds would take longer, by a rough estimate (`estimators.cost`), only
-        some of them are measured, at least one.
+        CPU seconds: of a table so large that all folds would take longer, by a rough estimate
+        (`estimators.cost`), only some of them are measured, at least one.
     executor : concurrent.futures.Executor or distributed.Client, optional
         Where fits run side by side: a pool of processes, a Dask client. A worker holds the whole
-        table; of one that stays in its files (`read_predictions`) it reads it. The table is the same, but for the
-        seconds.
+        table; of one that stays in its files (`read_predictions`) it reads it. The table is the
+        same, but for the seconds.
 
     Examples
     --------
@@ -249,7 +284,9 @@ def compare(
     warn_of_suspicion(table, input)
     candidates = _candidates(calibrators)
     if not 2 <= n_splits <= len(table):
-        raise InputError(f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}.")
+        raise InputError(
+            f"n_splits must be between 2 and the number of rows, {len(table)}; got {n_splits}."
+        )
     held_out = partial(_held_out, len(codes), n_splits, random_state)
     n_folds = affordable_folds(candidates, len(table), table.shape[1], n_splits * n_repeats, budget)
     jobs = [(estimator, at) for estimator in candidates.values() for at in range(n_folds)]
@@ -257,7 +294,10 @@ def compare(
         done = _fits(pool, table, partial(_fit_and_measure, codes, held_out), jobs)
         found = list(done if progress is None else progress(done, len(jobs)))
     results = {name: found[k * n_folds : (k + 1) * n_folds] for k, name in enumerate(candidates)}
-    failed = {name: next((one for one in folds if isinstance(one, str)), None) for name, folds in results.items()}
+    failed = {
+        name: next((one for one in folds if isinstance(one, str)), None)
+        for name, folds in results.items()
+    }
     fitted = [name for name, why in failed.items() if why is None]
     rows = [np.flatnonzero(held_out(at)) for at in range(n_folds)]
     measured = {
@@ -266,11 +306,17 @@ def compare(
     }
     entries = [_summary(name, results[name], failed[name], fitted, measured) for name in candidates]
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
-    near_best = {name: tuple(np.array(fitted)[one.near_best].tolist()) for name, one in measured.items()}
-    return Comparison(tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, near_best)
+    near_best = {
+        name: tuple(np.array(fitted)[one.near_best].tolist()) for name, one in measured.items()
+    }
+    return Comparison(
+        tuple(entries), len(table), table.shape[1], n_splits, n_repeats, n_folds, near_best
+    )
 
 
-def _fits(pool: Executor | None, table: Any, task: Callable[..., Any], jobs: list[tuple[Any, int]]) -> Iterator[Any]:
+def _fits(
+    pool: Executor | None, table: Any, task: Callable[..., Any], jobs: list[tuple[Any, int]]
+) -> Iterator[Any]:
     """What each job measured, in order."""
     if pool is not None and is_remote(pool):
         source = table if isinstance(table, StoredTable) else np.asarray(table)
@@ -282,7 +328,9 @@ def _fits(pool: Executor | None, table: Any, task: Callable[..., Any], jobs: lis
 
 
 def _held_out(n_rows: int, n_splits: int, random_state: int, at: int) -> Flags:
-    """The rows that fold number `at` of all repeats holds out, drawn from the seed wherever they are needed."""
+    """The rows that fold number `at` of all repeats holds out, drawn from the seed wherever they
+    are needed.
+    """
     rng = generator(random_state)
     repeat, held = divmod(at, n_splits)
     for _ in range(repeat):
@@ -323,7 +371,9 @@ def _candidates(calibrators: Mapping[str, Any] | Sequence[str] | None) -> dict[s
 
 
 class _Fold(NamedTuple):
-    """What one fit leaves of the rows it was held out from: a column of each loss, the top label, other metrics."""
+    """What one fit leaves of the rows it was held out from: a column of each loss, the top label,
+    other metrics.
+    """
 
     losses: dict[str, Float]
     top: TopLabel
@@ -351,11 +401,17 @@ def _fit_and_measure(
             losses[metric.name] = metric.losses(checked)
         elif metric.input is not registry.TOP_LABEL:
             others[metric.name] = estimate(metric.prepared(checked), len(checked))
-    return _Fold(losses, checked.top_label(), others, seconds, int((checked.true_probability <= 0.0).sum()))
+    return _Fold(
+        losses, checked.top_label(), others, seconds, int((checked.true_probability <= 0.0).sum())
+    )
 
 
-def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Codes], n_splits: int) -> Paired:
-    """A metric of every calibrator from its folds, whose rows these are; of the top label once from every row."""
+def _measured(
+    metric: registry.Metric, results: list[list[_Fold]], rows: list[Codes], n_splits: int
+) -> Paired:
+    """A metric of every calibrator from its folds, whose rows these are; of the top label once from
+    every row.
+    """
     better = metric.smaller_is_better
     if metric.losses is not None:
         losses = [np.concatenate([fold.losses[metric.name] for fold in folds]) for folds in results]
@@ -367,11 +423,16 @@ def _measured(metric: registry.Metric, results: list[list[_Fold]], rows: list[Co
     return by_resamples([own(TopLabel(*map(np.concatenate, top))) for top in tops], n, better)
 
 
-def _summary(name: str, folds: list[Any], failed: str | None, fitted: list[str], measured: dict[str, Paired]) -> Entry:
+def _summary(
+    name: str, folds: list[Any], failed: str | None, fitted: list[str], measured: dict[str, Paired]
+) -> Entry:
     if failed is not None:
         return Entry(name, {}, float("nan"), failed)
     at = fitted.index(name)
-    metrics = {metric: Estimate(float(own.estimates[at]), own.error(at)) for metric, own in measured.items()}
+    metrics = {
+        metric: Estimate(float(own.estimates[at]), own.error(at))
+        for metric, own in measured.items()
+    }
     seconds = float(np.median([fold.seconds for fold in folds]))
     return Entry(name, metrics, seconds, impossible=sum(fold.impossible for fold in folds))
 

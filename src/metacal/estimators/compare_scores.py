@@ -1,4 +1,6 @@
-"""compare_scores: which of several scores ranks best, what each would certify, and all of them fused into one."""
+"""compare_scores: which of several scores ranks best, what each would certify, and all of them
+fused into one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ DOUBTFUL = ("perplexity", "loss", "entropy")
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One score: how well it tells right from wrong, and the share of rows that the promise would let it accept."""
+    """One score: how well it tells right from wrong, and the share of rows that the promise would
+    let it accept.
+    """
 
     name: str
     auroc: float
@@ -40,14 +44,18 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """Scores on the same rows, the one that would accept most first; `stack` gives the fused score of new columns."""
+    """Scores on the same rows, the one that would accept most first; `stack` gives the fused score
+    of new columns.
+    """
 
     rows: tuple[ScoreRow, ...]
     promise: Promise
     stack: Any
 
     def fused(self, columns: Mapping[str, Any]) -> Any:
-        """The fused score of new rows: the probability of being right by a logistic curve of all scores."""
+        """The fused score of new rows: the probability of being right by a logistic curve of all
+        scores.
+        """
         table = np.stack([score_column(columns[name]) for name in self.stack.feature_names], axis=1)
         found = np.full(len(table), np.nan)
         there = ~np.isnan(table).any(axis=1)
@@ -56,7 +64,10 @@ class ScoreComparison:
         return found
 
     def __str__(self) -> str:
-        lines = [f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows" for row in self.rows]
+        lines = [
+            f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows"
+            for row in self.rows
+        ]
         below = f"under {self.promise!r}; certify the one you choose on other rows."
         return "\n".join([f"{'score':<24} AUROC  would accept", *lines, below])
 
@@ -77,8 +88,9 @@ def compare_scores(
 ) -> ScoreComparison:
     """Compare scores by name, each a number per row, and fuse them: which one is worth a gate?
 
-    A third of the rows, drawn at random, teach the fused score, a logistic curve of all of them; the others measure
-    every score alike. Whoever takes the best of several has looked at these rows: fit the gate on others.
+    A third of the rows, drawn at random, teach the fused score, a logistic curve of all of them;
+    the others measure every score alike. Whoever takes the best of several has looked at these
+    rows: fit the gate on others.
 
     Examples
     --------
@@ -107,7 +119,9 @@ def compare_scores(
     named = {name: column[~own] for name, column in zip(scores, table.T, strict=True)}
     named[FUSED] = found.fused(scores)[~own]
     rows = [_measured(name, column, right[~own], asked) for name, column in named.items()]
-    return ScoreComparison(tuple(sorted(rows, key=lambda row: (-row.coverage, -row.auroc))), asked, stack)
+    return ScoreComparison(
+        tuple(sorted(rows, key=lambda row: (-row.coverage, -row.auroc))), asked, stack
+    )
 
 
 def _measured(name: str, column: Any, right: Any, promise: Promise) -> ScoreRow:

@@ -16,16 +16,19 @@ from metacal.rows import Rows
 
 
 class ComposedCalibration(Calibrator[ComposedMap]):
-    """One calibrator after another: the second sees the logarithms of the first one's probabilities.
+    """One calibrator after another: the second sees the logarithms of the first one's
+    probabilities.
 
-    By default a monotone spline on temperature scaling with a uniform part: the front takes care of rows with an almost
-    impossible true class, the spline of the confidence. It keeps every prediction if both of its parts do.
+    By default a monotone spline on temperature scaling with a uniform part: the front takes care of
+    rows with an almost impossible true class, the spline of the confidence. It keeps every
+    prediction if both of its parts do.
 
     Parameters
     ----------
     first, then : str or calibrator
-        By name, as on the command line, or with options of their own: `then=mc.StructuredScaling(regularisation=1.0)`.
-        A saved file keeps what was fitted and, of the parts, their names.
+        By name, as on the command line, or with options of their own:
+        `then=mc.StructuredScaling(regularisation=1.0)`. A saved file keeps what was fitted and, of
+        the parts, their names.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
@@ -63,11 +66,16 @@ class ComposedCalibration(Calibrator[ComposedMap]):
     def recipe(self) -> Recipe:
         """How it is fitted, the parts by their names."""
         plain = super().recipe()
-        return Recipe(plain.estimator, {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)})
+        return Recipe(
+            plain.estimator,
+            {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)},
+        )
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> ComposedMap:
         if (self.first, self.then) == USUAL:
             return fit_composed(rows, codes, weights)
-        front = as_front(calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights)
+        front = as_front(
+            calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights
+        )
         then = calibrator_from(self.then).fit_rows(seen_through(front, rows), codes, weights).map_
         return ComposedMap(front, then)

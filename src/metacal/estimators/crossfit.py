@@ -1,15 +1,17 @@
 """Rows to calibrate a classifier on: some held out once, or all of them cross-fitted.
 
-Cross-fitting: every row is scored by a classifier that was fitted without it, and the one in use is fitted on all. What
-that costs: a certificate is exact when the rows it counts were scored by *the* classifier in use, which never saw them.
-Cross-fitted rows were scored by K others, each fitted on a part of the rows. Without an assumption on how alike these
-are nothing can be promised for the one fitted on all rows: the jackknife has no distribution-free coverage at all, and
-CV+ and cross-conformal prediction, which keep the fold classifiers, halve their promise (1 - 2 alpha).
+Cross-fitting: every row is scored by a classifier that was fitted without it, and the one in use is
+fitted on all. What that costs: a certificate is exact when the rows it counts were scored by *the*
+classifier in use, which never saw them. Cross-fitted rows were scored by K others, each fitted on a
+part of the rows. Without an assumption on how alike these are nothing can be promised for the one
+fitted on all rows: the jackknife has no distribution-free coverage at all, and CV+ and
+cross-conformal prediction, which keep the fold classifiers, halve their promise (1 - 2 alpha).
 
 References
 ----------
 Vovk, "Cross-conformal predictors", Annals of Mathematics and Artificial Intelligence 74, 2015.
-Barber, Candès, Ramdas & Tibshirani, "Predictive inference with the jackknife+", Annals of Statistics 49, 2021.
+Barber, Candès, Ramdas & Tibshirani, "Predictive inference with the jackknife+", Annals of
+Statistics 49, 2021.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check
 from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import _check_method_params, _num_samples, check_is_fitted, column_or_1d
+from sklearn.utils.validation import (
+    _check_method_params,
+    _num_samples,
+    check_is_fitted,
+    column_or_1d,
+)
 
 from metacal.errors import InputError
 from metacal.estimators.responses import classes_of, logits_of, spread_columns
@@ -45,7 +52,8 @@ Folds = list[tuple[Codes, Codes]]
 
 
 class CalibrationRows(NamedTuple):
-    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are (None: all).
+    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are
+    (None: all).
 
     `is_drawn` says whether `random_state` decided which rows were held out, or the folds.
     """
@@ -78,7 +86,9 @@ class Fitting:
         logits = logits_of(classifier, _safe_indexing(X, test), self.response_method)
         return CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, test)
 
-    def cross_fit(self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None) -> CalibrationRows:
+    def cross_fit(
+        self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
+    ) -> CalibrationRows:
         """Fit a classifier per fold and one on all rows.
 
         Examples
@@ -92,7 +102,9 @@ class Fitting:
         """
 
         def said(fold: tuple[Codes, Codes]) -> CalibrationRows:
-            return self.held_out(X, y, *fold)._replace(classifier=None)  # as many as folds may be too large
+            return self.held_out(X, y, *fold)._replace(
+                classifier=None
+            )  # as many as folds may be too large
 
         answers = Parallel(n_jobs=n_jobs, prefer="threads")(map(delayed(said), folds))
         classifier = self.fitted(X, y)
@@ -119,7 +131,9 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
 
 
 def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
-    """Features that rows can be picked from, and a label for each row; raises where there is none."""
+    """Features that rows can be picked from, and a label for each row; raises where there is
+    none.
+    """
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
@@ -130,7 +144,9 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     except (ValueError, TypeError) as error:
         raise InputError(f"labels are no classes: {error}") from None
     if len(y) != _num_samples(X):
-        raise InputError(f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label.")
+        raise InputError(
+            f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label."
+        )
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     elif not hasattr(X, "__getitem__"):
@@ -139,7 +155,9 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
 
 
 def is_fitted(estimator: Any) -> bool:
-    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken at its word."""
+    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken
+    at its word.
+    """
     if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         return True
     try:
@@ -174,8 +192,8 @@ def split_rows(
     if kept < 1:
         what = "samples" if units is None else "units"
         raise InputError(
-            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units} {what} "
-            f"(n_samples={n}). Bring more rows, or a fitted classifier."
+            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units}"
+            f" {what} (n_samples={n}). Bring more rows, or a fitted classifier."
         )
     draws = row_draws(X, y, random_state, units)
     if units is None:
@@ -193,7 +211,8 @@ def row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -
 
 
 def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
-    """Return columns of numbers that tell the rows of X apart; none if X holds anything but numbers and text.
+    """Return columns of numbers that tell the rows of X apart; none if X holds anything but numbers
+    and text.
 
     Rows of a sparse table, or of text, are hashed to one column.
     """
@@ -213,20 +232,29 @@ def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
     if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
         return []  # the text of an unknown object may differ from run to run
     texts = ("\0".join(map(str, row)) for row in table.tolist())
-    digests = (blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts)
+    digests = (
+        blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts
+    )
     return [np.frombuffer(b"".join(digests), dtype="<u8")]
 
 
 def checked_folds(
     cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
 ) -> Folds:
-    """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one fold."""
+    """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one
+    fold.
+    """
     if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
-        raise InputError(f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}.")
+        raise InputError(
+            f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}."
+        )
     if isinstance(cv, int | np.integer):
         _, counts = np.unique(y, return_counts=True)
         if counts.max() < cv:
-            raise InputError(f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer folds.")
+            raise InputError(
+                f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer"
+                " folds."
+            )
         folds = _drawn_folds(int(cv), y, units, row_draws(X, y, random_state, units))
     else:
         if units is not None:
@@ -234,14 +262,22 @@ def checked_folds(
         folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
     tested = np.sort(np.concatenate([test for _, test in folds]))
     if not np.array_equal(tested, np.arange(len(y))):
-        raise InputError("cv must put every row in one test fold, as KFold does; rows counted twice certify twice.")
+        raise InputError(
+            "cv must put every row in one test fold, as KFold does; rows counted twice certify"
+            " twice."
+        )
     if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
-        raise InputError("cv parts rows of one unit between folds; give a number, GroupKFold or StratifiedGroupKFold.")
+        raise InputError(
+            "cv parts rows of one unit between folds; give a number, GroupKFold or"
+            " StratifiedGroupKFold."
+        )
     return folds
 
 
 def _drawn_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
-    """Draw stratified folds. The rows are brought into an order of their own first, whatever that of the file."""
+    """Draw stratified folds. The rows are brought into an order of their own first, whatever that
+    of the file.
+    """
     order, seed = draws.order("folds"), draws.seed("folds") % 2**31
     kind = StratifiedKFold if units is None else StratifiedGroupKFold
     splitter = kind(n_folds, shuffle=True, random_state=seed)

@@ -12,8 +12,9 @@ from metacal.maps.spline import SplineMap
 class PlattScaling(Calibrator[PlattMap]):
     """σ(slope · log-odds + intercept) for each class, one-vs-rest, normalised.
 
-    Platt 1999, with the targets of Lin, Lin & Weng 2007, which keep the fit finite for rare and for perfectly separated
-    classes. Slopes are never negative. Two classes are one problem. May change predictions.
+    Platt 1999, with the targets of Lin, Lin & Weng 2007, which keep the fit finite for rare and for
+    perfectly separated classes. Slopes are never negative. Two classes are one problem. May change
+    predictions.
 
     Parameters
     ----------
@@ -33,8 +34,8 @@ class PlattScaling(Calibrator[PlattMap]):
 class BetaCalibration(Calibrator[BetaMap]):
     """σ(a·log p - b·log(1 - p) + c) for each class with a, b >= 0, one-vs-rest, normalised.
 
-    Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017. a = b = 1, c = 0 is the identity. May change
-    predictions.
+    Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017. a = b = 1, c = 0 is the identity.
+    May change predictions.
 
     Parameters
     ----------
@@ -56,14 +57,16 @@ class BetaCalibration(Calibrator[BetaMap]):
 
 
 class MonotoneCalibration(Calibrator[MonotoneMap]):
-    """Of two classes an increasing curve of the log-odds with an offset, never 0 or 1: what `MetaCal` has by default.
+    """Of two classes an increasing curve of the log-odds with an offset, never 0 or 1: what
+    `MetaCal` has by default.
 
-    σ(h(s)), h a straight line near the identity with a Brownian bend: 18 such curves, averaged by their evidence
-    (`metacal.maps.monotone`). It learns offsets that no temperature can, bends where rows show one, and answers no
-    surer than n rows allow. Predictions change where P(second) = ½ is not where the scores are even.
+    σ(h(s)), h a straight line near the identity with a Brownian bend: 18 such curves, averaged by
+    their evidence (`metacal.maps.monotone`). It learns offsets that no temperature can, bends where
+    rows show one, and answers no surer than n rows allow. Predictions change where P(second) = ½ is
+    not where the scores are even.
 
-    Of more than two classes the curve is that of the predicted class's confidence, after a temperature; predictions
-    then stay.
+    Of more than two classes the curve is that of the predicted class's confidence, after a
+    temperature; predictions then stay.
 
     Parameters
     ----------
@@ -95,16 +98,17 @@ class MonotoneCalibration(Calibrator[MonotoneMap]):
 class SplineCalibration(Calibrator[SplineMap]):
     """A smooth monotone curve of the predicted class's confidence. Keeps every prediction.
 
-    σ(s(log-odds of the confidence)) with a quadratic spline s of slopes >= 0, fitted by penalised likelihood; the other
-    classes share the rest in proportion. After the idea of Gupta et al., "Calibration of Neural Networks using
-    Splines", ICLR 2021.
+    σ(s(log-odds of the confidence)) with a quadratic spline s of slopes >= 0, fitted by penalised
+    likelihood; the other classes share the rest in proportion. After the idea of Gupta et al.,
+    "Calibration of Neural Networks using Splines", ICLR 2021.
 
     Parameters
     ----------
     n_knots : int
         How many knots at most; the smoothing makes it matter little.
     tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+        Whether a temperature is fitted first; without it the other classes keep their raw, often
+        too uneven shares.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
@@ -122,21 +126,24 @@ class SplineCalibration(Calibrator[SplineMap]):
 
 
 class GaussianProcessCalibration(Calibrator[GaussianProcessMap]):
-    """softmax(f(x)): one smooth latent function f of every logit, a sparse Gaussian process around temperature scaling.
+    """softmax(f(x)): one smooth latent function f of every logit, a sparse Gaussian process around
+    temperature scaling.
 
-    Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020, with a deterministic,
-    concave bound on the evidence that also works on a thousand classes; `metacal.maps.gp` lists what differs from the
-    paper. The prediction is softmax of the posterior mean of f.
+    Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020,
+    with a deterministic, concave bound on the evidence that also works on a thousand classes;
+    `metacal.maps.gp` lists what differs from the paper. The prediction is softmax of the posterior
+    mean of f.
 
-    Keeps every prediction when the fitted f increases, which `map_.preserves_accuracy` answers; on real logits it does.
+    Keeps every prediction when the fitted f increases, which `map_.preserves_accuracy` answers; on
+    real logits it does.
 
     Parameters
     ----------
     n_inducing : int
         Points at which f is free; between them it is smooth.
     centre : "mean" or "log_softmax"
-        What is subtracted from each row first, so that a constant added to a row changes nothing. The mean is better
-        on a network's logits, "log_softmax" on logarithms of probabilities.
+        What is subtracted from each row first, so that a constant added to a row changes nothing.
+        The mean is better on a network's logits, "log_softmax" on logarithms of probabilities.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 

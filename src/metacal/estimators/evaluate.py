@@ -1,4 +1,5 @@
-"""evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the promise is kept.
+"""evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the
+promise is kept.
 
 One walk over the rows (`metacal.estimators.walk`) leaves all that is measured.
 """
@@ -13,7 +14,13 @@ import numpy as np
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.estimators.walk import MeasuredRows, measured_rows, room_for_table, softmax_gate, softmaxes
+from metacal.estimators.walk import (
+    MeasuredRows,
+    measured_rows,
+    room_for_table,
+    softmax_gate,
+    softmaxes,
+)
 from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, check_measurable, judged, opened
@@ -39,7 +46,9 @@ _FEW = 10
 
 @dataclass(frozen=True)
 class Answerer:
-    """One who answers in a cascade: how many rows, which share of all, and how often right; None for people."""
+    """One who answers in a cascade: how many rows, which share of all, and how often right; None
+    for people.
+    """
 
     name: str
     n_rows: int
@@ -49,7 +58,12 @@ class Answerer:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         accuracy = None if self.accuracy is None else self.accuracy.to_dict()
-        return {"name": self.name, "n_rows": self.n_rows, "share": self.share.to_dict(), "accuracy": accuracy}
+        return {
+            "name": self.name,
+            "n_rows": self.n_rows,
+            "share": self.share.to_dict(),
+            "accuracy": accuracy,
+        }
 
     def __str__(self) -> str:
         right = "" if self.accuracy is None else f", right {self.accuracy} of them"
@@ -58,7 +72,8 @@ class Answerer:
 
 @dataclass(frozen=True)
 class GateEvaluation:
-    """The gate's probabilities and the classifier's own side by side, and the verdict on the promise.
+    """The gate's probabilities and the classifier's own side by side, and the verdict on the
+    promise.
 
     Attributes
     ----------
@@ -67,8 +82,8 @@ class GateEvaluation:
     certificate, verdict : Certificate, Verdict or None
         What was promised, and what these rows say of it.
     fit_rows : FitRows or None
-        Rows that the gate was fitted on. If there are any, the promise is not judged, and what is measured of
-        calibration is too good.
+        Rows that the gate was fitted on. If there are any, the promise is not judged, and what is
+        measured of calibration is too good.
     answered_by : tuple of Answerer
         Of a cascade: who answers how much, and how right each is.
     """
@@ -87,28 +102,43 @@ class GateEvaluation:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
         found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
-        found |= {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
+        found |= (
+            {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
+        )
         return {**found, "calibration": self.caveat}
 
     @property
     def caveat(self) -> str | None:
-        """What calibration makes worse on these rows, and whether the marginal check fails; None where all is well."""
+        """What calibration makes worse on these rows, and whether the marginal check fails; None
+        where all is well.
+        """
         harm = None if self.before is None else harm_in_words(self.after, self.before)
         off = None if self.after.marginal is None else self.after.marginal.failure
         note = None if off is None else str(off_by_class(**off))
-        return " ".join(f"{one[0].upper()}{one[1:]}" for one in (harm, note) if one is not None) or None
+        return (
+            " ".join(f"{one[0].upper()}{one[1:]}" for one in (harm, note) if one is not None)
+            or None
+        )
 
     def _uncalibrated(self) -> dict[str, Any] | None:
         if self.before is None:
             return None
         groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
         return {
-            title: None if group is None else {name: value.to_dict()["estimate"] for name, value in group.items()}
+            title: (
+                None
+                if group is None
+                else {name: value.to_dict()["estimate"] for name, value in group.items()}
+            )
             for title, group in groups.items()
         }
 
-    def text(self, about: str = "", wrapped: Callable[[str], str] = str, *, few: bool = False) -> str:
-        """All of it for people: `about` says of what, `wrapped` breaks long lines; with `few` in fewer numbers."""
+    def text(
+        self, about: str = "", wrapped: Callable[[str], str] = str, *, few: bool = False
+    ) -> str:
+        """All of it for people: `about` says of what, `wrapped` breaks long lines; with `few` in
+        fewer numbers.
+        """
         sure, lines = "", [f"{about}{self.after.size}"]
         if self.certificate is not None and self.certificate.confidence is not None:
             # Two percentages stand close together; they are about different rows.
@@ -130,15 +160,21 @@ class GateEvaluation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        promised = () if self.certificate is None else (self.certificate.statement, str(self.verdict))
+        promised = (
+            () if self.certificate is None else (self.certificate.statement, str(self.verdict))
+        )
         return f"<div>{display.notes(*promised)}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
-        """The frame of `after`, with the estimate before calibration beside it where there is one."""
+        """The frame of `after`, with the estimate before calibration beside it where there is
+        one.
+        """
         frame = self.after.to_frame()
         if self.before is None:
             return frame
-        return frame.join(self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"}))
+        return frame.join(
+            self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"})
+        )
 
 
 def evaluate(
@@ -165,18 +201,20 @@ def evaluate(
     X, y : table of shape (n, K) and labels of shape (n,)
         For a gate on scores a score for each row, and whether it is right.
     large : table, optional
-        Of a cascade that reads tables: the large model's table of the same rows. X is then the small one's. What comes
-        back says who answers how much, how right each is, and whether the promise stands; its intervals are exact.
+        Of a cascade that reads tables: the large model's table of the same rows. X is then the
+        small one's. What comes back says who answers how much, how right each is, and whether the
+        promise stands; its intervals are exact.
     groups : array of shape (n,), optional
         The group of each row, for a promise per group.
     n_bins, level, n_resamples, random_state
-        Bins of the binned errors, level of the intervals, resamples of the bootstrap (0: no intervals), its seed.
+        Bins of the binned errors, level of the intervals, resamples of the bootstrap (0: no
+        intervals), its seed.
     n_jobs : int, optional
         Threads; -1 for one per core.
     executor : concurrent.futures.Executor or distributed.Client, optional
-        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask client. Some 80 bytes
-        a row come back. All numbers are the same, but the class-wise ECE has no interval, which needs every entry for
-        each resample.
+        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask
+        client. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has
+        no interval, which needs every entry for each resample.
     overwrite : bool
         Whether an array of logits may be written over: it saves the memory of another.
 
@@ -194,24 +232,40 @@ def evaluate(
         check_measurable(own)
     plan = Resampling(level, n_resamples, random_state)
     if own is not None and own.kind != "logits":
-        return measured_columns(own, judged(own, given, y, groups, probabilities=True), plan, n_bins)
+        return measured_columns(
+            own, judged(own, given, y, groups, probabilities=True), plan, n_bins
+        )
     through = softmax_gate(np.shape(given[0])[1]) if own is None else own
     with workers(n_jobs, executor) as pool:
         unseen = isinstance(given[0], StoredTable) and is_remote(pool)
-        rows = Rows(given[0] if unseen else through.source.read(given[0]), executor=pool, unseen=unseen)
-        return walked(own, rows, label_codes(y, len(rows), through.classes), plan, n_bins, groups, ours=overwrite)[1]
+        rows = Rows(
+            given[0] if unseen else through.source.read(given[0]), executor=pool, unseen=unseen
+        )
+        return walked(
+            own,
+            rows,
+            label_codes(y, len(rows), through.classes),
+            plan,
+            n_bins,
+            groups,
+            ours=overwrite,
+        )[1]
 
 
-def measured_columns(gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15) -> GateEvaluation:
+def measured_columns(
+    gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15
+) -> GateEvaluation:
     """The same where there is no one table to walk over: by given scores, or through a cascade."""
     assert seen.correct is not None
     if not seen.known.all():
         raise InputError(
-            f"{int((~seen.known).sum()):,} rows have no label, and measuring needs them all; verify (metacal verify) "
-            "needs those alone on which the models disagree."
+            f"{int((~seen.known).sum()):,} rows have no label, and measuring needs them all; verify"
+            " (metacal verify) needs those alone on which the models disagree."
         )
     accept, sure = None if gate.is_calibrator else seen.accept, seen.decision.confidence
-    result = evaluate_scores(seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure)
+    result = evaluate_scores(
+        seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure
+    )
     if gate.certificate is None:
         return GateEvaluation(result)
     verdict = judge(
@@ -236,22 +290,35 @@ def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
     for number, name in enumerate((*seen.decision.stages, *(("person",) if gate.people else ()))):
         own = by == number
         count, right = int(own.sum()), int((own & seen.correct).sum())
-        accuracy = clopper_pearson(right, count, level) if count and number < len(gate.stages) else None
+        accuracy = (
+            clopper_pearson(right, count, level) if count and number < len(gate.stages) else None
+        )
         found.append(Answerer(name, count, clopper_pearson(count, n, level), accuracy))
     return tuple(found)
 
 
 def walked(
-    gate: Gate | None, rows: Rows, codes: Codes, plan: Resampling, n_bins: int, groups: Any, *, ours: bool = False
+    gate: Gate | None,
+    rows: Rows,
+    codes: Codes,
+    plan: Resampling,
+    n_bins: int,
+    groups: Any,
+    *,
+    ours: bool = False,
 ) -> tuple[MeasuredRows, GateEvaluation]:
     """Decide on every row once, and measure; the softmax of the logits beside it.
 
-    Rows that are `unseen` are looked over, and converted, where they are read. With `ours` the table may be written
-    over, which saves another.
+    Rows that are `unseen` are looked over, and converted, where they are read. With `ours` the
+    table may be written over, which saves another.
     """
     through = softmax_gate(rows.n_classes) if gate is None else gate
-    through.group_codes(groups if gate is not None else None, len(rows))  # says now which groups are missing
-    tabled = any(metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES))
+    through.group_codes(
+        groups if gate is not None else None, len(rows)
+    )  # says now which groups are missing
+    tabled = any(
+        metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES)
+    )
     room = None
     if (tabled or plan.n_resamples) and not is_remote(rows.executor):
         # A metric of the whole table asks for the logits once more, to have their softmax.

@@ -1,4 +1,6 @@
-"""The scikit-learn faces of isotonic calibration: one-vs-rest, after a temperature, shared, top-label."""
+"""The scikit-learn faces of isotonic calibration: one-vs-rest, after a temperature, shared,
+top-label.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,15 @@ from metacal.maps.isotonic import SharedMap
 class IsotonicCalibration(Calibrator[PiecewiseMap]):
     """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
 
-    Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change predictions. Consider
-    IROvATS, which tempers first, or TopLabelIsotonic and IRM, which keep every prediction.
+    Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change
+    predictions. Consider IROvATS, which tempers first, or TopLabelIsotonic and IRM, which keep
+    every prediction.
 
     Parameters
     ----------
     prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held impossible; 0 for none.
+        How many rows' worth of the uncalibrated model are blended in, so that nothing is held
+        impossible; 0 for none.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
@@ -55,10 +59,11 @@ class IROvATS(Calibrator[PiecewiseMap]):
 
 
 class IRM(Calibrator[SharedMap]):
-    """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every prediction.
+    """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every
+    prediction.
 
-    IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of all classes are
-    pooled.
+    IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of
+    all classes are pooled.
 
     Parameters
     ----------
@@ -88,7 +93,8 @@ class TopLabelIsotonic(Calibrator[TopLabelMap]):
     Parameters
     ----------
     tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often too uneven shares.
+        Whether a temperature is fitted first; without it the other classes keep their raw, often
+        too uneven shares.
     prior_rows, input, classes, positive, n_jobs
         As in `IsotonicCalibration`.
 

@@ -1,4 +1,6 @@
-"""What a classifier says about rows, as logits: one column per class, whichever method it answers by."""
+"""What a classifier says about rows, as logits: one column per class, whichever method it answers
+by.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ METHODS = ("predict_proba", "decision_function")
 
 
 def logits_of(classifier: Any, X: Any, method: str = "auto") -> Array:
-    """The classifier's answers as logits: the logarithm of its probabilities, or its decision values.
+    """The classifier's answers as logits: the logarithm of its probabilities, or its decision
+    values.
 
-    Two classes by decision values s give the columns [0, s]: s > 0 means the second class, as scikit-learn has it.
+    Two classes by decision values s give the columns [0, s]: s > 0 means the second class, as
+    scikit-learn has it.
 
     Examples
     --------
@@ -36,12 +40,14 @@ def logits_of(classifier: Any, X: Any, method: str = "auto") -> Array:
     if name == "predict_proba":
         table = validate.logits_from(response, "probabilities")
     else:
-        table = response if response.ndim == 2 else np.column_stack([np.zeros_like(response), response])
+        table = (
+            response if response.ndim == 2 else np.column_stack([np.zeros_like(response), response])
+        )
     n_classes = len(getattr(classifier, "classes_", table.T))
     if table.shape[1] != n_classes:
         raise InputError(
-            f"{name} of {type(classifier).__name__} has {table.shape[1]} columns for {n_classes} classes; one per "
-            "class is needed (an SVC: decision_function_shape='ovr')."
+            f"{name} of {type(classifier).__name__} has {table.shape[1]} columns for {n_classes}"
+            " classes; one per class is needed (an SVC: decision_function_shape='ovr')."
         )
     return table
 
@@ -52,9 +58,11 @@ def classes_of(classifier: Any, n_columns: int) -> Array:
 
 
 def spread_columns(table: Array, own: Array, classes: Array) -> Array:
-    """Logits over `classes` from those over the classifier's `own`, some of which it may never have seen.
+    """Logits over `classes` from those over the classifier's `own`, some of which it may never have
+    seen.
 
-    An unseen class gets what a probability of zero gets elsewhere: 2.2e-16 of the top class, or the row's lowest.
+    An unseen class gets what a probability of zero gets elsewhere: 2.2e-16 of the top class, or the
+    row's lowest.
 
     Examples
     --------
@@ -72,9 +80,11 @@ def spread_columns(table: Array, own: Array, classes: Array) -> Array:
 
 
 def codes_of(y: Array, classes: Array) -> Codes:
-    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets wrong.
+    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets
+    wrong.
 
-    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new rows do not have.
+    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new
+    rows do not have.
     """
     codes, unknown = validate.columns_of(y, classes)
     if unknown is None:
@@ -82,17 +92,19 @@ def codes_of(y: Array, classes: Array) -> Codes:
     first = classes[:1].tolist()[0]
     if (y.dtype.kind == "U") != isinstance(first, str):
         raise InputError(
-            f"label {y[unknown].item()!r} (row {unknown} of the calibration rows) is not one of the {len(classes)} "
-            f"classes the classifier was fitted on, nor of their type; the first of them is {first!r}."
+            f"label {y[unknown].item()!r} (row {unknown} of the calibration rows) is not one of the"
+            f" {len(classes)} classes the classifier was fitted on, nor of their type; the first of"
+            f" them is {first!r}."
         )
     found = np.where(classes[codes] == y, codes, -1)
     if (found < 0).all():
         raise InputError(
-            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the classifier was "
-            f"fitted on; row 0 has {y[0].item()!r}, the first class is {first!r}."
+            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the"
+            f" classifier was fitted on; row 0 has {y[0].item()!r}, the first class is {first!r}."
         )
     warn_caller(
-        f"{int((found < 0).sum()):,} of {len(y):,} calibration rows have a label that the classifier was not fitted "
-        f"on, such as {y[unknown].item()!r}; they count as wrong, as such rows will be."
+        f"{int((found < 0).sum()):,} of {len(y):,} calibration rows have a label that the"
+        f" classifier was not fitted on, such as {y[unknown].item()!r}; they count as wrong, as"
+        " such rows will be."
     )
     return found

@@ -24,9 +24,10 @@ from metacal.rows.score_columns import entries, is_table
 class ScoreGate(GateEstimator, kw_only=False):
     """Accept or reject by a score that is not made of logits, under a written promise.
 
-    An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the confidence of an OCR engine:
-    any number per row will do, and for fitting whether the row is right, or how bad it is. There are no classes and no
-    probabilities to calibrate; `confidence` is the probability of being right, read off the calibration rows.
+    An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the
+    confidence of an OCR engine: any number per row will do, and for fitting whether the row is
+    right, or how bad it is. There are no classes and no probabilities to calibrate; `confidence` is
+    the probability of being right, read off the calibration rows.
 
     Parameters
     ----------
@@ -44,7 +45,8 @@ class ScoreGate(GateEstimator, kw_only=False):
     certificate_ : Certificate
         What is promised, how surely, from how many rows.
     threshold_ : float
-        Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is doubtful.
+        Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is
+        doubtful.
     gate_ : Gate
         What was fitted, a frozen value.
 
@@ -85,36 +87,40 @@ class ScoreGate(GateEstimator, kw_only=False):
         Parameters
         ----------
         score : array of shape (n,), or (n, K)
-            With K columns each row has several labels, or fields of a form: an entry is accepted or not, by the score
-            of its label. `correct` or `loss` has as many, `groups` may name the labels. `PerGroup(MinAccuracy(0.9))`
-            promises the precision of each label, `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels
-            together is about rows, each by the mean of its labels: `MinAccuracy(0.9)` the mean precision of rows that
-            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. A score that is None, NaN
-            or infinite is none: the row is left out here, and never accepted later.
+            With K columns each row has several labels, or fields of a form: an entry is accepted or
+            not, by the score of its label. `correct` or `loss` has as many, `groups` may name the
+            labels. `PerGroup(MinAccuracy(0.9))` promises the precision of each label,
+            `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels together is about
+            rows, each by the mean of its labels: `MinAccuracy(0.9)` the mean precision of rows that
+            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. A score
+            that is None, NaN or infinite is none: the row is left out here, and never accepted
+            later.
         correct : array of shape (n,)
             True or false, 1 or 0, "yes" or "no".
         loss : array of shape (n,), in place of `correct`
-            How bad each row is, from 0 to 1, for `MaxRisk`: `mc.losses` has the losses in use. What verifies and
-            evaluates the gate then takes losses too, in the place of right and wrong.
+            How bad each row is, from 0 to 1, for `MaxRisk`: `mc.losses` has the losses in use. What
+            verifies and evaluates the gate then takes losses too, in the place of right and wrong.
         units : array of shape (n,) or Units, optional
-            Which rows belong together, as answers to one question: one row of each unit counts, or with
-            `Units(names, per="row")` every row.
+            Which rows belong together, as answers to one question: one row of each unit counts, or
+            with `Units(names, per="row")` every row.
         importance : array of shape (n,) or Importance, optional
-            How much each row counts where new rows come from somewhere else; certified with a declared `largest`.
+            How much each row counts where new rows come from somewhere else; certified with a
+            declared `largest`.
         groups : array of shape (n,), optional
             The group of each row, for a promise per group.
         random_state : int, optional
-            Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot rows of an accuracy.
-            By default it is derived from the rows. A seed that you give is recorded in the certificate. Pilot rows
-            choose the value at which the tests begin, and certify nothing. There are about √n of n rows, or ten if
-            no two of these ten have the same score.
+            Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot
+            rows of an accuracy. By default it is derived from the rows. A seed that you give is
+            recorded in the certificate. Pilot rows choose the value at which the tests begin, and
+            certify nothing. There are about √n of n rows, or ten if no two of these ten have the
+            same score.
         """
         if is_table(score):
             truth: Any = correct if loss is None else loss
             if units is not None or importance is not None or np.shape(truth) != np.shape(score):
                 raise InputError(
-                    f"scores of {np.shape(score)} rows and labels take a truth of that shape, got {np.shape(truth)}; "
-                    "and no units or importance."
+                    f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
+                    f" {np.shape(truth)}; and no units or importance."
                 )
             n, k = np.shape(score)
             flat = np.asarray(truth).reshape(-1)
@@ -144,17 +150,23 @@ class ScoreGate(GateEstimator, kw_only=False):
         check_is_fitted(self, "gate_")
         if is_table(score):
             flat, names = entries(score, groups)
-            return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(np.shape(score))
+            return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(
+                np.shape(score)
+            )
         return self.gate_.accepts(score, groups)
 
     def confidence(self, score: ArrayLike) -> Float:
-        """The calibrated probability that each row is right, which the promise does not cover; NaN without a score."""
+        """The calibrated probability that each row is right, which the promise does not cover; NaN
+        without a score.
+        """
         check_is_fitted(self, "gate_")
         confidence: Float | None = self.gate_.source.confidence(score)
         assert confidence is not None
         return confidence
 
     def decide(self, score: ArrayLike, groups: ArrayLike | None = None) -> Decision:
-        """Decision, score and confidence of each row; `groups` has the group of each, for a promise per group."""
+        """Decision, score and confidence of each row; `groups` has the group of each, for a promise
+        per group.
+        """
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score, groups=groups)

@@ -1,4 +1,6 @@
-"""The scikit-learn faces of temperature scaling: plain, with a uniform part, as an ensemble, local."""
+"""The scikit-learn faces of temperature scaling: plain, with a uniform part, as an ensemble,
+local.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,20 @@ from metacal.rows import Rows
 class TemperatureScaling(Calibrator[TemperatureMap]):
     """softmax(x / T): one positive temperature, fitted by maximum likelihood.
 
-    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps every prediction.
+    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps
+    every prediction.
 
     Parameters
     ----------
     input : "logits" or "probabilities"
-        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is guessed from values.
+        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is
+        guessed from values.
     classes : sequence, optional
-        The labels in column order; when None 0 … K-1, or the two values that labels of two classes have.
+        The labels in column order; when None 0 … K-1, or the two values that labels of two classes
+        have.
     positive : label, optional
-        Of two classes the one that a single score per row speaks for, where X has the shape (n,) or (n, 1).
+        Of two classes the one that a single score per row speaks for, where X has the shape (n,) or
+        (n, 1).
     n_jobs : int, optional
         Threads; -1 for one per core. It never changes the result.
 
@@ -50,11 +56,12 @@ class TemperatureScaling(Calibrator[TemperatureMap]):
 
 
 class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
-    """(1 - ε)·softmax(x/T) + ε/K, T and ε fitted together by maximum likelihood. Keeps every prediction.
+    """(1 - ε)·softmax(x/T) + ε/K, T and ε fitted together by maximum likelihood. Keeps every
+    prediction.
 
-    Where nothing is wrong ε is zero or nearly so, and this is temperature scaling. Where the logits are logarithms of
-    floored probabilities, or some labels are wrong, a few rows with an almost impossible true class would otherwise
-    drive T up for all the others.
+    Where nothing is wrong ε is zero or nearly so, and this is temperature scaling. Where the logits
+    are logarithms of floored probabilities, or some labels are wrong, a few rows with an almost
+    impossible true class would otherwise drive T up for all the others.
 
     Parameters
     ----------
@@ -86,14 +93,15 @@ class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
 class EnsembleTemperatureScaling(Calibrator[EnsembleTemperatureMap]):
     """w1·softmax(x/T) + w2·softmax(x) + w3/K, with weights that sum to one.
 
-    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of `UniformTemperatureScaling`,
-    fitted together with a uniform part; the weights then solve a convex problem of three numbers per row exactly.
+    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of
+    `UniformTemperatureScaling`, fitted together with a uniform part; the weights then solve a
+    convex problem of three numbers per row exactly.
 
     Parameters
     ----------
     loss : "nll", "mse" or "sequential"
-        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with T alone first.
-        "sequential" is cross-entropy with T alone first, as in the paper.
+        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with
+        T alone first. "sequential" is cross-entropy with T alone first, as in the paper.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 
@@ -122,14 +130,16 @@ class EnsembleTemperatureScaling(Calibrator[EnsembleTemperatureMap]):
 class LocalTemperatureScaling(Calibrator[LocalTemperatureMap]):
     """softmax(x / T(x)): a temperature for each row, log-linear in its entropy, margin and norm.
 
-    Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of every kind need the
-    same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI 2023; not the method of the same name for
-    segmented images of Ding et al. 2021, which gives each pixel a temperature: see `metacal.maps.local`.
+    Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of
+    every kind need the same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI
+    2023; not the method of the same name for segmented images of Ding et al. 2021, which gives each
+    pixel a temperature: see `metacal.maps.local`.
 
     Parameters
     ----------
     penalty : float
-        Strength of the shrinkage, in rows: half of it times the squared coefficients is added to the summed loss.
+        Strength of the shrinkage, in rows: half of it times the squared coefficients is added to
+        the summed loss.
     input, classes, positive, n_jobs
         As in `TemperatureScaling`.
 

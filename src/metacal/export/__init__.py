@@ -1,1 +1,3 @@
-"""The fitted map and its gate in other people's runtimes: `torch` modules, `onnx` graphs, `transformers` pipelines."""
+"""The fitted map and its gate in other people's runtimes: `torch` modules, `onnx` graphs,
+`transformers` pipelines.
+"""

@@ -1,4 +1,6 @@
-"""Between a fitted estimator and what a file holds of it: its gate, its threads, the names of its columns."""
+"""Between a fitted estimator and what a file holds of it: its gate, its threads, the names of its
+columns.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,26 @@ from metacal.scores.registry import AUTO
 
 #: The estimators around a gate with a promise, by the kind of their file.
 ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
-#: Parameters that may be others than what was fitted: they say how to compute, or another name for the same.
+#: Parameters that may be others than what was fitted: they say how to compute, or another name for
+#: the same.
 _FREE = ("score_name", "calibrator", "large_score", "people")
 
 
 def content_of(estimator: Any) -> Content:
-    """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do instead."""
+    """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do
+    instead.
+    """
     kind = type(estimator).__name__
     if isinstance(estimator, type):
-        raise ArtifactError(f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...).")
+        raise ArtifactError(
+            f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...)."
+        )
     if type(estimator) is not ESTIMATORS.get(kind) and not _is_ours(estimator):
         if kind == "CalibratedClassifier":
             raise ArtifactError(
-                "a CalibratedClassifier holds your classifier, which this file cannot; clf.save(path) saves its gate "
-                "alone. Save the classifier by its own means; then gate.predict(clf.logits(X))."
+                "a CalibratedClassifier holds your classifier, which this file cannot;"
+                " clf.save(path) saves its gate alone. Save the classifier by its own means; then"
+                " gate.predict(clf.logits(X))."
             )
         known = ", ".join([*ESTIMATORS, *calibrator_kinds()])
         raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
@@ -44,7 +52,9 @@ def content_of(estimator: Any) -> Content:
         check_is_fitted(estimator, None if _is_ours(estimator) else "gate_")
     except ValueError:
         raise ArtifactError(f"this {kind} is not fitted; call fit first, then save.") from None
-    if isinstance(estimator, MetaCal) and not _is_ours(estimator.calibrator_):  # though it may bear such a name
+    if isinstance(estimator, MetaCal) and not _is_ours(
+        estimator.calibrator_
+    ):  # though it may bear such a name
         raise somebody_elses(type(estimator.calibrator_).__name__)
     changed = _changed(estimator)
     if changed is not None:
@@ -65,8 +75,14 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
     2.0
     """
     gate, source = content.gate, content.gate.source
-    if gate.certificate is None:  # what it reads is what the source says, whatever the recipe has recorded
-        estimator = _made(gate, input=source.input, classes=gate.classes.tolist() if source.classes_given else None)
+    if (
+        gate.certificate is None
+    ):  # what it reads is what the source says, whatever the recipe has recorded
+        estimator = _made(
+            gate,
+            input=source.input,
+            classes=gate.classes.tolist() if source.classes_given else None,
+        )
         estimator.map_ = source.map
     else:
         jobs = {} if content.n_jobs is None else {"n_jobs": content.n_jobs}
@@ -74,7 +90,11 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
         estimator.gate_ = gate
         if gate.kind == "logits":
             base = estimator.calibrator_ = _made(gate)
-            base.classes_, base.n_features_in_, base.map_ = np.arange(gate.n_classes), gate.n_classes, source.map
+            base.classes_, base.n_features_in_, base.map_ = (
+                np.arange(gate.n_classes),
+                gate.n_classes,
+                source.map,
+            )
     if gate.n_classes:
         estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
     if content.feature_names is not None:
@@ -83,17 +103,28 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
 
 
 def _parameters(gate: Gate) -> dict[str, Any]:
-    """The parameters of the estimator around a gate with a promise, as far as the gate has taken them over."""
+    """The parameters of the estimator around a gate with a promise, as far as the gate has taken
+    them over.
+    """
     source = gate.source
     if gate.kind == "scores":
         return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
     if not gate.n_classes:
         return {"promise": gate.promise, "people": gate.people or None}
-    held = {"promise": gate.promise, "score": source.score, "reject_label": gate.reject_label, "input": source.input}
+    held = {
+        "promise": gate.promise,
+        "score": source.score,
+        "reject_label": gate.reject_label,
+        "input": source.input,
+    }
     held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
         learned = bool(source.decision_at) and not (gate.promise is not None and gate.promise.sided)
-        return {**held, "calibrator": _asked_for(gate), "decision": "calibrated" if learned else "largest"}
+        return {
+            **held,
+            "calibrator": _asked_for(gate),
+            "decision": "calibrated" if learned else "largest",
+        }
     return {**held, "large_score": gate.stages[1].source.score, "people": gate.people}
 
 
@@ -102,7 +133,9 @@ def _changed(estimator: Any) -> str | None:
     gate = estimator.gate_
     if gate.certificate is None:
         given = estimator.classes
-        return None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
+        return (
+            None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
+        )
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         choosers = [row.public_name for row in CHOOSERS.values()]
@@ -113,7 +146,9 @@ def _changed(estimator: Any) -> str | None:
         if name == "reject_label" and now is None:
             now = default_reject_label(gate.classes)
         if name == "classes" and (now is None or gate.n_classes == 2) and gate.source.classes_given:
-            continue  # names always come from a user, if not by this parameter; two classes may be in the labels alone
+            # Names always come from a user, if not by this parameter; two classes may be in the
+            # labels alone.
+            continue
         if name == "classes" and now is not None:
             now = np.asarray(now).tolist()
         own_score = name == "score" and (now == AUTO or gate.promise.sided)
@@ -129,7 +164,9 @@ def _is_ours(estimator: Any) -> bool:
 
 
 def _asked_for(gate: Gate) -> Calibrator[Any] | None:
-    """The calibrator that was asked for; None where it is what goes with the promise, or nothing was learned."""
+    """The calibrator that was asked for; None where it is what goes with the promise, or nothing
+    was learned.
+    """
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
     made, usual = _made(gate), base_calibrator(None, gate.promise, gate.n_classes)
@@ -138,7 +175,9 @@ def _asked_for(gate: Gate) -> Calibrator[Any] | None:
 
 
 def _made(gate: Gate, **own: Any) -> Any:
-    """The calibrator that fitted a gate's map, not fitted, with the parameters of its recipe and these."""
+    """The calibrator that fitted a gate's map, not fitted, with the parameters of its recipe and
+    these.
+    """
     recipe = gate.source.recipe
     parameters = {} if recipe is None else recipe.parameters
     return built(method_of(gate.source).estimator_class(), {**parameters, **own}, "parameters")

@@ -1,7 +1,8 @@
-"""What an export starts from: the gate, taken from whatever holds one, once it is clear that it can be exported.
+"""What an export starts from: the gate, taken from whatever holds one, once it is clear that it can
+be exported.
 
-The threshold lies in the middle between two numbers that a score can be (`kernels.grid`): another runtime compares its
-own unrounded score with it, and decides as Python does.
+The threshold lies in the middle between two numbers that a score can be (`kernels.grid`): another
+runtime compares its own unrounded score with it, and decides as Python does.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from metacal.scores import NAMED, name_of, needs_logits
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
 _EXPORTED = (
-    "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier (of gates on scores and "
-    "cascades metacal.export.onnx makes a graph)"
+    "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier (of"
+    " gates on scores and cascades metacal.export.onnx makes a graph)"
 )
 
 
 def exportable(gate: Gate, input: str | None = None) -> Gate:
     """The gate with every stage reading `input`, or why it cannot be exported.
 
-    `input` says what the graph will be given; by default what the gate was fitted on. A gate fitted on logits can stand
-    behind a model that gives probabilities: their logarithms differ from the logits by a constant in each row, which
-    only the energy notices.
+    `input` says what the graph will be given; by default what the gate was fitted on. A gate fitted
+    on logits can stand behind a model that gives probabilities: their logarithms differ from the
+    logits by a constant in each row, which only the energy notices.
 
     Examples
     --------
@@ -40,17 +41,24 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
     >>> exportable(gate_of(cal), "probabilities").source.input
     'probabilities'
     """
-    if gate.certificate is None and any(stage.policy.threshold != math.inf for stage in gate.stages):
+    if gate.certificate is None and any(
+        stage.policy.threshold != math.inf for stage in gate.stages
+    ):
         raise InputError(
-            "this gate has a threshold without a certificate, and a threshold is only exported with its promise; "
-            "fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+            "this gate has a threshold without a certificate, and a threshold is only exported with"
+            " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
     if gate.source.kind == "scores":
         if input is not None:
-            raise InputError(f"a gate on scores takes scores, not {input}; leave out {spelled('input', '--input')}.")
+            raise InputError(
+                f"a gate on scores takes scores, not {input}; leave out"
+                f" {spelled('input', '--input')}."
+            )
         return gate
     promised = gate.certificate is not None
-    stages = (replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages)
+    stages = (
+        replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages
+    )
     return replace(gate, stages=tuple(stages))
 
 
@@ -59,26 +67,31 @@ def _reading(source: Any, input: str | None, promised: bool) -> Table:
     one_of("input", kind, "logits", "probabilities")
     if kind == "logits" and source.input == "probabilities":
         raise InputError(
-            "this was fitted on probabilities and cannot take logits; fit it on logits, or attach it to a model that "
-            "gives probabilities."
+            "this was fitted on probabilities and cannot take logits; fit it on logits, or attach"
+            " it to a model that gives probabilities."
         )
     if method_of_map(type(source.map)) is None:
         raise InputError(
-            f"the base calibrator is a {type(getattr(source.map, 'estimator', source.map)).__name__}, which is not "
-            "metacal's own; fit with one of metacal's calibrators to export it."
+            "the base calibrator is a"
+            f" {type(getattr(source.map, 'estimator', source.map)).__name__}, which is not"
+            " metacal's own; fit with one of metacal's calibrators to export it."
         )
     if promised and not isinstance(source.score, str):
         raise InputError(
-            f"the score is a Python function ({name_of(source.score)}), which no other runtime can call; "
-            f"fit with a named score: {', '.join(NAMED)}."
+            f"the score is a Python function ({name_of(source.score)}), which no other runtime can"
+            f" call; fit with a named score: {', '.join(NAMED)}."
         )
     if promised and needs_logits(source.score) and kind == "probabilities":
-        raise InputError(f"the score {source.score!r} needs logits: it is the same for every row of probabilities.")
+        raise InputError(
+            f"the score {source.score!r} needs logits: it is the same for every row of"
+            " probabilities."
+        )
     return replace(source, input=kind)
 
 
 def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
-    """The gate itself, or the one that a fitted estimator holds: `gate_` of a MetaCal, calibrator, classifier.
+    """The gate itself, or the one that a fitted estimator holds: `gate_` of a MetaCal, calibrator,
+    classifier.
 
     With `on_tables` only a gate of one stage that reads logits or probabilities will do.
 
@@ -90,5 +103,7 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     """
     held = gate_in(cal, _EXPORTED)
     if on_tables and held.kind != "logits":
-        raise InputError(f"{_EXPORTED}; got {f'a Gate ({held.kind})' if held is cal else type(cal).__name__}.")
+        raise InputError(
+            f"{_EXPORTED}; got {f'a Gate ({held.kind})' if held is cal else type(cal).__name__}."
+        )
     return held

@@ -1,7 +1,7 @@
 """Save and load what was fitted: estimators and gates as JSON files.
 
-The checksum finds damage and careless edits; it is no signature. Whoever can write the file can change the promise, so
-keep artifacts where you keep models, or sign them with a key.
+The checksum finds damage and careless edits; it is no signature. Whoever can write the file can
+change the promise, so keep artifacts where you keep models, or sign them with a key.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ __all__ = ["checksum", "dumps", "load", "loads", "save"]
 
 
 def save(
-    fitted: Any, path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
+    fitted: Any,
+    path: str | os.PathLike[str],
+    *,
+    key: KeySource | None = None,
+    max_bytes: int | None = None,
 ) -> None:
-    """Write a fitted MetaCal, Cascade, ScoreGate, calibrator or gate as JSON; `load` gives it back, bit for bit.
+    """Write a fitted MetaCal, Cascade, ScoreGate, calibrator or gate as JSON; `load` gives it back,
+    bit for bit.
 
-    What is to be written is read back first, as `load` would, and must decide and predict the same; then the file is
-    written whole or not at all. What cannot be saved (a score that is a function, somebody else's estimator as base
-    calibrator, a label beyond 64 bits) raises ArtifactError before the file is touched.
+    What is to be written is read back first, as `load` would, and must decide and predict the same;
+    then the file is written whole or not at all. What cannot be saved (a score that is a function,
+    somebody else's estimator as base calibrator, a label beyond 64 bits) raises ArtifactError
+    before the file is touched.
 
-    With `key`, the path of a key file or its bytes, the file is signed, and `load` can be told to take no other: a
-    shared secret of at least 32 bytes (HMAC-SHA256), or an Ed25519 private key in PEM. `max_bytes` allows files that
-    `load` takes with the same `max_bytes` only.
+    With `key`, the path of a key file or its bytes, the file is signed, and `load` can be told to
+    take no other: a shared secret of at least 32 bytes (HMAC-SHA256), or an Ed25519 private key in
+    PEM. `max_bytes` allows files that `load` takes with the same `max_bytes` only.
 
     Examples
     --------
@@ -53,11 +59,11 @@ def load(
 ) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Read what `save` wrote: a fitted estimator, ready to predict.
 
-    A file that is missing or not readable raises InputError; one that is damaged, contradicts itself, or was written by
-    a newer metacal raises ArtifactError. With `key` (a key file or its bytes; of an Ed25519 pair the public key will
-    do) so does one that is not signed with that key. Nothing in the file is ever run. Files beyond 45 MB (a full matrix
-    for more than 2,000 classes) are refused unless `max_bytes` allows them, so that nobody else's file can take much
-    memory.
+    A file that is missing or not readable raises InputError; one that is damaged, contradicts
+    itself, or was written by a newer metacal raises ArtifactError. With `key` (a key file or its
+    bytes; of an Ed25519 pair the public key will do) so does one that is not signed with that key.
+    Nothing in the file is ever run. Files beyond 45 MB (a full matrix for more than 2,000 classes)
+    are refused unless `max_bytes` allows them, so that nobody else's file can take much memory.
 
     Examples
     --------

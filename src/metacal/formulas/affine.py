@@ -1,6 +1,8 @@
-"""softmax(A u + c) of features u of a row: centred logits (vector, matrix), log-probabilities (Dirichlet, structured).
+"""softmax(A u + c) of features u of a row: centred logits (vector, matrix), log-probabilities
+(Dirichlet, structured).
 
-A masked class stays masked; as a feature of other classes it counts as the mean of the row's others.
+A masked class stays masked; as a feature of other classes it counts as the mean of the row's
+others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Curves of each class's own probability, one class against the rest, and of the predicted class's confidence.
+"""Curves of each class's own probability, one class against the rest, and of the predicted class's
+confidence.
 
-Beyond two classes the K answers are divided by their sum; two classes are one question, asked of the second column.
+Beyond two classes the K answers are divided by their sum; two classes are one question, asked of
+the second column.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from metacal.formulas.temperature import tempered
 FARTHEST = 700.0
 #: What a monotone map has of its curves, of either kind.
 CURVES = ("low", "width", "rise", "start", "weight")
-#: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
+#: The predicted class's probability is at least this times that of any other: a tie would be no
+#: prediction.
 AHEAD = 1.0 + 1e-6
 
 
@@ -68,7 +71,8 @@ def spline(xp: Operations, fitted: Any, x: Any) -> Any:
 
 @formula
 def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
-    """(1 - e)·Σ_m w_m σ(h_m(s)) + e·r: of two classes for the second, s its log-odds; of more for the winner's own.
+    """(1 - e)·Σ_m w_m σ(h_m(s)) + e·r: of two classes for the second, s its log-odds; of more for
+    the winner's own.
 
     h_m is straight between knots, of s or of log((n·p + ½)/(n·(1 - p) + ½)), p = σ(s).
     """
@@ -82,7 +86,11 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
     for end, seen in (("", s), ("_2", _shrunk(xp, fitted.n_rows, s))):
         low, width, rise, start, weight = (getattr(fitted, name + end) for name in CURVES)
         beyond = xp.minimum(seen - low[0], 0.0) + xp.maximum(seen - low[-1] - width[-1], 0.0)
-        h = xp.clip((seen - low) / width, 0.0, 1.0) @ rise + start + beyond * (rise.sum(0) / width.sum())
+        h = (
+            xp.clip((seen - low) / width, 0.0, 1.0) @ rise
+            + start
+            + beyond * (rise.sum(0) / width.sum())
+        )
         first = first + xp.sum(xp.logistic(-h) * weight)
         second = second + xp.sum(xp.logistic(h) * weight)
     if fitted.two_classes:
@@ -98,10 +106,12 @@ def _shrunk(xp: Operations, n_rows: Any, s: Any) -> Any:
 
 @formula
 def follow(xp: Operations, fitted: Any, at: Any) -> Any:
-    """The value of column k's curve at each of its entries; beyond the outer knots it goes on level.
+    """The value of column k's curve at each of its entries; beyond the outer knots it goes on
+    level.
 
-    `fitted` has the curves one after another: `knots`, which pieces are looked up by as `lifted`, `values`, `rises`
-    (the slope from each knot to the next) and `offsets`; the longest has `longest` knots.
+    `fitted` has the curves one after another: `knots`, which pieces are looked up by as `lifted`,
+    `values`, `rises` (the slope from each knot to the next) and `offsets`; the longest has
+    `longest` knots.
     """
     piece = xp.piece(fitted.lifted, fitted.offsets, fitted.longest, at)
     level = xp.take(fitted.values, piece)
@@ -118,9 +128,15 @@ def confidence_log_odds(xp: Operations, x: Any) -> Any:
 
 @formula
 def spline_value(xp: Operations, fitted: Any, z: Any) -> Any:
-    """s(z): its slope runs straight from knot to knot, level beyond the outer ones; s(first knot) is the intercept."""
+    """s(z): its slope runs straight from knot to knot, level beyond the outer ones; s(first knot)
+    is the intercept.
+    """
     knots, slopes = fitted.knots, fitted.slopes
-    s = fitted.intercept + xp.minimum(z - knots[0], 0.0) * slopes[0] + xp.maximum(z - knots[-1], 0.0) * slopes[-1]
+    s = (
+        fitted.intercept
+        + xp.minimum(z - knots[0], 0.0) * slopes[0]
+        + xp.maximum(z - knots[-1], 0.0) * slopes[-1]
+    )
     if fitted.n_knots == 1:
         return s
     width = knots[1:] - knots[:-1]
@@ -152,7 +168,9 @@ def _logistic(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any:
 
 
 def _combined(xp: Operations, x: Any, answers: Any, plain: Any) -> Any:
-    """The answers divided by their sum; masked classes get zero, a row without a positive answer the plain softmax."""
+    """The answers divided by their sum; masked classes get zero, a row without a positive answer
+    the plain softmax.
+    """
     table = xp.where(xp.possible(x), answers, 0.0)
     total = xp.sum(table)
     lost = total <= 0.0
@@ -160,13 +178,17 @@ def _combined(xp: Operations, x: Any, answers: Any, plain: Any) -> Any:
 
 
 def _of_two(xp: Operations, x: Any, first: Any, second: Any, plain: Any) -> Any:
-    """The same for two classes, whose answers need no common sum; of a masked pair the other class is certain."""
+    """The same for two classes, whose answers need no common sum; of a masked pair the other class
+    is certain.
+    """
     whole = xp.min(x) > -np.inf
     return _combined(xp, x, xp.where(whole, xp.beside(first, second), 1.0), plain)
 
 
 def _with_top(xp: Operations, x: Any, confidence: Any, rest: Any) -> Any:
-    """The new confidence on the winner, never behind another class, and the rest in proportion among the others."""
+    """The new confidence on the winner, never behind another class, and the rest in proportion
+    among the others.
+    """
     winner = xp.argmax(x)
     others = xp.put(x, winner, -np.inf)
     second = xp.max(others)

@@ -14,7 +14,9 @@ REACH = 40.0
 @formula
 def gaussian_process(xp: Operations, fitted: Any, x: Any) -> Any:
     """softmax(t + Σ_m w_m exp(-½ ((t - z_m)/ℓ)²)), t = b·(x - centre of the row)."""
-    return xp.softmax(latent(xp, fitted, centred(xp, x, fitted.centre) * fitted.inverse_temperature))
+    return xp.softmax(
+        latent(xp, fitted, centred(xp, x, fitted.centre) * fitted.inverse_temperature)
+    )
 
 
 @formula
@@ -31,4 +33,8 @@ def latent(xp: Operations, fitted: Any, t: Any) -> Any:
 def centred(xp: Operations, x: Any, centre: str) -> Any:
     """The gaps d less their mean over the classes that are not masked, or less log Σ e^d."""
     d = gaps(xp, x)
-    return d - (xp.log(xp.sum(xp.exp(d))) if centre == "log_softmax" else mean_of_possible(xp, d, xp.possible(d)))
+    return d - (
+        xp.log(xp.sum(xp.exp(d)))
+        if centre == "log_softmax"
+        else mean_of_possible(xp, d, xp.possible(d))
+    )

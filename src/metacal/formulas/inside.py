@@ -1,10 +1,11 @@
 """No probability is 0 or 1: what rounding has made so is set to the nearest number that is not.
 
-A map says that a class is as good as impossible, e^-200; in single precision that is 0, and the log loss of the one row
-where it happens is infinite. So every map, in every runtime, ends with this, in the precision of what is given out: no
-possible class has less than the smallest ordinary number, and none has 1 while another is possible. Both differ from
-what was there by less than rounding a sum does, and no prediction changes. A masked class keeps exactly 0, the only
-possible one exactly 1, NaN stays NaN.
+A map says that a class is as good as impossible, e^-200; in single precision that is 0, and the log
+loss of the one row where it happens is infinite. So every map, in every runtime, ends with this, in
+the precision of what is given out: no possible class has less than the smallest ordinary number,
+and none has 1 while another is possible. Both differ from what was there by less than rounding a
+sum does, and no prediction changes. A masked class keeps exactly 0, the only possible one exactly
+1, NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any
 
 from metacal.formulas.operations import Operations, formula
 
-#: No floor is higher: in half precision the smallest ordinary number, times many classes, would be a share.
+#: No floor is higher: in half precision the smallest ordinary number, times many classes, would be
+#: a share.
 _HIGHEST_FLOOR = 2.0**-24
 
 
@@ -33,6 +35,8 @@ def inside(xp: Operations, x: Any, table: Any) -> Any:
     possible = xp.possible(x)
     several = xp.count(possible, table) > 1
     least, most = ends(xp.finfo(table))
-    raised = possible & several  # without masks a column of flags, which costs no pass over the table
+    raised = (
+        possible & several
+    )  # without masks a column of flags, which costs no pass over the table
     table = xp.where((table < least) & raised, least, table)
     return xp.where((table > most) & several, most, table)

@@ -1,24 +1,27 @@
-"""Logits that a map can compute with: what stands for a masked class, and what is out of reach of the arithmetic.
+"""Logits that a map can compute with: what stands for a masked class, and what is out of reach of
+the arithmetic.
 
 **Masks.** The one rule, for arrays here, for tensors in torch.py, and exported.
 
--inf says that a class is masked out. Many programs write a finite number instead: `torch.finfo(dtype).min`, -1e30, or
--1e9 and -1e4, as Hugging Face did. To a softmax they are the same; a map that takes logits as numbers (their mean, a
-matrix times them) is ruined by them. Such a logit is read as -inf when both hold:
+-inf says that a class is masked out. Many programs write a finite number instead:
+`torch.finfo(dtype).min`, -1e30, or -1e9 and -1e4, as Hugging Face did. To a softmax they are the
+same; a map that takes logits as numbers (their mean, a matrix times them) is ruined by them. Such a
+logit is read as -inf when both hold:
 
 1. it is at most -2^49, or it *is* one of `NAMED`, the numbers that programs write: -10^4, … -10^10, -65504 (the least
    float16), and what bfloat16 makes of -10^4 and -10^9;
 2. it lies a hundred times further from zero than the row's largest logit: x <= -100 · |max x|.
 
-Nothing is guessed from an ordinary value. No model computes a logit at or below -2^49 (-5.6e14): not even a double
-holds it to a tenth there, and the log-likelihoods of the crudest density (a Gaussian with next to no variance, of
-hundreds of pixels) end some hundred times above. Above it only those exact numbers count, which a computed logit hits
-by chance as often as any other single float; by 2. not even in integers that count thousandths of a logit. The largest
-logit of a row is never a mask, so some class always stays possible.
+Nothing is guessed from an ordinary value. No model computes a logit at or below -2^49 (-5.6e14):
+not even a double holds it to a tenth there, and the log-likelihoods of the crudest density (a
+Gaussian with next to no variance, of hundreds of pixels) end some hundred times above. Above it
+only those exact numbers count, which a computed logit hits by chance as often as any other single
+float; by 2. not even in integers that count thousandths of a logit. The largest logit of a row is
+never a mask, so some class always stays possible.
 
-**Reach.** A softmax takes the largest logit off first, so that nothing overflows upwards. A map that multiplies before
-it does so, or takes a mean, gets ∞ - ∞ from double logits near 1e308. (float32 logits are computed with in double, far
-from its end.)
+**Reach.** A softmax takes the largest logit off first, so that nothing overflows upwards. A map
+that multiplies before it does so, or takes a mean, gets ∞ - ∞ from double logits near 1e308.
+(float32 logits are computed with in double, far from its end.)
 """
 
 from __future__ import annotations
@@ -33,13 +36,15 @@ if TYPE_CHECKING:
 
 #: A logit above this is no mask. (-10^4 in bfloat16: the one of `NAMED` that is nearest to zero.)
 LOWEST_ORDINARY = -9984.0
-#: At or below this every finite logit may be a mask: -1e15, -1e30, `finfo.min` of float32, float64 and bfloat16.
+#: At or below this every finite logit may be a mask: -1e15, -1e30, `finfo.min` of float32, float64
+#: and bfloat16.
 NO_LOGIT = -(2.0**49)
 #: What else is written for a mask; -998244352 and -9984 are -10^9 and -10^4 in bfloat16.
 NAMED = (-1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e10, -65504.0, -998244352.0, LOWEST_ORDINARY)
 #: A mask lies this many times further from zero than the largest logit of its row.
 FURTHER = 100.0
-#: No logit that is further from zero than this is computed with: its square, times any number of classes, is a double.
+#: No logit that is further from zero than this is computed with: its square, times any number of
+#: classes, is a double.
 REACH = 1e100
 
 
@@ -65,7 +70,8 @@ def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
 
 
 def with_masks(block: NDArray[Any]) -> NDArray[Any]:
-    """The block with -inf where a finite number stands for it: itself where there is none, a copy otherwise.
+    """The block with -inf where a finite number stands for it: itself where there is none, a copy
+    otherwise.
 
     Examples
     --------
@@ -81,7 +87,9 @@ def with_masks(block: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_masks(xp: Operations, x: Any) -> Any:
-    """The same as a formula: the logits with -inf where a finite number stands for a masked class."""
+    """The same as a formula: the logits with -inf where a finite number stands for a masked
+    class.
+    """
     written = x <= NO_LOGIT
     for number in NAMED:
         written = written | (x == number)
@@ -91,8 +99,9 @@ def read_masks(xp: Operations, x: Any) -> Any:
 def without_zeros(xp: Operations, p: Any) -> Any:
     """Probabilities whose logarithms are the logits that softmax makes p of.
 
-    A zero is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry. Whoever
-    takes the logarithm does so in double, and rounds once: single-precision ones differ from one runtime to the next.
+    A zero is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest
+    positive entry. Whoever takes the logarithm does so in double, and rounds once: single-precision
+    ones differ from one runtime to the next.
     """
     positive = p > 0.0
     smallest = xp.minimum(xp.min(xp.where(positive, p, np.inf)), float(np.finfo(np.float64).eps))
@@ -100,10 +109,11 @@ def without_zeros(xp: Operations, p: Any) -> Any:
 
 
 def within_reach(block: NDArray[Any]) -> NDArray[Any]:
-    """Logits of the same softmax, none larger than 1e100 in size; the block itself, to the last bit, where none is.
+    """Logits of the same softmax, none larger than 1e100 in size; the block itself, to the last
+    bit, where none is.
 
-    A row whose largest logit is out of reach is taken less that logit; then what lies below -1e100 counts as -1e100,
-    and -inf stays.
+    A row whose largest logit is out of reach is taken less that logit; then what lies below -1e100
+    counts as -1e100, and -inf stays.
 
     Examples
     --------

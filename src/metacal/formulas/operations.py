@@ -1,13 +1,15 @@
 """What a formula is written in: a few operations that NumPy, torch and ONNX each have.
 
-A map's formula is a function `formula(xp, fitted, x)` from logits x to probabilities; a score's is `formula(xp, x)`.
-`fitted` has the numbers of the fitted map under the names of its fields. Values are tables (n × K) and columns (n × 1),
-in one precision, with + - * / @, comparisons, & and |; of a masked class x is -inf. A formula looks at no value: what
-it branches on (`fitted.n_knots`, a name) is known before the first row comes. What it has made itself it may change in
-place (`d -= c`), which saves NumPy an array; never x.
+A map's formula is a function `formula(xp, fitted, x)` from logits x to probabilities; a score's is
+`formula(xp, x)`. `fitted` has the numbers of the fitted map under the names of its fields. Values
+are tables (n × K) and columns (n × 1), in one precision, with + - * / @, comparisons, & and |; of a
+masked class x is -inf. A formula looks at no value: what it branches on (`fitted.n_knots`, a name)
+is known before the first row comes. What it has made itself it may change in place (`d -= c`),
+which saves NumPy an array; never x.
 
-A runtime may have a faster way to what a formula says: `fast`, by the formula. It is tested against the formula.
-NumPy, which is always there, stands here, torch in `torch.py`, ONNX in `metacal.export.onnx`.
+A runtime may have a faster way to what a formula says: `fast`, by the formula. It is tested against
+the formula. NumPy, which is always there, stands here, torch in `torch.py`, ONNX in
+`metacal.export.onnx`.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import numpy as np
 
 
 class Operations:
-    """The operations in NumPy, on one block of rows at a time, in float64; torch and ONNX have them all, too.
+    """The operations in NumPy, on one block of rows at a time, in float64; torch and ONNX have them
+    all, too.
 
-    What needs no work is not done: a block without a masked class has the flags True. A value that is expensive may be
-    given to `where` as a function of nothing.
+    What needs no work is not done: a block without a masked class has the flags True. A value that
+    is expensive may be given to `where` as a function of nothing.
 
     Attributes
     ----------
@@ -67,7 +70,9 @@ class Operations:
         return powers
 
     def where(self, flags: Any, one: Any, other: Any) -> Any:
-        """`one` where a flag is true, else `other`; a function of nothing is called only if its value is seen."""
+        """`one` where a flag is true, else `other`; a function of nothing is called only if its
+        value is seen.
+        """
         if flags is True:
             return _value(one)
         if flags.shape[1] == 1 and (not callable(other) and np.ndim(other)) and not flags.any():
@@ -95,20 +100,26 @@ class Operations:
         return table.argmax(axis=1)[:, None]
 
     def put(self, table: Any, places: Any, value: Any) -> Any:
-        """The table with one entry of each row replaced by a number or a column. The table itself is given up."""
+        """The table with one entry of each row replaced by a number or a column. The table itself
+        is given up.
+        """
         table[np.arange(len(table)), places[:, 0]] = value[:, 0] if np.ndim(value) else value
         return table
 
     def possible(self, x: Any) -> Any:
         """Which classes are not masked: flags for `where`, `number` and `count`."""
-        return bool(x.min(initial=0.0) > -np.inf) or x > -np.inf  # the first is false where there is a NaN
+        return (
+            bool(x.min(initial=0.0) > -np.inf) or x > -np.inf
+        )  # the first is false where there is a NaN
 
     def number(self, flags: Any) -> Any:
         """1 where a flag is true, else 0."""
         return 1.0 if flags is True else flags.astype(np.float64)
 
     def count(self, flags: Any, table: Any) -> Any:
-        """How many flags of each row of this table are true: a column, or one number for all rows."""
+        """How many flags of each row of this table are true: a column, or one number for all
+        rows.
+        """
         return table.shape[1] if flags is True else flags.sum(axis=1, keepdims=True)
 
     def column(self, table: Any, place: int) -> Any:
@@ -126,13 +137,16 @@ class Operations:
     def piece(self, knots: Any, offsets: Any, longest: int, at: Any) -> Any:
         """The place of the last knot below each entry, or of the first knot; column k has its own.
 
-        Those of column k are knots[offsets[k]:offsets[k + 1]], `longest` at most; one curve serves all columns.
+        Those of column k are knots[offsets[k]:offsets[k + 1]], `longest` at most; one curve serves
+        all columns.
         """
         if len(offsets) == 2:
             return np.searchsorted(knots[1:], at, side="left")
         found = np.empty(at.shape, dtype=np.intp, order="F")
         for k, first in enumerate(offsets[:-1]):
-            found[:, k] = first + np.searchsorted(knots[first + 1 : offsets[k + 1]], at[:, k], side="left")
+            found[:, k] = first + np.searchsorted(
+                knots[first + 1 : offsets[k + 1]], at[:, k], side="left"
+            )
         return found
 
     def finfo(self, x: Any) -> Any:
@@ -152,7 +166,9 @@ class Operations:
 
 
 def formula(written: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function of operations as a formula: where the runtime has a faster way to it, that is taken."""
+    """Mark a function of operations as a formula: where the runtime has a faster way to it, that is
+    taken.
+    """
 
     @wraps(written)
     def computed(xp: Operations, *values: Any) -> Any:

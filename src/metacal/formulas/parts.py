@@ -19,7 +19,9 @@ def composed(xp: Operations, fitted: Any, x: Any) -> Any:
 
 @formula
 def lifted(xp: Operations, fitted: Any, x: Any) -> Any:
-    """The same of a spline on a temperature with a uniform part, the usual pair: what kernels write at once."""
+    """The same of a spline on a temperature with a uniform part, the usual pair: what kernels write
+    at once.
+    """
     return composed(xp, fitted, x)
 
 

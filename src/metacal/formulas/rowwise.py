@@ -1,8 +1,10 @@
-"""Statistics of a row, the scores among them: how unsure the classifier is of each, higher = less sure.
+"""Statistics of a row, the scores among them: how unsure the classifier is of each, higher = less
+sure.
 
-Written with d = x - max x, so that nothing overflows and a constant added to a row changes nothing. Leaving the winner
-out of S = Σ e^d keeps the digits of a confident row, whose 1 - max p is lost in rounding otherwise. What a formula says
-of a row that is none (NaN, +inf, every class masked) does not count: each runtime says NaN there.
+Written with d = x - max x, so that nothing overflows and a constant added to a row changes nothing.
+Leaving the winner out of S = Σ e^d keeps the digits of a confident row, whose 1 - max p is lost in
+rounding otherwise. What a formula says of a row that is none (NaN, +inf, every class masked) does
+not count: each runtime says NaN there.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def doubt(xp: Operations, x: Any) -> Any:
 
 @formula
 def negative_margin(xp: Operations, x: Any) -> Any:
-    """Second largest logit minus the largest; the most negative float where every other class is masked."""
+    """Second largest logit minus the largest; the most negative float where every other class is
+    masked.
+    """
     d = gaps(xp, x)
     return xp.maximum(xp.max(xp.put(d, xp.argmax(x), -np.inf)), -float(xp.finfo(x).max))
 
@@ -89,12 +93,13 @@ def spread(xp: Operations, x: Any) -> Any:
 
 @formula
 def rivals_norm(xp: Operations, x: Any) -> Any:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is possible.
+    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is
+    possible.
 
-    It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power it is one less than
-    the inverse of, and keeps its digits for confident rows. With gaps g = max x - x and their mean m: z_j / z_top =
-    1 - g_j / m. A common factor of the logits changes nothing; the 8th power and root are three squares and three
-    roots.
+    It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power
+    it is one less than the inverse of, and keeps its digits for confident rows. With gaps g = max x
+    - x and their mean m: z_j / z_top = 1 - g_j / m. A common factor of the logits changes nothing;
+    the 8th power and root are three squares and three roots.
     """
     possible = xp.possible(x)
     away = xp.where(possible, xp.minimum(-gaps(xp, x), float(xp.finfo(x).max)), 0.0)

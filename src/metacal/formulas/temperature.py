@@ -1,4 +1,6 @@
-"""A softmax of scaled logits: one temperature, with a uniform part, an ensemble of them, one for each row."""
+"""A softmax of scaled logits: one temperature, with a uniform part, an ensemble of them, one for
+each row.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from metacal.formulas.rowwise import entropy, even, gaps, mean_of_possible, nega
 
 #: Margins and norms beyond this many log-odds count as this many.
 LARGEST_LOGIT = 100.0
-#: Standardised features are cut off here, so that a row unlike all others gets no temperature unlike all others.
+#: Standardised features are cut off here, so that a row unlike all others gets no temperature
+#: unlike all others.
 FARTHEST = 3.0
 #: log b(x) is cut off here: no temperature is zero or infinite.
 LARGEST_LOG = 300.0
-#: Tempered logits below this count as this in the norm: their squares can be summed, also in single precision.
+#: Tempered logits below this count as this in the norm: their squares can be summed, also in single
+#: precision.
 _LOWEST, _LOWEST_SINGLE = -1e100, -1e15
 
 
@@ -61,11 +65,17 @@ def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
 
 
 def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
-    """The entropy of softmax(t), log(1 + margin of t), log(1 + root mean square of t about its mean)."""
+    """The entropy of softmax(t), log(1 + margin of t), log(1 + root mean square of t about its
+    mean).
+    """
     possible = xp.possible(t)
     lowest = _LOWEST if xp.finfo(t).max > -_LOWEST else _LOWEST_SINGLE
     within = xp.where(possible, xp.maximum(t, lowest), t)
     centred = xp.where(possible, within - mean_of_possible(xp, within, possible), 0.0)
     norm = xp.sqrt(xp.sum(centred * centred) / xp.count(possible, t))
     margin = -negative_margin(xp, t)
-    return entropy(xp, t), xp.log1p(xp.minimum(margin, LARGEST_LOGIT)), xp.log1p(xp.minimum(norm, LARGEST_LOGIT))
+    return (
+        entropy(xp, t),
+        xp.log1p(xp.minimum(margin, LARGEST_LOGIT)),
+        xp.log1p(xp.minimum(norm, LARGEST_LOGIT)),
+    )

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Formulas in torch. Only plain tensor operations, so that `torch.export`, `torch.jit.trace` and torch's ONNX exporters
-all follow.
+"""Formulas in torch. Only plain tensor operations, so that `torch.export`, `torch.jit.trace` and
+torch's ONNX exporters all follow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Torch(Operations):
     logistic = staticmethod(torch.sigmoid)
 
     def log1p(self, x: Tensor) -> Tensor:
-        """log(1 + x) in operators that every exporter knows: ONNX has no Log1p, and log(1 + x) alone loses a small x.
+        """log(1 + x) in operators that every exporter knows: ONNX has no Log1p, and log(1 + x)
+        alone loses a small x.
 
         Kahan's: with u = 1 + x as rounded, log(u) · x / (u - 1), and x itself where u is one.
 
@@ -51,14 +52,21 @@ class Torch(Operations):
     def where(self, flags: Tensor, one: Any, other: Any) -> Tensor:
         one, other = (value() if callable(value) else value for value in (one, other))
         like = one if isinstance(one, Tensor) else other
-        one, other = (value if isinstance(value, Tensor) else torch.full_like(like, value) for value in (one, other))
+        one, other = (
+            value if isinstance(value, Tensor) else torch.full_like(like, value)
+            for value in (one, other)
+        )
         return torch.where(flags, one, other)
 
     def maximum(self, one: Tensor, other: Any) -> Tensor:
-        return torch.maximum(one, other) if isinstance(other, Tensor) else torch.clamp(one, min=other)
+        return (
+            torch.maximum(one, other) if isinstance(other, Tensor) else torch.clamp(one, min=other)
+        )
 
     def minimum(self, one: Tensor, other: Any) -> Tensor:
-        return torch.minimum(one, other) if isinstance(other, Tensor) else torch.clamp(one, max=other)
+        return (
+            torch.minimum(one, other) if isinstance(other, Tensor) else torch.clamp(one, max=other)
+        )
 
     def max(self, table: Tensor) -> Tensor:
         return torch.amax(table, dim=1, keepdim=True)

@@ -1,8 +1,9 @@
-"""What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its stages rank rows by.
+"""What is fitted, saved, exported and applied: `gate` has the value, `table` and `marks` what its
+stages rank rows by.
 
-`fitting` makes one from rows of logits, without labels where the promise needs none, `fit_marks` from scores that are
-given, `cascade` from models behind each other. A name is imported when it is first asked for: who applies a gate does
-not wait for what fits one.
+`fitting` makes one from rows of logits, without labels where the promise needs none, `fit_marks`
+from scores that are given, `cascade` from models behind each other. A name is imported when it is
+first asked for: who applies a gate does not wait for what fits one.
 """
 
 from __future__ import annotations

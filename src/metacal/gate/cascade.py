@@ -48,10 +48,10 @@ def fit_cascade(
 ) -> Gate:
     """Certify the thresholds of a cascade on the same rows seen by both models, and calibrate each.
 
-    None, NaN, "" or -1 is a label that nobody knows, which MaxLoss allows where the two models agree. Calibrators are
-    fitted on all rows, and only where every label is known: labels known just where models disagree would teach them
-    nonsense. `plan` says which rows choose thresholds and whether people are in the cascade; `known` are further fields
-    of the two sources.
+    None, NaN, "" or -1 is a label that nobody knows, which MaxLoss allows where the two models
+    agree. Calibrators are fitted on all rows, and only where every label is known: labels known
+    just where models disagree would teach them nonsense. `plan` says which rows choose thresholds
+    and whether people are in the cascade; `known` are further fields of the two sources.
 
     Examples
     --------
@@ -81,7 +81,10 @@ def fit_cascade(
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     sources = [Table(base, columns, own, **known) for base, own in zip(maps, scores)]
-    return replace(_gate(sources, certificate, promise, rows.small_score, rows.agree), reject_label=reject_label)
+    return replace(
+        _gate(sources, certificate, promise, rows.small_score, rows.agree),
+        reject_label=reject_label,
+    )
 
 
 def fit_scored_cascade(
@@ -103,11 +106,12 @@ def fit_scored_cascade(
     Parameters
     ----------
     scores : sequence of arrays of shape (n,)
-        A column for each model. The last model's is not used, and may be left out unless there are `people`.
+        A column for each model. The last model's is not used, and may be left out unless there are
+        `people`.
     promise : MaxLoss or MinAccuracy
     agrees : array of shape (n, m), optional
-        For MaxLoss without people: whether each model but the last gives the last model's answer. An entry may be
-        missing; only the scores of such a row are used.
+        For MaxLoss without people: whether each model but the last gives the last model's answer.
+        An entry may be missing; only the scores of such a row are used.
     correct : array of shape (n, m), optional
         For MinAccuracy, or with people: whether each model is correct.
     costs : sequence of float, optional
@@ -141,7 +145,10 @@ def fit_scored_cascade(
     check_scored(promise, higher_is)
     given = [score_column(column) for column in scores]
     if len({len(column) for column in given}) > 1:
-        raise InputError(f"each model needs a score for every row; got {', '.join(str(len(one)) for one in given)}.")
+        raise InputError(
+            "each model needs a score for every row; got"
+            f" {', '.join(str(len(one)) for one in given)}."
+        )
     absolute = isinstance(promise, MinAccuracy)
     name = "correct" if absolute or people else "agrees"
     flags, known = model_flags(_required_flags(promise, name, agrees, correct), len(given[0]), name)
@@ -151,7 +158,8 @@ def fit_scored_cascade(
     if len(given) not in ((m,) if people else (m, m + 1)) or m + people < 2 - (not people):
         every = absolute or people
         raise InputError(
-            f"there are {len(given)} columns of scores and {flags.shape[1]} of {name}; each model but the last has one "
+            f"there are {len(given)} columns of scores and {flags.shape[1]} of {name}; each model"
+            " but the last has one "
             f"of both{', and the last one says whether it is right' if every else ''}"
             f"{', and has a score too, with people behind it: two models or more' if people else ''}."
         )
@@ -159,62 +167,98 @@ def fit_scored_cascade(
     sources = [Marks(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]]
     doubt = np.stack([source.doubts(column) for source, column in zip(sources, given[:m])], axis=1)
     if np.isnan(doubt).any():
-        raise InputError(f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that lack one.")
-    prices = np.asarray([10.0**j for j in range(m + 1)] if costs is None else costs, dtype=np.float64)
+        raise InputError(
+            f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that lack one."
+        )
+    prices = np.asarray(
+        [10.0**j for j in range(m + 1)] if costs is None else costs, dtype=np.float64
+    )
     if prices.shape != (m + 1,) or not (prices >= 0.0).all() or not prices[-1] > 0.0:
-        raise InputError(f"costs must be {m + 1} numbers, what it costs to ask each{' and people' if people else ''}.")
-    rows = Staged(doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint)
+        raise InputError(
+            f"costs must be {m + 1} numbers, what it costs to ask"
+            f" each{' and people' if people else ''}."
+        )
+    rows = Staged(
+        doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint
+    )
     return _gate(sources, promise.certify(rows), promise, doubt[known, 0], flags[known, 0])
 
 
 def _required_flags(promise: Promise, name: str, agrees: Any, correct: Any) -> Any:
-    """Return the flags that a promise is about, called `name`. Raise InputError if others were given."""
+    """Return the flags that a promise is about, called `name`. Raise InputError if others were
+    given.
+    """
     given = {"agrees": agrees, "correct": correct}
     other = "correct" if name == "agrees" else "agrees"
     if given[other] is None and given[name] is not None:
         return given[name]
     if name == "agrees":
         raise InputError(
-            f"{type(promise).__name__} over scores needs agrees=..., whether each model but the last gives the last "
-            "model's answer. correct=... does not say that: two models may both be wrong and differ. If you know only "
-            "which answers are correct, promise MinAccuracy, or fit on tables of logits with labels."
+            f"{type(promise).__name__} over scores needs agrees=..., whether each model but the"
+            " last gives the last model's answer. correct=... does not say that: two models may"
+            " both be wrong and differ. If you know only which answers are correct, promise"
+            " MinAccuracy, or fit on tables of logits with labels."
         )
     raise InputError(
-        f"This cascade needs correct=..., whether each model is correct: {promise!r} is about correct answers. "
-        "agrees=... is for MaxLoss without people."
+        f"This cascade needs correct=..., whether each model is correct: {promise!r} is about"
+        " correct answers. agrees=... is for MaxLoss without people."
     )
 
 
-def _gate(sources: Sequence[Source], certificate: Certificate, promise: Promise, score: Float, agree: Flags) -> Gate:
-    """The stages of a certificate, which gets the names of their scores; the hash is of the first score and `agree`."""
+def _gate(
+    sources: Sequence[Source],
+    certificate: Certificate,
+    promise: Promise,
+    score: Float,
+    agree: Flags,
+) -> Gate:
+    """The stages of a certificate, which gets the names of their scores; the hash is of the first
+    score and `agree`.
+    """
     known = certificate.stages
     assert known is not None
-    items = tuple(replace(one, score=own.score_name) for one, own in zip(known.items, sources, strict=True))
+    items = tuple(
+        replace(one, score=own.score_name) for one, own in zip(known.items, sources, strict=True)
+    )
     stages = tuple(Stage(own, One(one.threshold), one.name) for one, own in zip(items, sources))
     named = replace(certificate, score=items[0].score, stages=replace(known, items=items))
     found = fingerprint_rows(score, agree)
     return Gate(stages, named, promise, data_hash=found.data_hash, sketch=found.sketch)
 
 
-def paired(small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, str | Score]) -> Paired:
+def paired(
+    small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, str | Score]
+) -> Paired:
     """What both models say about the same rows, as a certificate sees it."""
     if len(small) != len(large) or small.n_classes != large.n_classes:
         raise InputError(
-            f"both models must have seen the same rows and classes; got tables of {len(small):,} x {small.n_classes} "
-            f"and {len(large):,} x {large.n_classes}."
+            f"both models must have seen the same rows and classes; got tables of {len(small):,} x"
+            f" {small.n_classes} and {len(large):,} x {large.n_classes}."
         )
-    one, other, known = small.collect(kernels.predicted), large.collect(kernels.predicted), np.asarray(codes >= 0)
+    one, other, known = (
+        small.collect(kernels.predicted),
+        large.collect(kernels.predicted),
+        np.asarray(codes >= 0),
+    )
     doubts = score_rows(small, scores[0]), score_rows(large, scores[1])
-    return Paired(*doubts, (one == codes) & known, (other == codes) & known, np.asarray(one == other), known)
+    return Paired(
+        *doubts, (one == codes) & known, (other == codes) & known, np.asarray(one == other), known
+    )
 
 
 def labels_needed(
-    small: Rows, large: Rows, score: str | Score, plan: Plan = PLAN, large_score: str | Score | None = None
+    small: Rows,
+    large: Rows,
+    score: str | Score,
+    plan: Plan = PLAN,
+    large_score: str | Score | None = None,
 ) -> Codes:
-    """The rows that need a label before `MaxLoss` can be certified: those tested on which the two models disagree.
+    """The rows that need a label before `MaxLoss` can be certified: those tested on which the two
+    models disagree.
 
-    In the order of the small model's score: labels of the first ones certify that it answers little, more of them that
-    it answers more. Rows that are set aside to choose thresholds need none; `plan` must be the one to be fitted with.
+    In the order of the small model's score: labels of the first ones certify that it answers
+    little, more of them that it answers more. Rows that are set aside to choose thresholds need
+    none; `plan` must be the one to be fitted with.
 
     Examples
     --------

@@ -1,7 +1,8 @@
 """Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
-What is certified by which labels, and why, is in `sequential.answers`; here are the rows that people have, their
-answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a journal.
+What is certified by which labels, and why, is in `sequential.answers`; here are the rows that
+people have, their answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a
+journal.
 """
 
 from __future__ import annotations
@@ -30,7 +31,15 @@ from metacal.promises.parts.per import Per
 from metacal.promises.promise import Promise, Standing
 from metacal.promises.rules.costs import Costed, is_uniform
 from metacal.promises.scouts import Scouts
-from metacal.promises.sequential.answers import EXTENSION, RIGHT, SHARES, UNKNOWN, WRONG, Answers, default_labels
+from metacal.promises.sequential.answers import (
+    EXTENSION,
+    RIGHT,
+    SHARES,
+    UNKNOWN,
+    WRONG,
+    Answers,
+    default_labels,
+)
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, checked_random_state
 from metacal.rows.score_columns import correct_column, score_column
@@ -42,33 +51,40 @@ _BLOCKS, _SMALLEST_BLOCK = 40, 5
 
 @dataclass(eq=False, repr=False)
 class Certifier:
-    """Rows of an unlabelled pool to label, from the surest upward; what their labels certify is known at every moment.
+    """Rows of an unlabelled pool to label, from the surest upward; what their labels certify is
+    known at every moment.
 
-    `labels` rows of the pool are drawn at random before the first label. Under an accuracy with a `delta` labels stop
-    as soon as further ones could change nothing: the threshold is that of `fit` on all rows that were drawn. Any other
-    promise takes the labels of all of them. The promise is about the source of the pool, of which the pool is taken to
-    be a random sample, and holds with probability 1 - `delta` whenever somebody stops.
+    `labels` rows of the pool are drawn at random before the first label. Under an accuracy with a
+    `delta` labels stop as soon as further ones could change nothing: the threshold is that of `fit`
+    on all rows that were drawn. Any other promise takes the labels of all of them. The promise is
+    about the source of the pool, of which the pool is taken to be a random sample, and holds with
+    probability 1 - `delta` whenever somebody stops.
 
     Parameters
     ----------
     promise : Promise
         What shall be promised.
     pool : array of shape (n,) or (n, K)
-        A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are never drawn.
+        A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score
+        are never drawn.
     labels : int, optional
-        How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an accuracy and
-        40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot be changed later. Of a pool of
-        scores a few rows, at most a square root, stay without a label: they say where tests begin where scores tie.
+        How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an
+        accuracy and 40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot
+        be changed later. Of a pool of scores a few rows, at most a square root, stay without a
+        label: they say where tests begin where scores tie.
     may_extend : bool
-        Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta from the start.
+        Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta
+        from the start.
     random_state : int, optional
-        Seed of the draw. By default it is derived from the pool; a seed that you give is recorded in the certificate.
+        Seed of the draw. By default it is derived from the pool; a seed that you give is recorded
+        in the certificate.
     higher_is, score_name : str
         Of given scores: what a higher one says ("surer" or "doubtful"), and what it is called.
     score, input, classes
         Of logits: as for `MetaCal`.
     record : callable, optional
-        Is given each answer, and an extension, as a dict before it counts: what it raises, `update` raises.
+        Is given each answer, and an extension, as a dict before it counts: what it raises, `update`
+        raises.
 
     Examples
     --------
@@ -98,7 +114,10 @@ class Certifier:
     def __post_init__(self, pool: ArrayLike, labels: int | None) -> None:
         check_asked(self.promise, self.higher_is)
         if self.may_extend and self.promise.delta is None:
-            raise InputError("an extension takes a share of delta, and this promise has none; leave may_extend out.")
+            raise InputError(
+                "an extension takes a share of delta, and this promise has none; leave may_extend"
+                " out."
+            )
         self.may_extend, self.score_name = bool(self.may_extend), plain_name(self.score_name)
         self.rows: Rows | None = None
         #: What whoever asks people wants to remember with it: which columns they see.
@@ -109,7 +128,8 @@ class Certifier:
         #: What is odd about the pool: copies make its rows depend on each other.
         self.remarks = remarks_on_pool(self.rows, self.doubts)
         self.random_state = checked_random_state(self.random_state)
-        #: Rows that have a score in the order in which they are drawn, which is the same in every version of NumPy.
+        #: Rows that have a score in the order in which they are drawn, which is the same in every
+        #: version of NumPy.
         self._order = there[self._draws(there).order("rows to label")]
         self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._place[self._order] = np.arange(len(there))
@@ -122,7 +142,8 @@ class Certifier:
         #: The column of the true class of each row, where that was the answer; -1 elsewhere.
         self.codes = np.full(self.n_pool, -1, dtype=np.intp)
         self._known: tuple[tuple[int, bool], list[Standing]] | None = None
-        #: Of given scores, which may tie: rows of the pool that are never drawn say where tests begin.
+        #: Of given scores, which may tie: rows of the pool that are never drawn say where tests
+        #: begin.
         self.scouts = Scouts(self.doubts[:0], by_value=False)
         if self.rows is None and self.promise.scouted:
             self.scouts = Scouts.among(self.doubts[self._order], self.sizes[-1])
@@ -138,7 +159,9 @@ class Certifier:
         return score_rows(self.rows, self.score)
 
     def _draws(self, there: Codes) -> RowDraws:
-        """Return the source of the draw, derived from scores and predictions of the rows that have a score."""
+        """Return the source of the draw, derived from scores and predictions of the rows that have
+        a score.
+        """
         predicted = None if self.rows is None else self.predicted[there]
         return RowDraws(self.doubts[there], predicted, random_state=self.random_state)
 
@@ -148,12 +171,12 @@ class Certifier:
             raise InputError(f"labels must be a whole number from 1, got {labels!r}.")
         if n > n_there:
             raise InputError(
-                f"{n:,} rows cannot be drawn from a pool of {n_there:,} rows with a score; ask for fewer labels, or "
-                "use a larger pool."
+                f"{n:,} rows cannot be drawn from a pool of {n_there:,} rows with a score; ask for"
+                " fewer labels, or use a larger pool."
             )
         return (n, min(EXTENSION * n, n_there)) if self.may_extend else (n,)
 
-    # ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── labels ────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def n_drawn(self) -> int:
@@ -171,7 +194,8 @@ class Certifier:
         return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
 
     def propose(self, n: int | None = None) -> Codes:
-        """The numbers of the next rows to label: a block, or `n` of them, in random order; none once it is finished.
+        """The numbers of the next rows to label: a block, or `n` of them, in random order; none
+        once it is finished.
 
         The same rows come again until they are answered.
         """
@@ -185,10 +209,14 @@ class Certifier:
             return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
 
-    def update(self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None) -> Self:
-        """Take answers: whether the prediction of each row is right or, for a pool of logits, its true label.
+    def update(
+        self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
+    ) -> Self:
+        """Take answers: whether the prediction of each row is right or, for a pool of logits, its
+        true label.
 
-        Rows may come in any number and order, and again with the same answer. All are taken, or none.
+        Rows may come in any number and order, and again with the same answer. All are taken, or
+        none.
         """
         numbers = np.atleast_1d(np.asarray(rows))
         if numbers.dtype.kind not in "iu" and numbers.size:
@@ -196,55 +224,75 @@ class Certifier:
         numbers = numbers.astype(np.intp).reshape(-1)
         if (right is None) == (labels is None):
             raise InputError(
-                "give right=... (whether each prediction is right) or labels=... (the true ones), not both."
+                "give right=... (whether each prediction is right) or labels=... (the true ones),"
+                " not both."
             )
         if labels is None:
             answers = correct_column(np.atleast_1d(np.asarray(right)))
             codes = np.full(len(answers), -1, dtype=np.intp)
         elif self.rows is None:
-            raise InputError("a pool of scores has no predictions to compare labels with; give right=... instead.")
+            raise InputError(
+                "a pool of scores has no predictions to compare labels with; give right=..."
+                " instead."
+            )
         else:
             codes = validate.label_codes(labels, len(numbers), self.classes_)
             answers = codes == self.predicted[np.clip(numbers, 0, self.n_pool - 1)]
         if answers.shape != numbers.shape:
-            raise InputError(f"there are {len(numbers)} rows but {len(answers)} answers; give one each.")
+            raise InputError(
+                f"there are {len(numbers)} rows but {len(answers)} answers; give one each."
+            )
         self.take(numbers, answers, codes)
         return self
 
     def take(self, numbers: Codes, right: Flags, codes: Codes) -> None:
-        """Take answers with the columns of the true classes, -1 where only right or wrong was said."""
+        """Take answers with the columns of the true classes, -1 where only right or wrong was
+        said.
+        """
         self.check(numbers, right)
         first = np.unique(numbers, return_index=True)[1]
         fresh = np.sort(first[self.right[numbers[first]] == UNKNOWN])
         if not len(fresh):
             return
         numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
-        self._recorded({"rows": numbers.tolist(), "right": right.astype(int).tolist(), "classes": codes.tolist()})
+        self._recorded(
+            {
+                "rows": numbers.tolist(),
+                "right": right.astype(int).tolist(),
+                "classes": codes.tolist(),
+            }
+        )
         self.right[numbers], self.codes[numbers] = np.where(right, RIGHT, WRONG), codes
 
     def check(self, numbers: Codes, right: Flags) -> None:
-        """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than before."""
+        """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than
+        before.
+        """
         known = (numbers >= 0) & (numbers < self.n_pool)
         known[known] = self._place[numbers[known]] < self.n_drawn
         if not known.all():
             foreign = numbers[~known][0]
-            raise InputError(f"row {foreign} was not drawn: take it out, only rows that were asked about count.")
+            raise InputError(
+                f"row {foreign} was not drawn: take it out, only rows that were asked about count."
+            )
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
         before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
         if differs.any():
             raise InputError(
-                f"row {int(numbers[differs][0])} has been answered otherwise before; the first answer counts. Take "
-                "the new one out; if the first was a mistake, begin anew."
+                f"row {int(numbers[differs][0])} has been answered otherwise before; the first"
+                " answer counts. Take the new one out; if the first was a mistake, begin anew."
             )
 
     def extend(self) -> Self:
-        """Draw on, to four times as many rows, as was declared beforehand; the labels that are there count again."""
+        """Draw on, to four times as many rows, as was declared beforehand; the labels that are
+        there count again.
+        """
         if not self.may_extend:
             raise InputError(
-                f"{self.sizes[0]:,} rows were drawn before the first label, and no extension was declared: drawing on "
-                "after labels are seen breaks the promise more often than delta. Begin anew with "
-                f"{spelled('may_extend=True', '--may-extend')}."
+                f"{self.sizes[0]:,} rows were drawn before the first label, and no extension was"
+                " declared: drawing on after labels are seen breaks the promise more often than"
+                f" delta. Begin anew with {spelled('may_extend=True', '--may-extend')}."
             )
         if not self.extended:
             self._recorded({"extend": self.sizes[1]})
@@ -255,7 +303,7 @@ class Certifier:
         if self.record is not None:
             self.record(event)
 
-    # ── where it stands ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── where it stands ───────────────────────────────────────────────────────────────────────────
 
     @property
     def n_labels(self) -> int:
@@ -269,21 +317,33 @@ class Certifier:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the rows drawn that what is certified by now accepts; None while nothing is."""
+        """The share of the rows drawn that what is certified by now accepts; None while nothing
+        is.
+        """
         return self._coverage(self.threshold)
 
     @property
     def within_reach(self) -> float | None:
-        """The coverage that would be certified if every further answer were right; None: nothing any more."""
-        return self._coverage(max((s.reach for s in self._standings() if s.reach is not None), default=None))
+        """The coverage that would be certified if every further answer were right; None: nothing
+        any more.
+        """
+        return self._coverage(
+            max((s.reach for s in self._standings() if s.reach is not None), default=None)
+        )
 
     def _coverage(self, threshold: float | None) -> float | None:
-        return None if threshold is None else float(accepts(self.doubts[self.drawn], threshold).mean())
+        return (
+            None if threshold is None else float(accepts(self.doubts[self.drawn], threshold).mean())
+        )
 
     def _stages(self) -> list[tuple[Promise, int]]:
-        """The promise at its share of delta, and the rows that it is tested on, before and after an extension."""
+        """The promise at its share of delta, and the rows that it is tested on, before and after an
+        extension.
+        """
         shares = SHARES if self.may_extend else (1.0,)
-        return [(self.promise.at(share), size) for share, size in zip(shares, self.sizes)][: 1 + self.extended]
+        return [(self.promise.at(share), size) for share, size in zip(shares, self.sizes)][
+            : 1 + self.extended
+        ]
 
     def _answers(self, size: int) -> Answers:
         drawn = self._order[:size]
@@ -292,13 +352,20 @@ class Certifier:
     def _standings(self) -> list[Standing]:
         now = (self.n_labels, self.extended)
         if self._known is None or self._known[0] != now:
-            self._known = now, [promise.standing(self._answers(size)) for promise, size in self._stages()]
+            self._known = (
+                now,
+                [promise.standing(self._answers(size)) for promise, size in self._stages()],
+            )
         return self._known[1]
 
     @property
     def threshold(self) -> float | None:
-        """What is certified by now, of the ranking score, higher = less sure; None while nothing is."""
-        return max((s.threshold for s in self._standings() if s.threshold is not None), default=None)
+        """What is certified by now, of the ranking score, higher = less sure; None while nothing
+        is.
+        """
+        return max(
+            (s.threshold for s in self._standings() if s.threshold is not None), default=None
+        )
 
     def _gains(self, standing: Standing) -> bool:
         """Whether more than what is certified can come of it."""
@@ -309,22 +376,31 @@ class Certifier:
         said = f"{self.n_labels:,} of {self.n_drawn:,} labels"
         reach = self.within_reach
         if self.coverage is None:
-            ahead = "nothing can be certified" if reach is None else f"a coverage of {reach:.0%} is within reach"
+            ahead = (
+                "nothing can be certified"
+                if reach is None
+                else f"a coverage of {reach:.0%} is within reach"
+            )
             return f"{said} certify nothing{'' if self.finished else ' yet'}; {ahead}."
         if self.finished:
             return (
                 f"{said} certify a coverage of {self.coverage:.0%}, and more would change nothing: "
                 f"{self.certificate.statement}"
             )
-        return f"{said} certify a coverage of {self.coverage:.0%} by now; {reach:.0%} is within reach."
+        return (
+            f"{said} certify a coverage of {self.coverage:.0%} by now; {reach:.0%} is within reach."
+        )
 
-    # ── what comes out ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what comes out ────────────────────────────────────────────────────────────────────────────
 
     @property
     def certificate(self) -> Certificate:
         """What is certified by now; InfeasibleTargetError where nothing is."""
         standings = self._standings()
-        best = max(range(len(standings)), key=lambda k: -math.inf if (s := standings[k].threshold) is None else s)
+        best = max(
+            range(len(standings)),
+            key=lambda k: -math.inf if (s := standings[k].threshold) is None else s,
+        )
         promise, size = self._stages()[best]
         try:
             certificate = promise.certify(self._answers(size))
@@ -340,25 +416,33 @@ class Certifier:
         if missing:
             notes += (pool_without_score(missing=missing, rows=self.n_pool),)
         if self.may_extend:
-            notes += (declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),)
-        around = Circumstances(by_value=self.scouts.by_value, aside=self.scouts.aside, random_state=self.random_state)
+            notes += (
+                declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),
+            )
+        around = Circumstances(
+            by_value=self.scouts.by_value, aside=self.scouts.aside, random_state=self.random_state
+        )
         found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
         if self.rows is None:
             return replace(found, score=Marks(self.score_name, self.higher_is).score_name)
-        return replace(found, score=name_of(self.score), threshold=grid_of(self.score).settled(found.threshold))
+        return replace(
+            found, score=name_of(self.score), threshold=grid_of(self.score).settled(found.threshold)
+        )
 
     def gate(self) -> Gate:
-        """The gate that is certified by now: saved, applied, exported and reported on like any other.
+        """The gate that is certified by now: saved, applied, exported and reported on like any
+        other.
 
-        For a pool of logits whose rows were answered by their true labels, its map is a temperature fitted on them (all
-        rows that it accepts are among them); otherwise the softmax. For a pool of scores its confidence is a curve
-        fitted on the answers.
+        For a pool of logits whose rows were answered by their true labels, its map is a temperature
+        fitted on them (all rows that it accepts are among them); otherwise the softmax. For a pool
+        of scores its confidence is a curve fitted on the answers.
         """
         return gate_of(self)
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the pool in its order: scores, rows without one, and predictions if there are any.
+        """Hash of the pool in its order: scores, rows without one, and predictions if there are
+        any.
 
         Journals refer to rows by their number, so another order is another pool.
         """
@@ -375,7 +459,9 @@ class Certifier:
 
     @property
     def sketch(self) -> RowSketch:
-        """Sample of the rows that have a label; the other rows of the pool may still judge the gate."""
+        """Sample of the rows that have a label; the other rows of the pool may still judge the
+        gate.
+        """
         scores = self.doubts[self.right != UNKNOWN]
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
 
@@ -385,13 +471,18 @@ def check_asked(promise: Any, higher_is: Any) -> None:
     check_scored(promise, higher_is)
     name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
-        raise InputError(f"labels are asked for a promise that is kept; {promise!r} guarantees nothing.")
+        raise InputError(
+            f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
+        )
     if isinstance(promise, Per):
         raise InputError(
-            f"{name} has a threshold for each predicted class or group, and rows are drawn from one pool for all; "
-            "label the rows, and fit it on them."
+            f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
+            " pool for all; label the rows, and fit it on them."
         )
     if not promise.needs_labels:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
     if isinstance(promise, Costed) and not is_uniform(promise.wrong):
-        raise InputError(f"{name} with a table of costs needs every true class; label the rows, and fit it on them.")
+        raise InputError(
+            f"{name} with a table of costs needs every true class; label the rows, and fit it on"
+            " them."
+        )

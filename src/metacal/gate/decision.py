@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from metacal.promises.parts.thresholds import Policy
 
 
-#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's map.
+#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's
+#: map.
 Rejected = Literal["calibrated", "uniform"]
 
 
 class Asked(NamedTuple):
-    """What a decision takes: what scores are compared with, by the numbers of rows' `groups`, and what is wanted of it.
+    """What a decision takes: what scores are compared with, by the numbers of rows' `groups`, and
+    what is wanted of it.
 
     A `calibrator` promises nothing: its answer is the most probable class.
     """
@@ -41,24 +43,27 @@ class Decision:
     accept : boolean array
         Whether a model answers; of a cascade, any of them.
     score : array
-        The score of the first stage as people know it: a ranking score of logits (higher = less sure), or one that was
-        given, NaN where there is none.
+        The score of the first stage as people know it: a ranking score of logits (higher = less
+        sure), or one that was given, NaN where there is none.
     doubt : array
         The same as promises see it, higher = less sure.
     top : array
-        The code of the answer: the column of the largest logit. A row is right, in the sense of scores and promises,
-        where it is the code of the truth; of a score that was given the answer is "right", 1.
+        The code of the answer: the column of the largest logit. A row is right, in the sense of
+        scores and promises, where it is the code of the truth; of a score that was given the answer
+        is "right", 1.
     confidence : array or None
         The calibrated probability of the answer, of every row: what a reviewer wants to see.
     answer : array or None
-        The class with the largest logit, of every row: what the promise is about. Of a calibrator, which promises
-        nothing and rejects nothing, the most probable class. None where there are no classes.
+        The class with the largest logit, of every row: what the promise is about. Of a calibrator,
+        which promises nothing and rejects nothing, the most probable class. None where there are no
+        classes.
     label : array or None
         The answer where the row is accepted, the gate's `reject_label` where it is not.
     probabilities : array of shape (n, K) or None
         Calibrated; of rejected rows too, or 1/K there, as asked.
     by : array or None
-        Of a cascade: the number of the stage that answers, the first that accepts; people come last.
+        Of a cascade: the number of the stage that answers, the first that accepts; people come
+        last.
     later : array of shape (n, stages - 1) or None
         Of a cascade: the doubt at each later stage, NaN where it was not asked.
     stages : tuple of str
@@ -101,12 +106,17 @@ class Decision:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is worth a column, by name: label, answer, confidence, answered_by, accept, score and later scores."""
+        """What is worth a column, by name: label, answer, confidence, answered_by, accept, score
+        and later scores.
+        """
         first, then = ("label", "answer", "confidence", "answered_by"), ("accept", "score")
         order = (*first, *then) if self.answer is not None else (*then, "confidence", "answered_by")
         named = {name: getattr(self, name) for name in order}
         if self.later is not None:
-            named |= {f"{name}_score": doubt for name, doubt in zip(self.stages[1:], self.later.T, strict=True)}
+            named |= {
+                f"{name}_score": doubt
+                for name, doubt in zip(self.stages[1:], self.later.T, strict=True)
+            }
         return {name: column for name, column in named.items() if column is not None}
 
     def to_frame(self) -> Any:
@@ -115,14 +125,23 @@ class Decision:
 
     def none(self) -> Decision:
         """No row, in the types of these."""
-        parts: dict[str, Any] = {name: part[:0] for name, part in vars(self).items() if isinstance(part, np.ndarray)}
+        parts: dict[str, Any] = {
+            name: part[:0] for name, part in vars(self).items() if isinstance(part, np.ndarray)
+        }
         return replace(self, **parts)
 
 
-def joined(first: Decision, answers: list[tuple[Codes, Decision]], stages: tuple[str, ...]) -> Decision:
-    """What a cascade says: the first stage's decision, and each later one's in the rows that it was asked about."""
+def joined(
+    first: Decision, answers: list[tuple[Codes, Decision]], stages: tuple[str, ...]
+) -> Decision:
+    """What a cascade says: the first stage's decision, and each later one's in the rows that it was
+    asked about.
+    """
     n = len(first)
-    columns = {one: getattr(first, one) for one in ("accept", "top", "confidence", "answer", "label", "probabilities")}
+    columns = {
+        one: getattr(first, one)
+        for one in ("accept", "top", "confidence", "answer", "label", "probabilities")
+    }
     by, later = np.where(first.accept, 0, len(stages)), np.full((n, len(stages) - 1), np.nan)
     for number, (rows, decision) in enumerate(answers, start=1):
         for name, column in columns.items():

@@ -1,7 +1,9 @@
-"""fit_scored: a gate on a score that is given for each row, under a promise; no logits, no classes, no probabilities.
+"""fit_scored: a gate on a score that is given for each row, under a promise; no logits, no classes,
+no probabilities.
 
-Every promise is about two columns, a ranking score and whether the row is right. A judge's mark, the log-probability of
-an answer, the similarity of a passage are such scores: they need nothing that a classifier has.
+Every promise is about two columns, a ranking score and whether the row is right. A judge's mark,
+the log-probability of an answer, the similarity of a passage are such scores: they need nothing
+that a classifier has.
 """
 
 from __future__ import annotations
@@ -53,16 +55,19 @@ def fit_scored(
 ) -> Gate:
     """Certify a threshold on a given score, and fit the curve from score to confidence.
 
-    The promise is about rows that have a score: given that they have one, they are independent draws from one source as
-    much as all rows are. Rows without are left out, counted in a note, and never accepted later.
+    The promise is about rows that have a score: given that they have one, they are independent
+    draws from one source as much as all rows are. Rows without are left out, counted in a note, and
+    never accepted later.
 
-    Of rows that belong together (`units`: answers to one question, pages of one book) one is counted, drawn by
-    `random_state`; under known shift (`importance`) as many as the weights ask for: `metacal.promises.parts.units`.
-    `groups` has the group of each row, for a promise per group. `loss` has the loss of each row, from 0 to 1, in place
-    of `correct`, for a promise about losses: a row without any is right.
+    Of rows that belong together (`units`: answers to one question, pages of one book) one is
+    counted, drawn by `random_state`; under known shift (`importance`) as many as the weights ask
+    for: `metacal.promises.parts.units`. `groups` has the group of each row, for a promise per
+    group. `loss` has the loss of each row, from 0 to 1, in place of `correct`, for a promise about
+    losses: a row without any is right.
 
-    Given scores tie: values are tested, from one upward that is chosen by the scores of pilot rows, which
-    `random_state` sets aside (`metacal.promises.scouts`). `marks` declares the values that a score can have.
+    Given scores tie: values are tested, from one upward that is chosen by the scores of pilot rows,
+    which `random_state` sets aside (`metacal.promises.scouts`). `marks` declares the values that a
+    score can have.
 
     Examples
     --------
@@ -80,15 +85,16 @@ def fit_scored(
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(
-            f"no row has a score (n_samples={len(given)}): {plain_name(score_name)!r} is a number in none of them."
+            f"no row has a score (n_samples={len(given)}): {plain_name(score_name)!r} is a number"
+            " in none of them."
         )
     source = Marks(plain_name(score_name), higher_is, truth="correct" if lost is None else "losses")
     doubt, right = source.doubts(given[there]), right[there]
     lost = None if lost is None else lost[there]
     if lost is None and not right.any():
         raise InputError(
-            f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the column of right and "
-            "wrong says: 1, true or yes is right."
+            f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the"
+            " column of right and wrong says: 1, true or yes is right."
         )
     parts = _parts(promise, groups, there)
     losses = promise.losses_of(right) if isinstance(promise, Costed) else None
@@ -104,7 +110,9 @@ def fit_scored(
     ranking = Ranking.of(doubt[seen], right[seen])
     good = right if lost is None else lost <= lost.mean()
     found = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
-    notes = [note.warned() for note in found]  # first: where nothing can be certified they may say why
+    notes = [
+        note.warned() for note in found
+    ]  # first: where nothing can be certified they may say why
     fingerprint = fingerprint_rows(doubt, right)
     scouting = Scouting(random_state, _scale(marks, source, given[there]))
     sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
@@ -115,7 +123,11 @@ def fit_scored(
     kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
     source = replace(source, curve=curve).of(certificate)
-    known_rows = {"data_hash": fingerprint.data_hash, "sketch": fingerprint.sketch, "profile": profile}
+    known_rows = {
+        "data_hash": fingerprint.data_hash,
+        "sketch": fingerprint.sketch,
+        "profile": profile,
+    }
     return Gate.of(source, policy, certificate, promise, **known_rows)
 
 
@@ -125,30 +137,40 @@ def _scale(marks: Any, source: Marks, given: Float) -> Float | None:
         return None
     scale = source.read(marks)
     if len(scale) < 2 or np.isnan(scale).any():
-        raise InputError(f"marks must be the values that a score can have, two or more numbers; got {marks!r}.")
+        raise InputError(
+            f"marks must be the values that a score can have, two or more numbers; got {marks!r}."
+        )
     other = given[~np.isin(source.doubts(given), source.doubts(scale))]
     if len(other):
         listed = ", ".join(f"{mark:g}" for mark in scale[:10])
         raise InputError(
-            f"{len(other):,} scores are none of the marks {listed}: {float(other[0]):g}, for one; add it to marks, or "
-            "leave marks out."
+            f"{len(other):,} scores are none of the marks {listed}: {float(other[0]):g}, for one;"
+            " add it to marks, or leave marks out."
         )
     return np.unique(source.doubts(scale))
 
 
-def _columns(score: Any, correct: Any, loss: Any, promise: Promise) -> tuple[Any, Flags, Float | None]:
+def _columns(
+    score: Any, correct: Any, loss: Any, promise: Promise
+) -> tuple[Any, Flags, Float | None]:
     """Score, right or wrong, and the loss of each row, where that is what is known."""
     if (loss is None) == (correct is None):
-        raise InputError("give correct, whether each row is right, or loss=..., a number from 0 to 1; not both.")
+        raise InputError(
+            "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
+        )
     if loss is None:
         return *score_and_correct(score, correct), None
     if not promise.takes_losses:
         raise InputError(
-            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise MaxRisk(0.1)."
+            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
+            " MaxRisk(0.1)."
         )
     scores, losses = score_column(score), loss_column(loss)
     if scores.shape != losses.shape:
-        raise InputError(f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per row.")
+        raise InputError(
+            f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per"
+            " row."
+        )
     return scores, losses == 0.0, losses
 
 
@@ -159,7 +181,10 @@ def _weights_there(importance: Any, there: Flags) -> Any:
     given = importance if isinstance(importance, Importance) else Importance(importance)
     weights = plain_array(given.weights, "importance")
     if weights.shape != there.shape:
-        raise InputError(f"importance must have shape ({len(there)},), a weight for each row; got {weights.shape}.")
+        raise InputError(
+            f"importance must have shape ({len(there)},), a weight for each row; got"
+            f" {weights.shape}."
+        )
     return replace(given, weights=weights[there])
 
 
@@ -167,15 +192,19 @@ def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
     """Which group each row with a score belongs to, where the promise is for each."""
     if isinstance(promise, Per) and promise.by == "class":
         raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class, and given scores have no classes; "
-            "give the promise itself, or PerGroup with groups=..."
+            f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
+            " have no classes; give the promise itself, or PerGroup with groups=..."
         )
     found = parts_by_group(promise, len(there), groups)
     return None if found is None else (found[0][there], found[1])
 
 
-def _remarks(ranking: Ranking, doubt: Float, good: Flags, source: Marks, there: Flags, *, ties: bool) -> list[Note]:
-    """What is odd about scores: hardly an error, ties, rows without one, or that the surest are the worst."""
+def _remarks(
+    ranking: Ranking, doubt: Float, good: Flags, source: Marks, there: Flags, *, ties: bool
+) -> list[Note]:
+    """What is odd about scores: hardly an error, ties, rows without one, or that the surest are the
+    worst.
+    """
     found = remarks_on_scores(ranking, "given scores", ties=ties)
     if not there.all():
         found.append(rows_without_score(missing=int((~there).sum()), rows=len(there)))
@@ -186,12 +215,17 @@ def _remarks(ranking: Ranking, doubt: Float, good: Flags, source: Marks, there: 
 
 
 def _standard_errors_below_chance(doubt: Float, right: Flags) -> float:
-    """How far the chance that a wrong row has the higher doubt lies below one half, in standard errors."""
+    """How far the chance that a wrong row has the higher doubt lies below one half, in standard
+    errors.
+    """
     n_right, n_wrong = int(right.sum()), int((~right).sum())
     if not n_wrong:
         return 0.0
     distinct, place, count = np.unique(doubt, return_inverse=True, return_counts=True)
     rank = np.cumsum(count) - 0.5 * (count - 1)
     u = float(rank[place.ravel()][~right].sum()) - 0.5 * n_wrong * (n_wrong + 1)
-    share, error = u / (n_right * n_wrong), math.sqrt((n_right + n_wrong + 1) / (12.0 * n_right * n_wrong))
+    share, error = (
+        u / (n_right * n_wrong),
+        math.sqrt((n_right + n_wrong + 1) / (12.0 * n_right * n_wrong)),
+    )
     return (0.5 - share) / error if len(distinct) > 1 else 0.0

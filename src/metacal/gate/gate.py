@@ -1,8 +1,10 @@
-"""Gate: stages, each a source and what its scores are compared with, and one certificate over all of them.
+"""Gate: stages, each a source and what its scores are compared with, and one certificate over all
+of them.
 
-It is a frozen value, which is fitted, saved, exported and applied: estimators, files, exports and the command line all
-hold this one, and none rebuilds it. One stage is the usual gate on logits or on a score that is given; several are a
-cascade, whose first stage that accepts a row answers it. What no stage accepts is left to people.
+It is a frozen value, which is fitted, saved, exported and applied: estimators, files, exports and
+the command line all hold this one, and none rebuilds it. One stage is the usual gate on logits or
+on a score that is given; several are a cascade, whose first stage that accepts a row answers it.
+What no stage accepts is left to people.
 """
 
 from __future__ import annotations
@@ -34,14 +36,17 @@ from metacal.rows.arrays import one_of
 from metacal.rows.labels import labels_or
 from metacal.rows.validate import room_for_probabilities
 
-#: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less sure) and calibrated
-#: confidence, and say which code the true answer has: a row is right where its answer has the code of the truth.
+#: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less
+#: sure) and calibrated confidence, and say which code the true answer has: a row is right where its
+#: answer has the code of the truth.
 Source = Table | Marks
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A source, and what its scores are compared with: a row is answered iff its doubt is at most its threshold."""
+    """A source, and what its scores are compared with: a row is answered iff its doubt is at most
+    its threshold.
+    """
 
     source: Source
     policy: Policy = field(default_factory=One)
@@ -50,13 +55,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class Gate(Verbs):
-    """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map of its source.
+    """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map
+    of its source.
 
     Attributes
     ----------
     stages : tuple of Stage
-        One, or those of a cascade in the order in which they are asked. A threshold of +inf accepts every row that has
-        a score; a row that is not a row of logits, or without a score, has none and is never accepted.
+        One, or those of a cascade in the order in which they are asked. A threshold of +inf accepts
+        every row that has a score; a row that is not a row of logits, or without a score, has none
+        and is never accepted.
     certificate : Certificate or None
         What is promised; None for a calibrator that promises nothing.
     promise : Promise or None
@@ -66,7 +73,8 @@ class Gate(Verbs):
     data_hash : str or None
         Digest of the calibration rows, in any order.
     sketch : RowSketch or None
-        Random sample of the hashes of the calibration rows; it reveals that some of them occur again.
+        Random sample of the hashes of the calibration rows; it reveals that some of them occur
+        again.
     profile : Profile or None
         What is kept of the calibration rows, for monitors.
 
@@ -92,27 +100,43 @@ class Gate(Verbs):
 
     def __post_init__(self) -> None:
         own = [stage.source.classes for stage in self.stages if isinstance(stage.source, Table)]
-        if own and (len(own) != len(self.stages) or not all(np.array_equal(own[0], other) for other in own)):
+        if own and (
+            len(own) != len(self.stages) or not all(np.array_equal(own[0], other) for other in own)
+        ):
             raise InputError("the models of a cascade need the same classes, in the same order.")
 
     @classmethod
-    def of(cls, source: Source, policy: Policy | float = math.inf, *further: Any, **known: Any) -> Gate:
-        """A gate of one stage, by a threshold or by those of classes or groups; without either it accepts all.
+    def of(
+        cls, source: Source, policy: Policy | float = math.inf, *further: Any, **known: Any
+    ) -> Gate:
+        """A gate of one stage, by a threshold or by those of classes or groups; without either it
+        accepts all.
 
         Further fields follow in their order, the certificate first.
         """
-        return cls((Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),), *further, **known)
+        return cls(
+            (Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),),
+            *further,
+            **known,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        each = (f"{one.source}, accept if {one.source.score_name} <= {one.policy.threshold:.6g}" for one in self.stages)
+        each = (
+            f"{one.source}, accept if {one.source.score_name} <= {one.policy.threshold:.6g}"
+            for one in self.stages
+        )
         return f"Gate({'; '.join(each)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(repr(self))}</code>" if self.certificate is None else self.certificate._repr_html_()
+        return (
+            f"<code>{escape(repr(self))}</code>"
+            if self.certificate is None
+            else self.certificate._repr_html_()
+        )
 
-    # ── what it is ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what it is ────────────────────────────────────────────────────────────────────────────────
 
     @property
     def kind(self) -> str:
@@ -187,20 +211,31 @@ class Gate(Verbs):
     def with_source(self, **changes: Any) -> Gate:
         """The same with other fields of its source."""
         own = self.stages[0]
-        return replace(self, stages=(replace(own, source=replace(own.source, **changes)), *self.stages[1:]))
+        return replace(
+            self, stages=(replace(own, source=replace(own.source, **changes)), *self.stages[1:])
+        )
 
     def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
-        """The same gate where columns have been called by their numbers: other names, in the same order."""
-        own, certificate = self.with_source(classes=classes, classes_given=True).stages, self.certificate
+        """The same gate where columns have been called by their numbers: other names, in the same
+        order.
+        """
+        own, certificate = (
+            self.with_source(classes=classes, classes_given=True).stages,
+            self.certificate,
+        )
         if certificate is not None:
-            certificate = replace(certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist()))
+            certificate = replace(
+                certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist())
+            )
             own = (replace(own[0], policy=policy_of(certificate, classes)), *own[1:])
         return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
-    # ── what it reads ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what it reads ─────────────────────────────────────────────────────────────────────────────
 
     def read(self, given: Any) -> Any:
-        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed at."""
+        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed
+        at.
+        """
         return self.source.read(given)
 
     @property
@@ -210,45 +245,64 @@ class Gate(Verbs):
 
     @property
     def reads_agreement(self) -> bool:
-        """Whether the truth of a row is whether each model of a cascade gives the last model's answer."""
+        """Whether the truth of a row is whether each model of a cascade gives the last model's
+        answer.
+        """
         return self.certificate is not None and self.certificate.quantity.of_agreement
 
     def group_codes(self, groups: Any, n_rows: int) -> Codes | None:
-        """The number of each row's group among those of the gate; None where the gate asks for none.
+        """The number of each row's group among those of the gate; None where the gate asks for
+        none.
 
         Groups that the gate has not been fitted on have -1: their rows are always rejected.
         """
         if not isinstance(self.policy, Thresholds) or self.policy.by != "group":
             if groups is not None:
-                raise InputError("this gate has no threshold by group; leave out groups, or fit it with PerGroup.")
+                raise InputError(
+                    "this gate has no threshold by group; leave out groups, or fit it with"
+                    " PerGroup."
+                )
             return None
         if groups is None:
             few = ", ".join(map(repr, self.policy.names[:5]))
             raise InputError(
-                f"this gate has a threshold for each group ({few}{', ...' if len(self.policy.names) > 5 else ''}); "
-                f"say which group every row belongs to with {spelled('groups=...', '--group-key NAME')}."
+                "this gate has a threshold for each group"
+                f" ({few}{', ...' if len(self.policy.names) > 5 else ''}); say which group every"
+                f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
             )
         codes = self.policy.codes(groups)
         if len(codes) != n_rows:
-            raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+            raise InputError(
+                f"there are {n_rows} rows but {len(codes)} groups; each row needs one."
+            )
         if (codes < 0).any():
             unknown = plain_groups(groups)[codes < 0][0]
-            warn_caller(f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are rejected.")
+            warn_caller(
+                f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are"
+                " rejected."
+            )
         return codes
 
     def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
-        """The predicted class or the group of each row, where each has its own promise; `top` are the largest logits'.
+        """The predicted class or the group of each row, where each has its own promise; `top` are
+        the largest logits'.
 
-        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides there are two columns, the
-        group of each row and what it is called.
+        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides there are
+        two columns, the group of each row and what it is called.
         """
         if not self.by_group:
             return None if self.policy.by is None else self.classes[top]
         names = plain_groups(groups)
-        return np.column_stack([names.astype(str), self.classes.astype(str)[top]]) if self.policy.at else names
+        return (
+            np.column_stack([names.astype(str), self.classes.astype(str)[top]])
+            if self.policy.at
+            else names
+        )
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
-        """What each answer costs, by the codes of truth and answer; None where no cost is promised."""
+        """What each answer costs, by the codes of truth and answer; None where no cost is
+        promised.
+        """
         if not isinstance(self.promise, Costed):
             return None
         if self.n_classes:
@@ -258,7 +312,9 @@ class Gate(Verbs):
             return self.promise.losses_of(codes == answers)
         # Whole numbers where it was fitted on such, as its rule tells.
         whole = self.certificate is not None and self.promise.is_counted(self.certificate)
-        return Losses.graded(1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes)
+        return Losses.graded(
+            1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes
+        )
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
         """Find rows that the gate was fitted on among rows that are to judge it.
@@ -268,12 +324,14 @@ class Gate(Verbs):
         scores : ndarray of shape (n_rows,)
             Ranking score of each row at the first stage.
         correct : ndarray of bool, shape (n_rows,), or None
-            Whether each prediction is correct. For a cascade: whether the first model agrees with the last one.
+            Whether each prediction is correct. For a cascade: whether the first model agrees with
+            the last one.
 
         Returns
         -------
         FitRows or None
-            None if no row is known, or if equal scores may be a coincidence (`promises.fingerprint`).
+            None if no row is known, or if equal scores may be a coincidence
+            (`promises.fingerprint`).
         """
         if self.data_hash is None or self.sketch is None or self.certificate is None:
             return None
@@ -285,35 +343,49 @@ class Gate(Verbs):
             correct = None if correct is None else correct[has_score]
         return find_fit_rows(self.data_hash, self.sketch, scores, correct)
 
-    # ── what it says ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what it says ──────────────────────────────────────────────────────────────────────────────
 
     def doubts(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
         if self.policy.at:
             raise InputError(
-                "rows of each group are ranked from where its decision changes; decide(..., groups=...).score has it."
+                "rows of each group are ranked from where its decision changes; decide(...,"
+                " groups=...).score has it."
             )
         return self.source.doubts(self.source.rows(given))
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
-        """Whether the first stage accepts each row; `groups` has the group of each, where the gate goes by them."""
+        """Whether the first stage accepts each row; `groups` has the group of each, where the gate
+        goes by them.
+        """
         rows = self.source.rows(given)
         return self.source.accepts(rows, self.policy, self.group_codes(groups, len(rows)))
 
     def decide(
-        self, *given: Any, rejected: Rejected = "calibrated", probabilities: bool = True, groups: Any = None
+        self,
+        *given: Any,
+        rejected: Rejected = "calibrated",
+        probabilities: bool = True,
+        groups: Any = None,
     ) -> Decision:
         """Answer, confidence, decision and probabilities, scoring and mapping every row once.
 
-        `given` is what the source reads, or `Rows` of checked logits; of a cascade one for each stage, of all rows or
-        only of those that the stages before leave, in their order; None where they leave none. `rejected="uniform"`
-        gives rejected rows 1/K in every class, the paper's map; their answer and confidence stay. Without
-        `probabilities` there is no confidence either, and a gate does not compute its map. `groups` has the group of
-        each row, where the gate has a threshold for each.
+        `given` is what the source reads, or `Rows` of checked logits; of a cascade one for each
+        stage, of all rows or only of those that the stages before leave, in their order; None where
+        they leave none. `rejected="uniform"` gives rejected rows 1/K in every class, the paper's
+        map; their answer and confidence stay. Without `probabilities` there is no confidence
+        either, and a gate does not compute its map. `groups` has the group of each row, where the
+        gate has a threshold for each.
         """
         one_of("rejected", rejected, "calibrated", "uniform")
         rows = self.source.rows(given[0])
-        asked = Asked(self.policy, self.group_codes(groups, len(rows)), rejected, probabilities, self.is_calibrator)
+        asked = Asked(
+            self.policy,
+            self.group_codes(groups, len(rows)),
+            rejected,
+            probabilities,
+            self.is_calibrator,
+        )
         first: Decision = self.source.decide(rows, asked)
         if len(self.stages) > 1:
             first = self._decide_on(first, given[1:], asked)
@@ -341,16 +413,16 @@ class Gate(Verbs):
         """What is given to a later stage, of the rows that are left."""
         if given is None:
             raise InputError(
-                f"{len(rest):,} of {n:,} rows need the {stage.name} model: give its logits for them (needs_large says "
-                "which)."
+                f"{len(rest):,} of {n:,} rows need the {stage.name} model: give its logits for them"
+                " (needs_large says which)."
             )
         rows = stage.source.rows(given)
         if len(rows) == len(rest):
             return rows
         if len(rows) != n:
             raise InputError(
-                f"the {stage.name} model's table has {len(rows):,} rows; give all {n:,}, or the {len(rest):,} that "
-                "needs_large names, in their order."
+                f"the {stage.name} model's table has {len(rows):,} rows; give all {n:,}, or the"
+                f" {len(rest):,} that needs_large names, in their order."
             )
         if not isinstance(rows, Rows):
             return rows[rest]
@@ -360,7 +432,12 @@ class Gate(Verbs):
         return Rows(rows.table[rest]) if rows.on_device else rows.where(keep)
 
     def __call__(
-        self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None, groups: Any = None
+        self,
+        logits: NDArray[Any],
+        *,
+        rows: Rows | None = None,
+        out: NDArray[Any] | None = None,
+        groups: Any = None,
     ) -> NDArray[Any]:
         """The paper's map: calibrated probabilities, 1/K where rejected.
 
@@ -372,22 +449,30 @@ class Gate(Verbs):
             numbers = self.group_codes(groups, len(rows))
             more = () if numbers is None else (numbers,)
             room = room_for_probabilities(logits, out)
-            return rows.fill(partial(source.write, self.policy), room, *more, whole=source.whole_blocks)
+            return rows.fill(
+                partial(source.write, self.policy), room, *more, whole=source.whole_blocks
+            )
         accept, probabilities = self.accepts(rows, groups), source.map(logits, rows=rows, out=out)
         if not accept.all():
             kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
         return probabilities
 
 
-def gate_in(fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one") -> Gate:
-    """The gate inside of what was fitted; InputError, which says what it `needs` and what came, where there is none."""
+def gate_in(
+    fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
+) -> Gate:
+    """The gate inside of what was fitted; InputError, which says what it `needs` and what came,
+    where there is none.
+    """
     if isinstance(fitted, Gate):
         return fitted
     if hasattr(fitted, "steps"):
         return gate_in(fitted[-1], needs)
     cls = type(fitted)
     if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
-        raise InputError(f"{needs}; got {fitted.__name__ if isinstance(fitted, type) else cls.__name__}.")
+        raise InputError(
+            f"{needs}; got {fitted.__name__ if isinstance(fitted, type) else cls.__name__}."
+        )
     try:
         return gate_in(fitted.gate_, needs)
     except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides

@@ -1,4 +1,6 @@
-"""Whether calibration helps accepted rows: their log loss and ECE with the base map and without, by cross-fitting."""
+"""Whether calibration helps accepted rows: their log loss and ECE with the base map and without, by
+cross-fitting.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class Compared:
-    """A measure of the accepted rows with the calibrator and without, and the standard error of the difference."""
+    """A measure of the accepted rows with the calibrator and without, and the standard error of the
+    difference.
+    """
 
     calibrated: float
     plain: float
@@ -50,7 +54,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Helping:
-    """What cross-fitting says: log loss and ECE of so many accepted rows, and the marginal check where there is one."""
+    """What cross-fitting says: log loss and ECE of so many accepted rows, and the marginal check
+    where there is one.
+    """
 
     log_loss: Compared
     ece: Compared
@@ -72,19 +78,26 @@ class Helping:
         calibration does not help: cross-fitted on 800 accepted rows, log loss 0.3100, without 0.3000 (± 0.0040).
         """
         log_loss, ece = (
-            (one.calibrated, one.plain, one.error) if one.worse else None for one in (self.log_loss, self.ece)
+            (one.calibrated, one.plain, one.error) if one.worse else None
+            for one in (self.log_loss, self.ece)
         )
         return calibration_harms(rows=self.n_rows, log_loss=log_loss, ece=ece, softmax=given_way)
 
 
 def helping(
-    fitted: Map, refit: FitMap, rows: Rows, labels: Codes, weights: Float | None, accept: Flags, classes: Array
+    fitted: Map,
+    refit: FitMap,
+    rows: Rows,
+    labels: Codes,
+    weights: Float | None,
+    accept: Flags,
+    classes: Array,
 ) -> Helping | None:
     """Compare on the accepted ones of the rows that are held out; None where these are too few.
 
-    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows that are held out,
-    accepted or not, as the threshold has seen their labels; not for a map with parameters for each class, which has
-    fitted that.
+    `accept` says which rows are accepted, `classes` are names. The marginal check looks at all rows
+    that are held out, accepted or not, as the threshold has seen their labels; not for a map with
+    parameters for each class, which has fitted that.
     """
 
     def enough(held: HeldOut) -> bool:
@@ -99,21 +112,27 @@ def helping(
         return None
     if fitted.n_classes is not None:
         return compared(kept)
-    predicted = np.asarray(on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp)
+    predicted = np.asarray(
+        on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp
+    )
     marginal = checked(found.confidence, found.right, predicted, classes=classes, fitted=True)
     return replace(compared(kept), marginal=marginal)
 
 
 def clearly_helps(kept: HeldOut, n_rows: int) -> bool:
-    """Whether accepted ones of the rows that a map was fitted on leave no doubt of what others would say.
+    """Whether accepted ones of the rows that a map was fitted on leave no doubt of what others
+    would say.
 
-    With p parameters a map fits its own n rows by p/2n per row better than it should, and others by as much worse;
-    fitted on half of them by twice as much: 1.5·p/n in all, and more than twice that is asked for. Its log-odds are off
-    by about √(4p/n) and its confidences by at most a quarter of that, √(p/n)/2.
+    With p parameters a map fits its own n rows by p/2n per row better than it should, and others by
+    as much worse; fitted on half of them by twice as much: 1.5·p/n in all, and more than twice that
+    is asked for. Its log-odds are off by about √(4p/n) and its confidences by at most a quarter of
+    that, √(p/n)/2.
     """
     gained = float((kept.plain_loss - kept.loss).mean())
     after, before = (_Gaps(c, kept.right).ece() for c in (kept.confidence, kept.plain_confidence))
-    return gained > 4.0 * _PARAMETERS / n_rows and before - after > 0.5 * math.sqrt(_PARAMETERS / n_rows)
+    return gained > 4.0 * _PARAMETERS / n_rows and before - after > 0.5 * math.sqrt(
+        _PARAMETERS / n_rows
+    )
 
 
 def compared(held: HeldOut) -> Helping:
@@ -121,14 +140,18 @@ def compared(held: HeldOut) -> Helping:
     difference = held.loss - held.plain_loss
     error = float(difference.std()) / math.sqrt(len(difference))
     log_loss = Compared(float(held.loss.mean()), float(held.plain_loss.mean()), error)
-    both = [_Gaps(confidence, held.right) for confidence in (held.confidence, held.plain_confidence)]
+    both = [
+        _Gaps(confidence, held.right) for confidence in (held.confidence, held.plain_confidence)
+    ]
     after, before = (gaps.ece() for gaps in both)
     spread = _ece_error(*both) if after > before else 0.0  # no need to know how much better it is
     return Helping(log_loss, Compared(after, before, spread), len(difference))
 
 
 class _Gaps:
-    """The bin of each row by its confidence, as `metacal.metrics.ece` has bins, and how far it is from being right."""
+    """The bin of each row by its confidence, as `metacal.metrics.ece` has bins, and how far it is
+    from being right.
+    """
 
     def __init__(self, confidence: Float, right: Float) -> None:
         self.edges = equal_width(confidence, _BINS)[1:-1]

@@ -1,4 +1,6 @@
-"""Judged rows: what a gate decides on rows whose truth is known, and all that a promise is measured by."""
+"""Judged rows: what a gate decides on rows whose truth is known, and all that a promise is measured
+by.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,11 @@ class Judged:
     ----------
     decision : Decision
     correct : boolean array or None
-        Whether each answer is right; None without labels. If the gate reads agreement: whether it is the last model's.
+        Whether each answer is right; None without labels. If the gate reads agreement: whether it
+        is the last model's.
     losses : Losses or None
-        What each row costs, where a cost is promised; of a cascade 1 where a row is answered worse than by its last
-        model alone, -1 where it is answered better.
+        What each row costs, where a cost is promised; of a cascade 1 where a row is answered worse
+        than by its last model alone, -1 where it is answered better.
     names : array or None
         The predicted class or the group of each row, where each has its own promise.
     known : boolean array
@@ -61,21 +64,28 @@ class Judged:
 
 
 def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
-    """The gate inside of what was fitted, and what each of its stages reads; where X are features, the logits.
+    """The gate inside of what was fitted, and what each of its stages reads; where X are features,
+    the logits.
 
     None is the classifier itself, which has no gate.
     """
     if isinstance(fitted, Gate) and fitted.kind == "cascade" and not fitted.n_classes:
         columns = [X] if np.ndim(X[0]) == 0 else [*X]
         if not fitted.people and len(columns) < len(fitted.stages):
-            columns.append(np.zeros(len(columns[0])))  # the last model answers all of the rest, whatever its score
+            columns.append(
+                np.zeros(len(columns[0]))
+            )  # the last model answers all of the rest, whatever its score
         return fitted, tuple(columns)
     if fitted is None or isinstance(fitted, Gate):
         given = (X,) if large is None else (X, large)
         if fitted is not None and len(given) < len(fitted.stages):
-            raise InputError("give the large model's table of the same rows too: large=large_logits.")
+            raise InputError(
+                "give the large model's table of the same rows too: large=large_logits."
+            )
         if len(given) > (1 if fitted is None else len(fitted.stages)):
-            raise InputError("large is the table of a cascade's second model; this gate has one model.")
+            raise InputError(
+                "large is the table of a cascade's second model; this gate has one model."
+            )
         return fitted, given
     if hasattr(fitted, "steps"):  # a pipeline whose last step decides
         return opened(fitted[-1], before_last(fitted, X), large)
@@ -92,7 +102,8 @@ def before_last(pipeline: Any, X: Any) -> Any:
 
 
 def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
-    """Whether each row is accepted: `fitted.accepts(X)`, also where a pipeline holds what was fitted as its last step.
+    """Whether each row is accepted: `fitted.accepts(X)`, also where a pipeline holds what was
+    fitted as its last step.
 
     Examples
     --------
@@ -113,12 +124,18 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
 
 
 def judged(
-    gate: Gate, given: Sequence[Any], truth: Any = None, groups: Any = None, *, probabilities: bool = False
+    gate: Gate,
+    given: Sequence[Any],
+    truth: Any = None,
+    groups: Any = None,
+    *,
+    probabilities: bool = False,
 ) -> Judged:
     """Decide on rows, and compare with their truth.
 
-    `given` is what each stage reads, of all rows. `truth` are labels or, of scores, whether each row is right; None
-    where nothing is to be measured that needs them. Rows without a score, of which nothing is promised, are left out.
+    `given` is what each stage reads, of all rows. `truth` are labels or, of scores, whether each
+    row is right; None where nothing is to be measured that needs them. Rows without a score, of
+    which nothing is promised, are left out.
 
     Examples
     --------
@@ -155,15 +172,23 @@ def judged(
 
 
 def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool) -> Judged:
-    """Every model on every row: what the last one would have said says how much the others are worse."""
+    """Every model on every row: what the last one would have said says how much the others are
+    worse.
+    """
     if truth is None:
-        raise InputError("what a cascade promises shows on labelled rows only; give the true labels.")
+        raise InputError(
+            "what a cascade promises shows on labelled rows only; give the true labels."
+        )
     if not gate.n_classes:
         return _judged_scores(gate, given, truth)
-    tables: list[Any] = [stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)]
+    tables: list[Any] = [
+        stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)
+    ]
     if len({len(table) for table in tables}) > 1:
         counts = " and ".join(f"{len(table):,}" for table in tables)
-        raise InputError(f"the models of a cascade must have seen the same rows; got tables of {counts}.")
+        raise InputError(
+            f"the models of a cascade must have seen the same rows; got tables of {counts}."
+        )
     decision = gate.decide(*tables, probabilities=probabilities)
     codes = codes_where_known(truth, len(decision), gate.classes)
     answers = [table.collect(kernels.predicted) for table in tables]
@@ -172,9 +197,13 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
     if gate.certificate is not None and not known.all():
         if not gate.certificate.quantity.paired:
-            raise InputError(f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all.")
+            raise InputError(
+                f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all."
+            )
         if missing := int((~known & (decision.top != answers[-1])).sum()):
-            raise InputError(f"{missing:,} rows on which the two models disagree have no label; label them.")
+            raise InputError(
+                f"{missing:,} rows on which the two models disagree have no label; label them."
+            )
     models_agree = np.asarray(answers[0] == answers[-1])
     return Judged(
         decision=decision,
@@ -188,17 +217,24 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
 
 
 def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
-    """A cascade of scores: which rows are answered otherwise than the last model, or people, would."""
+    """A cascade of scores: which rows are answered otherwise than the last model, or people,
+    would.
+    """
     decision = gate.decide(*given)
     name = "agrees" if gate.reads_agreement else "correct"
     agrees, known = model_flags(truth, len(decision), name)
     n_flags = len(gate.stages) - gate.reads_agreement
     if agrees.shape[1] != n_flags:
-        raise InputError(f"{name} has {agrees.shape[1]} columns; this cascade needs {n_flags}, one for each model.")
+        raise InputError(
+            f"{name} has {agrees.shape[1]} columns; this cascade needs {n_flags}, one for each"
+            " model."
+        )
     if not known.all():
         raise InputError(f"row {int(np.argmin(known))} has no entry in {name}; leave it out.")
     places, by, m = np.arange(len(decision)), np.asarray(decision.by), agrees.shape[1]
-    same = (by >= m) | agrees[places, np.minimum(by, m - 1)]  # whom `agrees` lacks answers as the last one would
+    same = (by >= m) | agrees[
+        places, np.minimum(by, m - 1)
+    ]  # whom `agrees` lacks answers as the last one would
     losses = Losses.graded((~same).astype(np.float64))
     return Judged(
         decision=decision,
@@ -213,45 +249,68 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
 
 def check_watchable(gate: Gate) -> None:
     """Refuse a cascade whose promise does not show on the answers that were given."""
-    if gate.kind == "cascade" and gate.n_classes and gate.certificate and gate.certificate.quantity.paired:
+    if (
+        gate.kind == "cascade"
+        and gate.n_classes
+        and gate.certificate
+        and gate.certificate.quantity.paired
+    ):
         raise InputError(
-            "MaxLoss over tables compares two answers to every row, and a watch sees the one that was given; "
-            "verify it on labelled rows (mc.verify, metacal verify), or fit the cascade on scores."
+            "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
+            " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
+            " on scores."
         )
 
 
 def check_measurable(gate: Gate) -> None:
-    """Refuse a cascade that was fitted on agreement: its rows do not say which answers are correct."""
+    """Refuse a cascade that was fitted on agreement: its rows do not say which answers are
+    correct.
+    """
     if gate.reads_agreement:
         raise InputError(
-            "This cascade was fitted on agreement with the large model. Its rows do not say which answers are correct, "
-            "so no accuracy can be measured. Use verify (metacal verify), which tests the promise."
+            "This cascade was fitted on agreement with the large model. Its rows do not say which"
+            " answers are correct, so no accuracy can be measured. Use verify (metacal verify),"
+            " which tests the promise."
         )
 
 
 def stacked(gate: Gate, X: Any) -> NDArray[Any]:
     """What each model of a cascade says of all rows, as one array of rows and models."""
     if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):
-        raise InputError("of a cascade give what each of its models says: watch.update([small, large], y).")
+        raise InputError(
+            "of a cascade give what each of its models says: watch.update([small, large], y)."
+        )
     given = X if gate.n_classes else opened(gate, X)[1]
-    tables = [np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)]
+    tables = [
+        np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)
+    ]
     if len({len(one) for one in tables}) > 1:
-        raise InputError("give what each model says of all rows: NaN for a score where it was not asked.")
+        raise InputError(
+            "give what each model says of all rows: NaN for a score where it was not asked."
+        )
     return np.stack(tables, axis=1)
 
 
 def by_model(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows and models."""
+    """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows
+    and models.
+    """
     return list(np.moveaxis(rows, 1, 0)) if gate.kind == "cascade" and len(rows) else rows
 
 
 def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
-    """Of a cascade of scores whether the answer that was given is good, where `y` says it of each model; else `y`."""
+    """Of a cascade of scores whether the answer that was given is good, where `y` says it of each
+    model; else `y`.
+    """
     if y is None or gate.kind != "cascade" or gate.n_classes or not any(map(np.ndim, y)):
         return y
     by, good = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by), []
     for who, label in zip(by.tolist(), y if len(y) == len(X) else zip(*y), strict=True):
-        if np.ndim(label):  # behind the models it speaks of stands the one, or the people, that is right by definition
+        if np.ndim(
+            label
+            # Behind the models it speaks of stands the one, or the people, that is right by
+            # definition.
+        ):
             known = any(one is not None and one == one for one in label)
             label = (*label, known or None)[min(who, len(label))]
         good.append(label)

@@ -24,7 +24,8 @@ from metacal.rows.labels import reject_label_of
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
 
-#: A calibrator learns from true labels where there are at least so many of them, with a wrong prediction among them.
+#: A calibrator learns from true labels where there are at least so many of them, with a wrong
+#: prediction among them.
 _FEWEST_LABELS = 30
 
 
@@ -39,16 +40,29 @@ def gate_of(certifier: Certifier) -> Gate:
         base, notes = _base(certifier)
         certificate, given = certificate.with_notes(*notes), certifier.classes is not None
         recipe = Recipe(METHODS["temperature"].public_name)
-        source = Table(base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given)
+        source = Table(
+            base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given
+        )
         label = reject_label_of(None, certifier.classes_)
     profile = profile_of(_ranking(certifier.doubts))
-    known = {"reject_label": label, "data_hash": certifier.data_hash, "sketch": certifier.sketch, "profile": profile}
+    known = {
+        "reject_label": label,
+        "data_hash": certifier.data_hash,
+        "sketch": certifier.sketch,
+        "profile": profile,
+    }
     return Gate.of(source, certificate.threshold, certificate, certifier.promise, **known)
 
 
 def remarks_on_pool(rows: Rows | None, doubts: Float) -> tuple[Note, ...]:
-    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score alone that it ties."""
-    found = many_ties(_ranking(doubts), "given scores") if rows is None else remarks_on_rows(rows, doubts)
+    """What is odd about rows that have no labels yet, said in a warning: copies, or of a score
+    alone that it ties.
+    """
+    found = (
+        many_ties(_ranking(doubts), "given scores")
+        if rows is None
+        else remarks_on_rows(rows, doubts)
+    )
     return tuple(note.warned() for note in found)
 
 

@@ -1,9 +1,10 @@
 """Many rows: the certificate of a gate from counts, which workers take where the rows are.
 
-Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and what comes back of a
-block is how many right and wrong rows lie in which cells (`promises.rules.passes`, which proves that the certificate
-is the one of sorting). The first pass also takes the fingerprint of the rows. What is held of every row is its
-label, which the caller brought, and two flags, which a last pass takes for the base map: accepted, right.
+Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and
+what comes back of a block is how many right and wrong rows lie in which cells
+(`promises.rules.passes`, which proves that the certificate is the one of sorting). The first pass
+also takes the fingerprint of the rows. What is held of every row is its label, which the caller
+brought, and two flags, which a last pass takes for the base map: accepted, right.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
 
-#: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same either way.
+#: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same
+#: either way.
 MOST_SORTED = 10_000_000
-#: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches it comes from.
+#: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches
+#: it comes from.
 _SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
 
 
 def counts_instead(rows: Rows, promise: Promise) -> bool:
-    """Whether these rows are to be counted: too many to sort, and a promise that can be certified from counts.
+    """Whether these rows are to be counted: too many to sort, and a promise that can be certified
+    from counts.
 
-    Per class, per group, both limits at once, costs, groups and weights of rows are certified by sorting; so are rows
-    on a device.
+    Per class, per group, both limits at once, costs, groups and weights of rows are certified by
+    sorting; so are rows on a device.
     """
     many = len(rows) > MOST_SORTED
     whole = rows.keep is None and not rows.on_device
@@ -51,14 +55,18 @@ def counts_instead(rows: Rows, promise: Promise) -> bool:
 
 
 class Counting:
-    """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the first time."""
+    """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the
+    first time.
+    """
 
     def __init__(self, rows: Rows, codes: Codes, score: str | Score) -> None:
         self.rows, self.codes, self.score = rows, codes, score
         self.fingerprint: Fingerprint | None = None
 
     def __call__(self, cut: Cut) -> CellCounts:
-        """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then one more."""
+        """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then
+        one more.
+        """
         ranked, fine = Ranked(self.score), False
         if self.rows.unseen and kernels.walks_blocks(ranked, self.rows.table):
             found = self._counted(partial(ranked, careful=True), cut)
@@ -95,7 +103,9 @@ class _Gathered:
         self._fingerprint: Fingerprint | None = None
 
     def add(self, score_and_correct: Float) -> None:
-        """Add a block of rows: the unrounded score of each row, and whether its prediction is correct."""
+        """Add a block of rows: the unrounded score of each row, and whether its prediction is
+        correct.
+        """
         scores, correct = self._grid.rounded(score_and_correct[:, 0]), score_and_correct[:, 1] > 0.0
         self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), correct)
         if self._needs_fingerprint:
@@ -108,7 +118,9 @@ class _Gathered:
 
 
 class Columns(NamedTuple):
-    """The score of each row, whether it is right, whether it is left for the base map; the ranking of those counted."""
+    """The score of each row, whether it is right, whether it is left for the base map; the ranking
+    of those counted.
+    """
 
     values: NDArray[Any]
     correct: Flags
@@ -126,8 +138,8 @@ class Counts(NamedTuple):
 class Certified(NamedTuple):
     """Rows, looked over; the score; the certificate; what is known of the rows.
 
-    `placed` says where each stands in the policy, `at` the log-odds above which the second of two classes is answered,
-    `counted` which rows the certificate counts; None: all of them.
+    `placed` says where each stands in the policy, `at` the log-odds above which the second of two
+    classes is answered, `counted` which rows the certificate counts; None: all of them.
     """
 
     rows: Rows
@@ -139,7 +151,9 @@ class Certified(NamedTuple):
     counted: Counted | None = None
 
 
-def certified_by_counts(rows: Rows, codes: Codes, promise: Promise, score: str | Score) -> Certified:
+def certified_by_counts(
+    rows: Rows, codes: Codes, promise: Promise, score: str | Score
+) -> Certified:
     """Certify without the scores of all rows at once."""
     counting = Counting(rows, codes, score)
     passes = Passes(counting, CELLS, ranks_of(len(rows)))
@@ -150,10 +164,13 @@ def certified_by_counts(rows: Rows, codes: Codes, promise: Promise, score: str |
     return Certified(counting.rows, score, found, counts)
 
 
-def decided_columns(rows: Rows, codes: Codes, score: str | Score, threshold: float, ranking: Ranking) -> Columns:
+def decided_columns(
+    rows: Rows, codes: Codes, score: str | Score, threshold: float, ranking: Ranking
+) -> Columns:
     """Of rows that were counted: a byte comes back for each.
 
-    Two bytes a row stand in place of its score: what is accepted is below every threshold, the rest above.
+    Two bytes a row stand in place of its score: what is accepted is below every threshold, the rest
+    above.
     """
     said = rows.collect(_Accepted(score, threshold), codes)
     accept = (said & 1).view(bool)
@@ -174,8 +191,12 @@ class _Accepted:
         return accept + 2 * (both[:, 1] > 0.0).view(np.uint8)
 
 
-def remarks_on_long_rows(rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None) -> list[Note]:
-    """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of them."""
+def remarks_on_long_rows(
+    rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None
+) -> list[Note]:
+    """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of
+    them.
+    """
     remarks = too_few_errors(found.n_rows - found.n_correct, found.n_rows)
     if odd is not None and odd.kind in ("alike", "one-hot"):
         return remarks

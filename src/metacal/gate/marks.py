@@ -1,4 +1,6 @@
-"""Marks: a score that is given for each row as the source of a stage, with the curve that calibrates it."""
+"""Marks: a score that is given for each row as the source of a stage, with the curve that
+calibrates it.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,11 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True)
 class Marks:
-    """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a similarity.
+    """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a
+    similarity.
 
-    There are no classes and no probabilities. What is known of a row is whether it is right, codes are 1 and 0, or its
-    loss, and the code is 1 - loss: a row without any is right.
+    There are no classes and no probabilities. What is known of a row is whether it is right, codes
+    are 1 and 0, or its loss, and the code is 1 - loss: a row without any is right.
 
     Attributes
     ----------
@@ -44,7 +47,8 @@ class Marks:
     curve : ConfidenceCurve or None
         From doubt to the probability of being right.
     beside : tuple of (threshold, float or None, float or None)
-        The calibration doubts on either side of each threshold: scores of fewer bits are told from it by them.
+        The calibration doubts on either side of each threshold: scores of fewer bits are told from
+        it by them.
     truth : "correct" or "losses"
         What the rows were fitted with, and are judged by: whether each is right, or its loss.
     accepting_is_safe : bool
@@ -68,7 +72,9 @@ class Marks:
 
     @property
     def score_name(self) -> str:
-        """What certificates call the doubt: the score's name, with a minus where a higher one is surer."""
+        """What certificates call the doubt: the score's name, with a minus where a higher one is
+        surer.
+        """
         return f"-{self.score}" if self.higher_is == "surer" else self.score
 
     @property
@@ -77,10 +83,14 @@ class Marks:
         return -1.0 if self.higher_is == "surer" else 1.0
 
     def of(self, certificate: Certificate) -> Marks:
-        """The same with what its certificate says of scores beside the threshold, or that of each group."""
+        """The same with what its certificate says of scores beside the threshold, or that of each
+        group.
+        """
         own = (certificate,) if certificate.parts is None else certificate.parts.items
         beside = tuple((one.threshold, one.highest_accepted, one.lowest_rejected) for one in own)
-        return replace(self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe)
+        return replace(
+            self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe
+        )
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
         """A caller's scores, one for each row; NaN where there is none."""
@@ -90,31 +100,46 @@ class Marks:
 
     def codes(self, truth: Any, n_rows: int) -> Any:
         """1 for right, 0 for wrong; 1 - loss where losses are given."""
-        codes = correct_column(truth).astype(np.intp) if self.truth == "correct" else 1.0 - loss_column(truth)
+        codes = (
+            correct_column(truth).astype(np.intp)
+            if self.truth == "correct"
+            else 1.0 - loss_column(truth)
+        )
         if len(codes) != n_rows:
-            raise InputError(f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one each.")
+            raise InputError(
+                f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one"
+                " each."
+            )
         return codes
 
     def code(self, truth: Any) -> float | None:
         """The code of one row's truth, as it stands in a stream; None where it is none."""
         if self.truth == "correct":
             return self.code_of.get(truth)
-        number = isinstance(truth, int | float) and not isinstance(truth, bool) and 0.0 <= truth <= 1.0
+        number = (
+            isinstance(truth, int | float) and not isinstance(truth, bool) and 0.0 <= truth <= 1.0
+        )
         return 1.0 - float(truth) if number else None
 
     def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
-        """The score as promises see it: higher is less sure, on the grid; NaN where there is none."""
+        """The score as promises see it: higher is less sure, on the grid; NaN where there is
+        none.
+        """
         return RELATIVE.rounded(self.turned(score))
 
     def turned(self, score: NDArray[np.floating[Any]]) -> Float:
         """Scores as doubts, not yet on the grid: a settled threshold decides them alike."""
         return (-score if self.higher_is == "surer" else score).astype(np.float64)
 
-    def accepts(self, score: NDArray[np.floating[Any]], policy: Policy, groups: Codes | None) -> Flags:
+    def accepts(
+        self, score: NDArray[np.floating[Any]], policy: Policy, groups: Codes | None
+    ) -> Flags:
         """Whether each row is accepted; one without a score is not."""
         if isinstance(policy, One) or groups is None:
             return accepts(self.turned(score), self.threshold_for(score.dtype, policy.threshold))
-        own = np.array([self.threshold_for(score.dtype, value) for value in policy.table[:, 0].tolist()])
+        own = np.array(
+            [self.threshold_for(score.dtype, value) for value in policy.table[:, 0].tolist()]
+        )
         return accepts(self.turned(score), own[groups])
 
     def decide(self, score: NDArray[np.floating[Any]], asked: Asked) -> Decision:
@@ -125,17 +150,21 @@ class Marks:
         return Decision(accept, score, self.doubts(score), right, confidence)
 
     def confidence(self, score: Any) -> Float | None:
-        """The calibrated probability that each row is right, NaN without a score; None where there is no curve."""
+        """The calibrated probability that each row is right, NaN without a score; None where there
+        is no curve.
+        """
         return None if self.curve is None else self.curve(self.doubts(self.read(score)))
 
     def threshold_for(self, dtype: Any, threshold: float) -> float:
-        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can tell from scores.
+        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can
+        tell from scores.
 
-        Calibration scores often stand at the threshold, and many new ones with them: every mark of 0.95, say. In
-        float32 that is 0.949999988, on the wrong side. So where rounding to the narrower type would carry the
-        calibration score on either side across, the threshold moves along with it, by less than half a unit in the
-        last place of the type. Where both become one number, such rows are rejected, or accepted if the promise is
-        about rejecting too many: the side that cannot break it.
+        Calibration scores often stand at the threshold, and many new ones with them: every mark of
+        0.95, say. In float32 that is 0.949999988, on the wrong side. So where rounding to the
+        narrower type would carry the calibration score on either side across, the threshold moves
+        along with it, by less than half a unit in the last place of the type. Where both become one
+        number, such rows are rejected, or accepted if the promise is about rejecting too many: the
+        side that cannot break it.
 
         Examples
         --------
@@ -149,8 +178,12 @@ class Marks:
         if kind not in (np.float32, np.float16) or not math.isfinite(threshold):
             return threshold
         near = [row for row in self.beside if row[0] == threshold]
-        highs, lows = ([value for row in near if (value := row[side]) is not None] for side in (1, 2))
-        with np.errstate(over="ignore"):  # groups that share a threshold share what is nearest to it
+        highs, lows = (
+            [value for row in near if (value := row[side]) is not None] for side in (1, 2)
+        )
+        with np.errstate(
+            over="ignore"
+        ):  # groups that share a threshold share what is nearest to it
             high = float(np.asarray(max(highs)).astype(kind)) if highs else None
             low = float(np.asarray(min(lows)).astype(kind)) if lows else None
         if high is not None and high > threshold:
@@ -161,7 +194,8 @@ class Marks:
 
 
 def plain_name(name: str) -> str:
-    """A name that can stand in a certificate: one printable line, without the minus that marks a turned score.
+    """A name that can stand in a certificate: one printable line, without the minus that marks a
+    turned score.
 
     Examples
     --------
@@ -175,10 +209,14 @@ def plain_name(name: str) -> str:
 def check_scored(promise: Any, higher_is: Any) -> None:
     """Raise unless these can make a gate."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
-        raise InputError(f"promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got {promise!r}.")
+        raise InputError(
+            "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
+            f" {promise!r}."
+        )
     if promise.sided:
         raise InputError(
-            f"{type(promise).__name__} is about what rows of two classes are called, and takes rows with their labels: "
-            "MetaCal(promise).fit(scores, labels), with one score per row or a column per class."
+            f"{type(promise).__name__} is about what rows of two classes are called, and takes rows"
+            " with their labels: MetaCal(promise).fit(scores, labels), with one score per row or a"
+            " column per class."
         )
     one_of("higher_is", higher_is, "surer", "doubtful")

@@ -1,4 +1,6 @@
-"""Two classes decided elsewhere than at even scores: the two sides of a promise, or a decision learned from rows."""
+"""Two classes decided elsewhere than at even scores: the two sides of a promise, or a decision
+learned from rows.
+"""
 
 from __future__ import annotations
 
@@ -80,12 +82,15 @@ def certified_sides(
     return Certified(rows, "margin", certificate, columns, placed, at, counted)
 
 
-def learned_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> tuple[Rows, float, Counted]:
-    """Rows decided at even calibrated odds, where these lie, and who counts: a tenth of the rows choose and do not.
+def learned_decision(
+    rows: Rows, codes: Any, selection: RowSelection | None
+) -> tuple[Rows, float, Counted]:
+    """Rows decided at even calibrated odds, where these lie, and who counts: a tenth of the rows
+    choose and do not.
 
-    Which rows these are is drawn, not chosen: the others are as good a sample as before, and the decision is fixed
-    before the first of them is looked at. (A decision, or a curve, from the rows that certify breaks .16 to .19 of
-    promises at delta .1.)
+    Which rows these are is drawn, not chosen: the others are as good a sample as before, and the
+    decision is fixed before the first of them is looked at. (A decision, or a curve, from the rows
+    that certify breaks .16 to .19 of promises at delta .1.)
     """
     check_two(rows.n_classes, "decision='calibrated'")
     truth = np.asarray(on_host(codes, "labels"))
@@ -99,12 +104,20 @@ def learned_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> 
     kept = all_rows[~drawn]
     speaker = np.full(len(rows), -1, dtype=np.intp)
     speaker[kept] = np.arange(len(kept))
-    around, notes = (Circumstances(), ()) if counted is None else (counted.circumstances, counted.notes)
-    return moved_rows(rows, at), at, Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at)))
+    around, notes = (
+        (Circumstances(), ()) if counted is None else (counted.circumstances, counted.notes)
+    )
+    return (
+        moved_rows(rows, at),
+        at,
+        Counted(kept, speaker, around, (*notes, decision_learned(aside=aside, at=at))),
+    )
 
 
 def about_answers(rows: Rows, base: Map, accept: Flags) -> Note:
-    """What is said where the map may change the largest class, or makes accepted answers the less probable of two."""
+    """What is said where the map may change the largest class, or makes accepted answers the less
+    probable of two.
+    """
     if rows.n_classes == 2 and not rows.on_device and accept.any():
         kept = rows.where(accept)
         answers = kept.collect(kernels.predicted)

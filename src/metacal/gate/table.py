@@ -1,4 +1,6 @@
-"""Table: rows of logits or probabilities as the source of a stage, with the map that calibrates them and a score."""
+"""Table: rows of logits or probabilities as the source of a stage, with the map that calibrates
+them and a score.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a map was fitted: the estimator's public name and its parameters, for whoever wants to fit it again."""
+    """How a map was fitted: the estimator's public name and its parameters, for whoever wants to
+    fit it again.
+    """
 
     estimator: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -52,8 +56,8 @@ class Table:
     classes_given : bool
         Whether the classes were named, and are not just the column numbers.
     decision_at : float
-        Of two classes: the log-odds above which a row is answered by the second. The score ranks rows by how far from
-        there they are; probabilities are those of the logits as they come.
+        Of two classes: the log-odds above which a row is answered by the second. The score ranks
+        rows by how far from there they are; probabilities are those of the logits as they come.
     score_column : str or None
         Of two classes: how files call the one score that speaks for the second, where a file did.
     """
@@ -76,7 +80,10 @@ class Table:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Table):
             return NotImplemented
-        same = all(getattr(self, name) == getattr(other, name) for name in ("map", "score", "input", "decision_at"))
+        same = all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("map", "score", "input", "decision_at")
+        )
         return same and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
@@ -109,21 +116,27 @@ class Table:
 
     @property
     def whole_blocks(self) -> bool:
-        """Whether both score and map give the same bits whatever block their rows come in, and want no strips."""
-        return self.map.whole_blocks and getattr(resolve(self.score).unrounded, "walks_blocks", False)
+        """Whether both score and map give the same bits whatever block their rows come in, and want
+        no strips.
+        """
+        return self.map.whole_blocks and getattr(
+            resolve(self.score).unrounded, "walks_blocks", False
+        )
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:
-        """A caller's table as checked logits: the right number of columns, finite or masked, never guessed at.
+        """A caller's table as checked logits: the right number of columns, finite or masked, never
+        guessed at.
 
-        With `by_rows` no second table is made: what has to be converted is converted when its rows are read.
+        With `by_rows` no second table is made: what has to be converted is converted when its rows
+        are read.
         """
         if self.n_classes == 2 and is_one_score(table):
             table = two_columns(table, self.input)
         logits = logits_from(table, self.input, by_rows=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(
-                f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns. Give "
-                "predictions of the same classifier."
+                f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
+                " columns. Give predictions of the same classifier."
             )
         return logits
 
@@ -148,7 +161,9 @@ class Table:
         return score_rows(moved_rows(rows, self.decision_at), self.score)
 
     def _moved_by(self, policy: Policy, groups: Codes | None) -> float | Float:
-        """The log-odds at which rows are decided, of two classes: those of all, or of the group of each."""
+        """The log-odds at which rows are decided, of two classes: those of all, or of the group of
+        each.
+        """
         return moved_by(policy, groups) if policy.at and groups is not None else self.decision_at
 
     def _at(self, policy: Policy, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
@@ -157,23 +172,39 @@ class Table:
         return moved(at, block) if policy.at or at else block
 
     def accepts(self, rows: Rows, policy: Policy, groups: Codes | None) -> Flags:
-        """Whether each row is accepted; `groups` are the numbers of the rows' groups, where the policy goes by them."""
+        """Whether each row is accepted; `groups` are the numbers of the rows' groups, where the
+        policy goes by them.
+        """
         there = moved_rows(rows, self._moved_by(policy, groups))
         top = there.collect(kernels.predicted) if policy.by == "class" or policy.at else None
-        return accepts(score_rows(there, self.score), policy.of(top if groups is None else groups, top))
+        return accepts(
+            score_rows(there, self.score), policy.of(top if groups is None else groups, top)
+        )
 
     def decide(self, rows: Rows, asked: Asked) -> Decision:
-        """Answer, confidence, decision and probabilities from one walk over the table; the gate gives labels."""
+        """Answer, confidence, decision and probabilities from one walk over the table; the gate
+        gives labels.
+        """
         if rows.on_device:
             return self._decide_on_device(rows, asked)
         n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        made = [np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)] if asked.probabilities else []
-        columns = [score, top, code, *made] if asked.groups is None else [score, top, code, *made, asked.groups]
+        made = (
+            [np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)]
+            if asked.probabilities
+            else []
+        )
+        columns = (
+            [score, top, code, *made]
+            if asked.groups is None
+            else [score, top, code, *made, asked.groups]
+        )
         rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
         return self._decision(asked, code, top, score, *made)
 
-    def write(self, policy: Policy, block: NDArray[Any], out: NDArray[Any], groups: Codes | None = None) -> None:
+    def write(
+        self, policy: Policy, block: NDArray[Any], out: NDArray[Any], groups: Codes | None = None
+    ) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
         there = self._at(policy, groups, block)
@@ -182,17 +213,30 @@ class Table:
         if not accept.all():
             out[~accept] = 1.0 / block.shape[1]
 
-    def _accepts_block(self, policy: Policy, unrounded: Float, there: NDArray[Any], groups: Codes | None) -> Flags:
-        """The decision on scores that are not rounded yet: a settled threshold decides them alike, for fewer calls."""
+    def _accepts_block(
+        self, policy: Policy, unrounded: Float, there: NDArray[Any], groups: Codes | None
+    ) -> Flags:
+        """The decision on scores that are not rounded yet: a settled threshold decides them alike,
+        for fewer calls.
+        """
         if policy.by is None:
             return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
         top = kernels.predicted(there) if groups is None or policy.at else None
         return accepts(unrounded, policy.of(top if groups is None else groups, top))
 
     def _decide_block(
-        self, asked: Asked, dtype: Any, block: NDArray[Any], score: Float, top: Codes, code: Codes, *more: Any
+        self,
+        asked: Asked,
+        dtype: Any,
+        block: NDArray[Any],
+        score: Float,
+        top: Codes,
+        code: Codes,
+        *more: Any,
     ) -> None:
-        """The columns of a block; `more` are its probabilities, their confidence, if wanted, and numbers of groups."""
+        """The columns of a block; `more` are its probabilities, their confidence, if wanted, and
+        numbers of groups.
+        """
         groups = None if asked.groups is None else more[-1]
         more = more[: 2 * asked.probabilities]
         there = self._at(asked.policy, groups, block)
@@ -228,20 +272,31 @@ class Table:
         return decision
 
     def _decision(
-        self, asked: Asked, codes: Codes, top: Codes, score: Float, table: Any = None, confidence: Any = None
+        self,
+        asked: Asked,
+        codes: Codes,
+        top: Codes,
+        score: Float,
+        table: Any = None,
+        confidence: Any = None,
     ) -> Decision:
         score = kernels.rounded(score, grid_of(self.score))
         accept = accepts(score, asked.policy.of(top if asked.groups is None else asked.groups, top))
-        return Decision(accept, score, score, top, confidence, self.classes[codes], probabilities=table)
+        return Decision(
+            accept, score, score, top, confidence, self.classes[codes], probabilities=table
+        )
 
 
 def moved(at: float | Float, block: NDArray[Any]) -> NDArray[np.float64]:
-    """A block of two classes where the second is answered above these log-odds: in double, the second column less them.
+    """A block of two classes where the second is answered above these log-odds: in double, the
+    second column less them.
 
     >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))
     array([[ 0. , -0.5]])
     """
-    return np.asarray(np.asarray(block, dtype=np.float64) - np.stack(np.broadcast_arrays(0.0, at), axis=-1))
+    return np.asarray(
+        np.asarray(block, dtype=np.float64) - np.stack(np.broadcast_arrays(0.0, at), axis=-1)
+    )
 
 
 def moved_rows(rows: Rows, at: float | Float) -> Rows:
@@ -258,4 +313,7 @@ def check_score(score: str | Score, input: str) -> None:
     """Raise unless this score ranks rows of this kind."""
     resolve(score)
     if needs_logits(score) and input == "probabilities":
-        raise InputError(f"the score {score!r} is the same for every row of probabilities; use 'entropy' or logits.")
+        raise InputError(
+            f"the score {score!r} is the same for every row of probabilities; use 'entropy' or"
+            " logits."
+        )

@@ -1,4 +1,6 @@
-"""Traffic: what a watch keeps of rows, of those that wait for a label, and of the counts over time."""
+"""Traffic: what a watch keeps of rows, of those that wait for a label, and of the counts over
+time.
+"""
 
 from __future__ import annotations
 
@@ -41,25 +43,34 @@ class Lines(NamedTuple):
 
 
 def kept_id(name: Id) -> Id:
-    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond 64 bits.
+    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond
+    64 bits.
 
     Examples
     --------
     >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
     ('a', False, 39)
     """
-    plain = len(name) <= LONGEST_ID and name.isprintable() if isinstance(name, str) else -(2**63) <= name < 2**63
+    plain = (
+        len(name) <= LONGEST_ID and name.isprintable()
+        if isinstance(name, str)
+        else -(2**63) <= name < 2**63
+    )
     if plain:
         return name
-    return "digest:" + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return (
+        "digest:"
+        + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    )
 
 
 @dataclass
 class Waiting:
     """A row that waits for its label, and the row's number in the stream.
 
-    `group` is None where the gate goes by none. `code` is the label where it has come and the row waits for its cohort;
-    -1 before. Of a row that waits for the rest of its `unit` the `doubt` is kept, None where there is no score.
+    `group` is None where the gate goes by none. `code` is the label where it has come and the row
+    waits for its cohort; -1 before. Of a row that waits for the rest of its `unit` the `doubt` is
+    kept, None where there is no score.
     """
 
     accept: bool
@@ -91,7 +102,9 @@ class Counts:
 
 @dataclass
 class Point:
-    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its name."""
+    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its
+    name.
+    """
 
     rows: int
     accepted: int
@@ -114,12 +127,16 @@ def together(rows: Sequence[Waiting], largest: int | None) -> Together:
     >>> together(rows, None).codes.tolist(), together(rows, None).sizes.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
-    n_rows = np.array([len(list(own)) for _, own in groupby(rows, key=lambda row: row.unit)], dtype=np.intp)
+    n_rows = np.array(
+        [len(list(own)) for _, own in groupby(rows, key=lambda row: row.unit)], dtype=np.intp
+    )
     first = np.cumsum(n_rows) - n_rows
     draw = [drawn_from_positions(_DRAWS + rows[at].position, 1)[0] for at in first]
     drawn = np.zeros(len(rows), dtype=bool)
     drawn[first + (np.array(draw) * n_rows).astype(np.intp)] = True
-    sizes = np.asarray(n_rows if largest is None else np.full(len(n_rows), largest), dtype=np.float64)
+    sizes = np.asarray(
+        n_rows if largest is None else np.full(len(n_rows), largest), dtype=np.float64
+    )
     return Together(np.repeat(np.arange(len(n_rows)), n_rows), drawn, sizes)
 
 
@@ -128,18 +145,21 @@ def check_units(certificate: Certificate | None, *, given: bool) -> None:
     by_unit = certificate is not None and certificate.circumstances.units is not None
     if by_unit and not given:
         raise InputError(
-            "this gate was certified by units, rows that belong together: say of which unit each row is (units=, "
-            "--unit-key), the rows of a unit one after another or within the horizon."
+            "this gate was certified by units, rows that belong together: say of which unit each"
+            " row is (units=, --unit-key), the rows of a unit one after another or within the"
+            " horizon."
         )
     if given and not by_unit:
         raise InputError(
-            "this gate was certified on independent rows: watch it without units, or fit it with units= (fit "
-            "--unit-key) and watch that."
+            "this gate was certified on independent rows: watch it without units, or fit it with"
+            " units= (fit --unit-key) and watch that."
         )
 
 
 def unit_names(certificate: Certificate | None, units: Any, n: int) -> list[Id] | None:
-    """The unit of each of n rows as it is kept; InputError where one is missing, or the gate wants none."""
+    """The unit of each of n rows as it is kept; InputError where one is missing, or the gate wants
+    none.
+    """
     if n or units is not None:
         check_units(certificate, given=units is not None)
     if units is None:

@@ -1,8 +1,10 @@
-"""Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page shows of them.
+"""Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page
+shows of them.
 
-What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in the order in which
-they become known; a label with its row counts at once, one for an earlier id when it comes, each once. Nothing depends
-on how rows are cut into batches: a watch that is stopped, saved and taken up again ends where it would have ended.
+What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in
+the order in which they become known; a label with its row counts at once, one for an earlier id
+when it comes, each once. Nothing depends on how rows are cut into batches: a watch that is stopped,
+saved and taken up again ends where it would have ended.
 """
 
 from __future__ import annotations
@@ -21,7 +23,18 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
-from metacal.gate.traffic import Counts, Id, Late, Lines, Point, Waiting, kept_id, known, together, unit_names
+from metacal.gate.traffic import (
+    Counts,
+    Id,
+    Late,
+    Lines,
+    Point,
+    Waiting,
+    kept_id,
+    known,
+    together,
+    unit_names,
+)
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.parts.thresholds import plain_groups
@@ -29,9 +42,11 @@ from metacal.promises.rules.costs import Costed
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 
-#: Rows between two points of the history; doubled, with every second point dropped, when there are too many.
+#: Rows between two points of the history; doubled, with every second point dropped, when there are
+#: too many.
 STRIDE, MOST_POINTS = 250, 400
-#: Rows that wait for their label, and complete units that are remembered; the oldest are forgotten first.
+#: Rows that wait for their label, and complete units that are remembered; the oldest are forgotten
+#: first.
 MOST_WAITING = 40_000
 #: Classes that are counted one by one: more cannot be read anyway.
 MOST_CLASSES = 2000
@@ -44,7 +59,8 @@ class Watch:
     Parameters
     ----------
     gate : Gate
-        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions are the first one's.
+        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions
+        are the first one's.
     alarms : Alarms
         `Watch.of(gate, delta=0.05)` makes them.
 
@@ -77,7 +93,8 @@ class Watch:
     first: dict[str, int] = field(default_factory=dict)
     horizon: int = 0
     unlabelled: int = 0
-    #: Units that are complete, the latest; how many in all; rows that came later or of far too large a unit.
+    #: Units that are complete, the latest; how many in all; rows that came later or of far too
+    #: large a unit.
     closed: dict[Id, None] = field(default_factory=dict)
     complete: int = 0
     strays: int = 0
@@ -95,19 +112,24 @@ class Watch:
     ) -> Watch:
         """A watch on a gate, or on an estimator that holds one, at delta in all.
 
-        With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an alarm.
+        With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an
+        alarm.
 
-        Labels may come by outcome, those of wrong answers first: complaints, chargebacks. What is known of recent rows
-        is then no sample of them. With a `horizon` a row counts once so many rows have come after it, by which time its
-        label has come or never will: in the order of the rows, whatever that of the labels. Later labels are not
-        counted, and said. Without (0) labels count as they come, which holds where their delay does not depend on them.
+        Labels may come by outcome, those of wrong answers first: complaints, chargebacks. What is
+        known of recent rows is then no sample of them. With a `horizon` a row counts once so many
+        rows have come after it, by which time its label has come or never will: in the order of the
+        rows, whatever that of the labels. Later labels are not counted, and said. Without (0)
+        labels count as they come, which holds where their delay does not depend on them.
 
-        A gate that was certified by units is watched by units: one counts as a whole, when it is complete. That is with
-        the first row of another, or with a horizon once so many rows have come after its first. Labels that came by
-        then count; later rows of the unit do not, and are said.
+        A gate that was certified by units is watched by units: one counts as a whole, when it is
+        complete. That is with the first row of another, or with a horizon once so many rows have
+        come after its first. Labels that came by then count; later rows of the unit do not, and are
+        said.
         """
         if not 0 <= horizon < MOST_WAITING:
-            raise InputError(f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}.")
+            raise InputError(
+                f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}."
+            )
         held = gate_in(gate)
         check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, Costed) else None
@@ -126,7 +148,9 @@ class Watch:
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration", ..."""
+        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration",
+        ...
+        """
         return self.alarms.raised
 
     def to_frame(self) -> Any:
@@ -134,7 +158,10 @@ class Watch:
         return self.alarms.to_frame()
 
     def __repr__(self) -> str:
-        seen = f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted, {self.counts.labelled:,} labelled"
+        seen = (
+            f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
+            f" {self.counts.labelled:,} labelled"
+        )
         said = f"ALARM on {', '.join(self.raised)}" if self.raised else "no alarm"
         return f"Watch({seen}: {said})"
 
@@ -143,9 +170,16 @@ class Watch:
 
     @property
     def estimate(self) -> AccuracyEstimate | None:
-        """How many of the accepted rows are right by their confidence alone; None where it cannot be said."""
+        """How many of the accepted rows are right by their confidence alone; None where it cannot
+        be said.
+        """
         certificate = self.gate.certificate
-        if certificate is None or not certificate.labelled or not self.alarms.calibration or self.by_unit:
+        if (
+            certificate is None
+            or not certificate.labelled
+            or not self.alarms.calibration
+            or self.by_unit
+        ):
             return None
         return estimate_from_sums(
             certificate,
@@ -168,25 +202,31 @@ class Watch:
         late: Sequence[Late] = (),
         lines: Lines | None = None,
     ) -> Watch:
-        """Take in rows in the order they came: what the gate reads, and labels where they are known.
+        """Take in rows in the order they came: what the gate reads, and labels where they are
+        known.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is right, or its loss; of
-        a cascade over scores, whether the answer that was given is the last model's (MaxLoss) or right (MinAccuracy),
-        or the same for each model, as `fit` took it.
-        Rows with an id and without a label wait for theirs, which comes by `label` or, where rows and labels come
-        mixed, as `late`. `units` names the unit of each row, where the gate was certified by units.
-        `probability` is with which each row is chosen to be labelled. There may be no row, only late labels. `lines`
-        says what they stood on, where rows come as lines.
+        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is
+        right, or its loss; of a cascade over scores, whether the answer that was given is the last
+        model's (MaxLoss) or right (MinAccuracy), or the same for each model, as `fit` took it. Rows
+        with an id and without a label wait for theirs, which comes by `label` or, where rows and
+        labels come mixed, as `late`. `units` names the unit of each row, where the gate was
+        certified by units. `probability` is with which each row is chosen to be labelled. There may
+        be no row, only late labels. `lines` says what they stood on, where rows come as lines.
         """
         X = self.read(X)
         n, upto = len(X), 0
-        codes, names = self._codes(of_the_given(self.gate, X, y), n), unit_names(self.gate.certificate, units, n)
+        codes, names = (
+            self._codes(of_the_given(self.gate, X, y), n),
+            unit_names(self.gate.certificate, units, n),
+        )
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
         for start, stop in self._blocks(n):
             part = slice(start, stop)
             own = None if groups is None else np.asarray(groups)[part]
-            rows = self._decide(X[part], codes[part], own, None if chances is None else chances[part])
+            rows = self._decide(
+                X[part], codes[part], own, None if chances is None else chances[part]
+            )
             told = []
             for k, row in enumerate(rows, start):
                 name = None if ids is None else ids[k]
@@ -219,11 +259,21 @@ class Watch:
         """Rows as the gate reads them; InputError where it cannot."""
         if not len(X):
             return np.empty(0)
-        return stacked(self.gate, X) if self.gate.kind == "cascade" else np.asarray(self.gate.source.read(X))
+        return (
+            stacked(self.gate, X)
+            if self.gate.kind == "cascade"
+            else np.asarray(self.gate.source.read(X))
+        )
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
-        """Take in labels of earlier rows by their ids; those that nobody waits for are counted as unknown."""
-        chances = [None] * len(ids) if probability is None else np.asarray(probability, dtype=np.float64).tolist()
+        """Take in labels of earlier rows by their ids; those that nobody waits for are counted as
+        unknown.
+        """
+        chances = (
+            [None] * len(ids)
+            if probability is None
+            else np.asarray(probability, dtype=np.float64).tolist()
+        )
         labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
         late = [(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
         self._labelled([row for one in late for row in self._late(*one)])
@@ -241,9 +291,11 @@ class Watch:
         return [] if self.horizon or row.unit is not None else [self.waiting.pop(name)]
 
     def _complete(self, n_rows: int, unit: Id | None = None) -> list[Waiting]:
-        """The rows whose horizon has passed when so many have come, in their order, those that have a label.
+        """The rows whose horizon has passed when so many have come, in their order, those that have
+        a label.
 
-        Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has come.
+        Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has
+        come.
         """
         told: list[Waiting] = []
         while self.waiting:
@@ -251,7 +303,9 @@ class Watch:
             if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
                 break
             told += self._ended(
-                [name] if row.unit is None else [k for k, r in self.waiting.items() if r.unit == row.unit]
+                [name]
+                if row.unit is None
+                else [k for k, r in self.waiting.items() if r.unit == row.unit]
             )
         return told
 
@@ -275,28 +329,45 @@ class Watch:
         return list(zip([0, *cuts], [*cuts, n])) if n else []
 
     def _codes(self, y: Any, n: int) -> NDArray[Any]:
-        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right, 0 for wrong, 1 - loss."""
+        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right, 0 for
+        wrong, 1 - loss.
+        """
         codes = np.full(n, -1, dtype=np.float64 if self.gate.reads_losses else np.intp)
         if y is None:
             return codes
         given = y.tolist() if hasattr(y, "tolist") else list(y)
         if len(given) != n:
-            raise InputError(f"there are {n} rows but {len(given)} labels; give None where one is not known.")
+            raise InputError(
+                f"there are {n} rows but {len(given)} labels; give None where one is not known."
+            )
         for k, label in enumerate(given):
             if label is None or label != label:
                 continue
             if (code := self.gate.source.code(label)) is None:
-                what = "no loss between 0 and 1" if self.gate.reads_losses else "none of the gate's classes"
+                what = (
+                    "no loss between 0 and 1"
+                    if self.gate.reads_losses
+                    else "none of the gate's classes"
+                )
                 raise InputError(f"the label {label!r} is {what}; give None where it is not known.")
             codes[k] = code
         return codes
 
-    def _decide(self, X: Any, codes: NDArray[Any], groups: Any, chances: Float | None) -> list[Waiting]:
-        """Decide a block of rows, count them, and say of each what its label will be compared with."""
+    def _decide(
+        self, X: Any, codes: NDArray[Any], groups: Any, chances: Float | None
+    ) -> list[Waiting]:
+        """Decide a block of rows, count them, and say of each what its label will be compared
+        with.
+        """
         given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
-        accept, top, confidence, nothing = decision.accept, decision.top, decision.confidence, [None] * len(X)
+        accept, top, confidence, nothing = (
+            decision.accept,
+            decision.top,
+            decision.confidence,
+            [None] * len(X),
+        )
         if not self.by_unit:
             first = accept if decision.by is None else decision.by == 0
             self.alarms.decided(first, decision.doubt, self.gate.part_names(top, groups))
@@ -305,7 +376,8 @@ class Watch:
         self._notice()
         sure: list[Any] = nothing
         if confidence is not None:
-            # Where there is no score there is no confidence; such a row is never accepted: nothing is made of it.
+            # Where there is no score there is no confidence; such a row is never accepted: nothing
+            # is made of it.
             confidence = np.nan_to_num(np.asarray(confidence, dtype=np.float64))
             sure, kept = confidence.tolist(), confidence[accept]
             self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
@@ -314,11 +386,23 @@ class Watch:
         chance = nothing if chances is None else known(chances)
         doubts = known(decision.doubt) if self.by_unit else nothing
         # In the order of a waiting row's fields.
-        columns = (accept.tolist(), top.tolist(), sure, named, chance, count(number), codes.tolist(), nothing, doubts)
+        columns = (
+            accept.tolist(),
+            top.tolist(),
+            sure,
+            named,
+            chance,
+            count(number),
+            codes.tolist(),
+            nothing,
+            doubts,
+        )
         return [Waiting(*row) for row in zip(*columns)]
 
     def _parts(self, rows: list[Waiting]) -> NDArray[Any] | None:
-        return self.gate.part_names(np.array([row.top for row in rows]), [row.group for row in rows])
+        return self.gate.part_names(
+            np.array([row.top for row in rows]), [row.group for row in rows]
+        )
 
     def _wait(self, name: Id, row: Waiting) -> None:
         name = kept_id(name)
@@ -335,40 +419,71 @@ class Watch:
 
     @property
     def _certified(self) -> Circumstances:
-        return Circumstances() if self.gate.certificate is None else self.gate.certificate.circumstances
+        return (
+            Circumstances()
+            if self.gate.certificate is None
+            else self.gate.certificate.circumstances
+        )
 
     def _labelled(self, rows: list[Waiting]) -> None:
-        """Rows whose truth has become known, in that order; of units that are complete all rows, known or not."""
+        """Rows whose truth has become known, in that order; of units that are complete all rows,
+        known or not.
+        """
         units = None
         if rows and self.by_unit:
-            units = together(rows, 0 if self._certified.units == "mean" else self._certified.largest_unit)
-            accept, doubt = np.array([row.accept for row in rows]), np.array([row.doubt for row in rows], np.float64)
+            units = together(
+                rows, 0 if self._certified.units == "mean" else self._certified.largest_unit
+            )
+            accept, doubt = (
+                np.array([row.accept for row in rows]),
+                np.array([row.doubt for row in rows], np.float64),
+            )
             self.alarms.decided(accept, doubt, self._parts(rows), units)
             units = units.of(np.array([row.code >= 0 for row in rows]))
             rows = [row for row in rows if row.code >= 0]
             self._notice()
         if not rows:
             return
-        accept, top, codes = (np.array([getattr(row, name) for row in rows]) for name in ("accept", "top", "code"))
+        accept, top, codes = (
+            np.array([getattr(row, name) for row in rows]) for name in ("accept", "top", "code")
+        )
         sure, chance = [row.confidence for row in rows], [row.probability for row in rows]
         if None in chance and any(one is not None for one in chance):
-            raise InputError("some labelled rows say with which probability they were chosen, others do not; say all.")
+            raise InputError(
+                "some labelled rows say with which probability they were chosen, others do not; say"
+                " all."
+            )
         correct = top == codes
         if self.gate.kind == "cascade":
             correct |= ~accept  # what people answer is good
-        confidence, probability = (None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance))
+        confidence, probability = (
+            None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance)
+        )
         costs, parts = self.gate.losses(codes, top), self._parts(rows)
         self.alarms.labelled(
-            accept, correct, confidence, losses=costs, parts=parts, probability=probability, together=units
+            accept,
+            correct,
+            confidence,
+            losses=costs,
+            parts=parts,
+            probability=probability,
+            together=units,
         )
-        self._count(top, labelled=np.ones_like(accept), labelled_accepted=accept, right_accepted=accept & correct)
+        self._count(
+            top,
+            labelled=np.ones_like(accept),
+            labelled_accepted=accept,
+            right_accepted=accept & correct,
+        )
         self._notice()
 
     def _count(self, top: Codes, **columns: Flags) -> None:
         """Count rows, all of them and by their answer."""
         self.counts.add(**{name: int(flags.sum()) for name, flags in columns.items()})
         for k in np.unique(top) if self.classes else ():
-            self.classes[k].add(**{name: int(flags[top == k].sum()) for name, flags in columns.items()})
+            self.classes[k].add(
+                **{name: int(flags[top == k].sum()) for name, flags in columns.items()}
+            )
 
     def _notice(self) -> None:
         for name in self.raised:
@@ -379,7 +494,9 @@ class Watch:
         """The state as a point of the history."""
         counts = self.counts
         evidence = tuple(round(alarm.evidence, 4) for alarm in self.alarms)
-        return Point(counts.rows, counts.accepted, counts.labelled_accepted, counts.right_accepted, evidence)
+        return Point(
+            counts.rows, counts.accepted, counts.labelled_accepted, counts.right_accepted, evidence
+        )
 
     def _remember(self) -> None:
         self.history.append(self.now)

@@ -1,4 +1,6 @@
-"""Files in and files out: tables of predictions, gates as JSON, journals that last; never pickle."""
+"""Files in and files out: tables of predictions, gates as JSON, journals that last; never
+pickle.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The few things that a tool which keeps state asks of a disk, each durable when it returns.
 
-Everything that must last goes through a `Disk`: journals, the files that people fill in, results. The real one is
-`DISK`; the tests bring one that tears writes, runs full, forgets what was not synced and dies at any moment
-(`tests/simulation`).
+Everything that must last goes through a `Disk`: journals, the files that people fill in, results.
+The real one is `DISK`; the tests bring one that tears writes, runs full, forgets what was not
+synced and dies at any moment (`tests/simulation`).
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from typing import NamedTuple
 
 from metacal.errors import BusyError, InputError
 
-#: Of a folder that may be written but not listed, and on file systems (some that are shared) without such a thing.
+#: Of a folder that may be written but not listed, and on file systems (some that are shared)
+#: without such a thing.
 _UNSYNCABLE = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
 #: No space left, and no space left for this user.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LOCKED = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-#: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the lock.
+#: Where the byte that Windows locks lies: beyond the text, so that others can read who holds the
+#: lock.
 _FAR = 1 << 30
 
 
 class Stamp(NamedTuple):
-    """What tells a file from another in its place, or from itself after a change, without reading it."""
+    """What tells a file from another in its place, or from itself after a change, without reading
+    it.
+    """
 
     bytes: int
     written_ns: int
-    #: When anything about it was last changed, which nobody can set back; on Windows, when it was made.
+    #: When anything about it was last changed, which nobody can set back; on Windows, when it was
+    #: made.
     changed_ns: int
     inode: int
 
@@ -75,7 +80,9 @@ class Disk:
         return None
 
     def exists(self, path: str) -> bool:
-        """Return whether there is anything under this name: a file, a folder, or a link to nothing."""
+        """Return whether there is anything under this name: a file, a folder, or a link to
+        nothing.
+        """
         return os.path.lexists(path)
 
     def checksum(self, path: str) -> str:
@@ -96,7 +103,8 @@ class Disk:
         time.sleep(seconds)
 
     def append(self, path: str, content: bytes) -> None:
-        """Add bytes to the end of a file, which is made if it is not there; they last once this returns.
+        """Add bytes to the end of a file, which is made if it is not there; they last once this
+        returns.
 
         OSError: any part of them may have been added, or all.
         """
@@ -115,7 +123,9 @@ class Disk:
             os.fsync(file)
 
     def write(self, path: str, content: bytes) -> None:
-        """Put these bytes in the place of a file: whole or not at all, whatever happens. A link stays a link."""
+        """Put these bytes in the place of a file: whole or not at all, whatever happens. A link
+        stays a link.
+        """
         target = os.path.realpath(path)
         part = part_beside(target)
         try:
@@ -125,7 +135,9 @@ class Disk:
             self.remove(part)
 
     def replace(self, part: str, target: str) -> None:
-        """Give a file that is whole the name `target`, in the same folder; what had it is gone. The mode stays."""
+        """Give a file that is whole the name `target`, in the same folder; what had it is gone. The
+        mode stays.
+        """
         with _opened(part, os.O_RDWR) as file:
             os.fsync(file)
         with contextlib.suppress(FileNotFoundError):
@@ -134,7 +146,8 @@ class Disk:
         sync_folder(target)
 
     def swap(self, part: str, target: str) -> None:
-        """Exchange the names of two files of one folder in one step; `part` takes the mode of `target`.
+        """Exchange the names of two files of one folder in one step; `part` takes the mode of
+        `target`.
 
         Raises
         ------
@@ -166,9 +179,11 @@ class Disk:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Hold `path`, a file of its own beside what it is about, alone; BusyError where another process does.
+        """Hold `path`, a file of its own beside what it is about, alone; BusyError where another
+        process does.
 
-        The lock dies with whoever holds it, however that happens: the file stays, and says nothing by being there.
+        The lock dies with whoever holds it, however that happens: the file stays, and says nothing
+        by being there.
         """
         with _opened(path, os.O_RDWR | os.O_CREAT) as file:
             try:
@@ -179,26 +194,35 @@ class Disk:
                 os.lseek(file, 0, os.SEEK_SET)
                 holder = os.read(file, 500).decode(errors="replace").strip() or "another process"
                 whose = path.removesuffix(".lock")
-                raise BusyError(f"{whose} is in use by {holder}; wait until that has ended.") from None
+                raise BusyError(
+                    f"{whose} is in use by {holder}; wait until that has ended."
+                ) from None
             os.ftruncate(file, 0)
-            os.lseek(file, 0, os.SEEK_SET)  # Windows looks for its byte elsewhere, and cannot write by position
+            os.lseek(
+                file, 0, os.SEEK_SET
+            )  # Windows looks for its byte elsewhere, and cannot write by position
             since = time.strftime("%Y-%m-%d %H:%M:%S")  # what others are told of this process
-            with contextlib.suppress(OSError):  # The lock holds on a full disk too; others then read no name in it.
-                os.write(file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode())
+            with contextlib.suppress(
+                OSError
+            ):  # The lock holds on a full disk too; others then read no name in it.
+                os.write(
+                    file, f"process {os.getpid()} on {socket.gethostname()} since {since}".encode()
+                )
             try:
                 yield
             finally:
                 os.ftruncate(file, 0)
-                # Closing is not enough: processes that were forked meanwhile hold the same file open.
+                # Closing is not enough: processes that were forked meanwhile hold the same file
+                # open.
                 _lock(file, take=False)
 
     @contextlib.contextmanager
     def lock_content(self, path: str) -> Iterator[None]:
         """Lock the file itself, whatever its name; raise BusyError if another process holds it.
 
-        `lock` protects one path. This lock belongs to the inode, so it also covers hard links, which
-        have no path in common. It does nothing if the file does not exist or is read-only, and on
-        Windows, where an open file cannot be replaced.
+        `lock` protects one path. This lock belongs to the inode, so it also covers hard links,
+        which have no path in common. It does nothing if the file does not exist or is read-only,
+        and on Windows, where an open file cannot be replaced.
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError, PermissionError, IsADirectoryError):
@@ -218,7 +242,8 @@ def _locked_content(file: int, path: str) -> Iterator[None]:
             yield  # this file system has no locks; the lock beside the file is all there is
             return
         raise BusyError(
-            f"{path} is in use by another process under another name (a hard link); wait until that has ended."
+            f"{path} is in use by another process under another name (a hard link); wait until that"
+            " has ended."
         ) from None
     try:
         yield
@@ -233,8 +258,8 @@ class UnsupportedError(OSError):
 #: The one that everything uses unless it is given another.
 DISK = Disk()
 
-#: Errors of a rename with a flag where the kernel, the file system or a container does not know the flag. What a
-#: container does not know it forbids.
+#: Errors of a rename with a flag where the kernel, the file system or a container does not know the
+#: flag. What a container does not know it forbids.
 _UNKNOWN_FLAG = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
 #: The same of a hard link: exFAT and some network file systems have none.
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK)
@@ -298,9 +323,13 @@ def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"cannot write {shown}: there is no folder {parent}; create it first.") from None
+        raise InputError(
+            f"cannot write {shown}: there is no folder {parent}; create it first."
+        ) from None
     except NotADirectoryError:
-        raise InputError(f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder.") from None
+        raise InputError(
+            f"cannot write {shown}: {parent} is not a folder; choose a path inside a folder."
+        ) from None
     except OSError as error:
         raise InputError(f"cannot write {shown}: {error.strerror or error}.") from error
 

@@ -1,11 +1,13 @@
 """Replacement of a file that a person may be saving at the same moment.
 
-`os.replace` destroys whatever a person saved between the last look at a file and the replacement. The functions
-here exchange the two files instead, look at the file that was taken out, and put it back if it is not the one that
-was read. Whoever is writing into the file at that moment goes on writing into the same file.
+`os.replace` destroys whatever a person saved between the last look at a file and the replacement.
+The functions here exchange the two files instead, look at the file that was taken out, and put it
+back if it is not the one that was read. Whoever is writing into the file at that moment goes on
+writing into the same file.
 
-No file is removed unless its content is known: it is what was read before, or what was to be written. If a process
-is killed in between, a file stays under a temporary name; `find_leftovers` finds it in the next call.
+No file is removed unless its content is known: it is what was read before, or what was to be
+written. If a process is killed in between, a file stays under a temporary name; `find_leftovers`
+finds it in the next call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Replacement:
     Attributes
     ----------
     done : bool
-        Whether the new content is in place. If not, the file on the disk is not the one that was read.
+        Whether the new content is in place. If not, the file on the disk is not the one that was
+        read.
     backup : str or None
         A file that had to be moved out of the way, and that nobody has read.
     """
@@ -103,7 +106,9 @@ def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: byte
 
 
 def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Replacement:
-    """Do the same without an exchange: move the old file aside, then put the new one in its place."""
+    """Do the same without an exchange: move the old file aside, then put the new one in its
+    place.
+    """
     aside = part_beside(target)
     disk.rename_new(target, aside)
     if disk.read(aside) != expected:
@@ -123,7 +128,9 @@ def _put_back(disk: Disk, aside: str, target: str) -> str | None:
 
 
 def keep_beside(disk: Disk, part: str, target: str) -> str:
-    """Give a file a visible name beside `target`, such as `labels.saved-1.csv`. Return that name."""
+    """Give a file a visible name beside `target`, such as `labels.saved-1.csv`. Return that
+    name.
+    """
     stem, suffix = os.path.splitext(target)
     number = 1
     while True:

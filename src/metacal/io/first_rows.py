@@ -37,14 +37,20 @@ def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[An
             with open(source, "rb") as file:
                 flat = [dict(_entries(row)) for _, row in islice(objects_in(path, file), _ROWS)]
             names = dict.fromkeys(name for line in flat for name in line)
-            return f"{how}JSON, an object for each row", {n: _array([line.get(n) for line in flat]) for n in names}
+            return f"{how}JSON, an object for each row", {
+                n: _array([line.get(n) for line in flat]) for n in names
+            }
         if ending == ".npz":
             with np.load(source, allow_pickle=False) as held:
-                return "NumPy arrays", {name: held[name][:_ROWS] for name in held.files if held[name].ndim}
+                return "NumPy arrays", {
+                    name: held[name][:_ROWS] for name in held.files if held[name].ndim
+                }
         if ending == ".npy":
             array = np.load(source, mmap_mode="r", allow_pickle=False)[:_ROWS]
             names = array.dtype.names
-            return "a NumPy array", {"logits": array} if names is None else {name: array[name] for name in names}
+            return "a NumPy array", {"logits": array} if names is None else {
+                name: array[name] for name in names
+            }
         if ending in (".safetensors", ".pt", ".pth"):
             found = read_predictions(source)
             columns = {"logits": np.asarray(found.table)[:_ROWS]}
@@ -69,7 +75,9 @@ def _entries(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 
 def _listed(text: str) -> Any:
-    """The list that a cell holds, as JSON or as NumPy prints it; the cell itself where it holds none."""
+    """The list that a cell holds, as JSON or as NumPy prints it; the cell itself where it holds
+    none.
+    """
     try:
         return [float(part) for part in text.strip().strip("[]").replace(",", " ").split()]
     except ValueError:
@@ -78,9 +86,14 @@ def _listed(text: str) -> Any:
 
 def _array(values: list[Any]) -> NDArray[Any]:
     """Cells as whole numbers, numbers, rows of numbers, or text."""
-    cells = [_listed(value) if isinstance(value, str) and value.strip()[:1] == "[" else value for value in values]
+    cells = [
+        _listed(value) if isinstance(value, str) and value.strip()[:1] == "[" else value
+        for value in values
+    ]
     present = [cell for cell in cells if cell is not None and cell != ""]
-    whole = not any(isinstance(cell, float | list) for cell in present) and len(present) == len(cells)
+    whole = not any(isinstance(cell, float | list) for cell in present) and len(present) == len(
+        cells
+    )
     for kind in (np.int64, np.float64) if whole else (np.float64,):
         with suppress(ValueError, TypeError, OverflowError):
             return np.array([np.nan if cell in (None, "") else cell for cell in cells], dtype=kind)

@@ -1,4 +1,5 @@
-"""Lines as they come: bytes cut into lines, none before its end has come; of a pipe, and of log files by their places.
+"""Lines as they come: bytes cut into lines, none before its end has come; of a pipe, and of log
+files by their places.
 
 An open log stays what it is under any name.
 """
@@ -27,7 +28,9 @@ MARK = 1 << 12
 
 
 class Line(NamedTuple):
-    """A line without its end; `fault` says why it cannot be read, whatever it holds (then it may be cut)."""
+    """A line without its end; `fault` says why it cannot be read, whatever it holds (then it may be
+    cut).
+    """
 
     number: int
     content: bytes
@@ -89,7 +92,9 @@ class Cutter:
 
 
 class Pipe:
-    """The lines of standard input, or of another pipe, as they come; what was read from it cannot be read again."""
+    """The lines of standard input, or of another pipe, as they come; what was read from it cannot
+    be read again.
+    """
 
     position, gaps, waits = None, 0, False
 
@@ -161,10 +166,11 @@ class Logs:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a log was read: in which file, to which byte and line, after which bytes; within a line that is skipped?
+    """How far a log was read: in which file, to which byte and line, after which bytes; within a
+    line that is skipped?
 
-    `mark` and `before` are a digest of the bytes before the place, and how many they are; `modified` is when the file
-    had last been written to when it was read.
+    `mark` and `before` are a digest of the bytes before the place, and how many they are;
+    `modified` is when the file had last been written to when it was read.
     """
 
     device: int
@@ -188,7 +194,14 @@ class Position:
 
     @classmethod
     def after(
-        cls, before: bytes, file: Log, *, offset: int, modified: int, line: int = 0, skipping: bool = False
+        cls,
+        before: bytes,
+        file: Log,
+        *,
+        offset: int,
+        modified: int,
+        line: int = 0,
+        skipping: bool = False,
     ) -> Self:
         """The place in a file that these bytes lead to."""
         return cls(*file.identity, offset, line, _digest(before), len(before), modified, skipping)
@@ -196,8 +209,14 @@ class Position:
     @classmethod
     def of(cls, data: Any) -> Self:
         """From what `asdict` gave; ValueError where that cannot be one."""
-        kinds = [(name, bool if name == "skipping" else str if name == "mark" else int) for name in cls.__annotations__]
-        if isinstance(data, dict) and [(name, type(value)) for name, value in data.items()] == kinds:
+        kinds = [
+            (name, bool if name == "skipping" else str if name == "mark" else int)
+            for name in cls.__annotations__
+        ]
+        if (
+            isinstance(data, dict)
+            and [(name, type(value)) for name, value in data.items()] == kinds
+        ):
             place = cls(**data)
             if 0 <= place.before <= min(MARK, place.offset) and place.line >= 0:
                 return place

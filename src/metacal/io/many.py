@@ -1,8 +1,9 @@
 """Which files are read: a folder, a pattern, a list of paths, or what lies behind a URL.
 
-fsspec can be talked into reading anything: `reference://` renders templates, `a::b` reads one system through another,
-local files included. Whoever passes on an address that came from elsewhere must not have to know that: schemes come
-from a list, chains are refused, and a server's redirects are followed to http addresses alone.
+fsspec can be talked into reading anything: `reference://` renders templates, `a::b` reads one
+system through another, local files included. Whoever passes on an address that came from elsewhere
+must not have to know that: schemes come from a list, chains are refused, and a server's redirects
+are followed to http addresses alone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,17 @@ SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "fi
 #: Seconds without a byte after which a server is given up.
 SILENCE_S = 60.0
 #: What filesystems call a checksum, or when a file was written.
-_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "mtime", "LastModified", "last_modified", "updated", "created")
+_MARKS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
 #: Where copies go as long as `copies_removed` lasts.
 _COPIES: ContextVar[str | None] = ContextVar("_COPIES", default=None)
 
@@ -50,7 +61,8 @@ def is_url(path: str) -> bool:
 
 
 def suffix_of(path: str) -> str:
-    """What a name ends in, in small letters; of a web address without what follows the question mark.
+    """What a name ends in, in small letters; of a web address without what follows the question
+    mark.
 
     Examples
     --------
@@ -61,10 +73,12 @@ def suffix_of(path: str) -> str:
 
 
 def files_of(path: Paths, suffixes: Iterable[str]) -> list[str]:
-    """The files that a path, a folder, a pattern, a URL or a list of these stands for, in order; URLs stay URLs.
+    """The files that a path, a folder, a pattern, a URL or a list of these stands for, in order;
+    URLs stay URLs.
 
-    In a folder every file that metacal can read counts, those of inner folders too; names that begin with "_" or "."
-    (`_SUCCESS`, checksums) do not, nor do pipes, sockets and devices, from which nothing may ever come.
+    In a folder every file that metacal can read counts, those of inner folders too; names that
+    begin with "_" or "." (`_SUCCESS`, checksums) do not, nor do pipes, sockets and devices, from
+    which nothing may ever come.
 
     Examples
     --------
@@ -97,18 +111,27 @@ def _in_folder(folder: str, known: tuple[str, ...]) -> list[str]:
     found = []
     for inner, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name[0] not in "._")
-        readable = (name for name in names if name[0] not in "._" and Path(name).suffix.lower() in known)
+        readable = (
+            name for name in names if name[0] not in "._" and Path(name).suffix.lower() in known
+        )
         found += [os.path.join(inner, name) for name in readable]
     if not found:
-        raise InputError(f"{folder}: there is no file of predictions in this folder; metacal reads {', '.join(known)}.")
+        raise InputError(
+            f"{folder}: there is no file of predictions in this folder; metacal reads"
+            f" {', '.join(known)}."
+        )
     return _plain_files(found)
 
 
 def _plain_files(names: Sequence[str]) -> list[str]:
-    """Those that are files, or links to nothing, of which reading will tell; whatever else has such a name is named."""
+    """Those that are files, or links to nothing, of which reading will tell; whatever else has such
+    a name is named.
+    """
     odd = {name for name in names if not os.path.isfile(name) and os.path.exists(name)}
     for name in sorted(odd):
-        warn_caller(f"{name}: this is a pipe, a socket or a device; among several files it is left out.")
+        warn_caller(
+            f"{name}: this is a pipe, a socket or a device; among several files it is left out."
+        )
     files = sorted(name for name in names if name not in odd)
     if not files:
         raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
@@ -116,7 +139,9 @@ def _plain_files(names: Sequence[str]) -> list[str]:
 
 
 def is_same_file(path: str, other: str) -> bool:
-    """Return whether two names lead to one file, through links of either kind or another case of letters."""
+    """Return whether two names lead to one file, through links of either kind or another case of
+    letters.
+    """
     if os.path.realpath(path) == os.path.realpath(other):
         return True
     with contextlib.suppress(OSError, ValueError):  # one of them does not exist
@@ -125,7 +150,9 @@ def is_same_file(path: str, other: str) -> bool:
 
 
 def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
-    """Whether a file to be written is what is read, under whatever name, or among what a folder or a pattern names."""
+    """Whether a file to be written is what is read, under whatever name, or among what a folder or
+    a pattern names.
+    """
     if is_same_file(output, path):
         return True
     if os.path.splitext(output)[1].lower() not in suffixes:
@@ -136,12 +163,19 @@ def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
     folder, name = os.path.split(path)
     if glob.has_magic(folder):
         return fnmatch.fnmatch(here, os.path.abspath(path))
-    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(os.path.basename(here), name)
+    return os.path.dirname(here) == os.path.realpath(folder or ".") and fnmatch.fnmatch(
+        os.path.basename(here), name
+    )
 
 
 def fetched(request: Request, names: Sequence[str]) -> list[Request]:
-    """The same for each file; copies of those behind a URL go when Python ends, or when `copies_removed` does."""
-    return [replace(request, path=name, file=_copy(name) if is_url(name) else None, lasting=True) for name in names]
+    """The same for each file; copies of those behind a URL go when Python ends, or when
+    `copies_removed` does.
+    """
+    return [
+        replace(request, path=name, file=_copy(name) if is_url(name) else None, lasting=True)
+        for name in names
+    ]
 
 
 def _copy(url: str) -> str:
@@ -164,7 +198,8 @@ def copies_removed() -> Iterator[None]:
 
 
 def mark_of(url: str) -> dict[str, Any] | None:
-    """What tells a file behind a URL from another in its place: its length and a checksum or a date; None for neither.
+    """What tells a file behind a URL from another in its place: its length and a checksum or a
+    date; None for neither.
 
     Examples
     --------
@@ -183,7 +218,9 @@ def mark_of(url: str) -> dict[str, Any] | None:
 
 
 def is_gone(url: str) -> bool:
-    """Whether a store says that there is no such file any more; a web server that is not asked rightly says so too."""
+    """Whether a store says that there is no such file any more; a web server that is not asked
+    rightly says so too.
+    """
     if _is_web(url):
         return False
     try:
@@ -198,10 +235,14 @@ def _behind(url: str, known: tuple[str, ...]) -> list[str]:
     with _plain_errors(url):
         system, inside = _system(url)
         if _is_web(url) and "*" not in inside and not inside.endswith("/"):
-            return [str(system.unstrip_protocol(inside))]  # a question mark is no pattern there, a page no folder
+            return [
+                str(system.unstrip_protocol(inside))
+            ]  # a question mark is no pattern there, a page no folder
         names = system.glob(inside) if glob.has_magic(inside) else [inside]
         if len(names) == 1 and system.isdir(names[0]):
-            names = [name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))]
+            names = [
+                name for name in system.find(names[0]) if not Path(name).name.startswith((".", "_"))
+            ]
             names = [name for name in names if suffix_of(name) in known]
         if not names or not (len(names) > 1 or system.exists(names[0])):
             raise InputError(f"{url}: there is no such file.")
@@ -212,10 +253,13 @@ def _system(url: str) -> tuple[Any, str]:
     """The filesystem of a URL, and the path in it."""
     scheme = url.partition(":")[0].lower()
     if "::" in url:
-        raise InputError(f"{url}: one address inside another (::) is not read; fetch the file, and give that.")
+        raise InputError(
+            f"{url}: one address inside another (::) is not read; fetch the file, and give that."
+        )
     if scheme not in SCHEMES:
         raise InputError(
-            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file, and give that."
+            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file,"
+            " and give that."
         )
     options = {}
     with needs_extra(f"reading {url}", "url"):
@@ -225,7 +269,9 @@ def _system(url: str) -> tuple[Any, str]:
             import aiohttp
 
             # Its own default ends every transfer after five minutes, however well it goes on.
-            patience = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+            patience = aiohttp.ClientTimeout(
+                total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S
+            )
             options = {"client_kwargs": {"timeout": patience}}
     return fsspec.core.url_to_fs(url, **options)
 
@@ -240,7 +286,8 @@ def path_in(name: str) -> str:
 
 
 def without_query(name: str) -> str:
-    """Return a web address without its query, which may hold a signature that changes; other names as they are.
+    """Return a web address without its query, which may hold a signature that changes; other names
+    as they are.
 
     Examples
     --------
@@ -264,7 +311,9 @@ def _plain_errors(url: str) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    said = next((_SAID[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _SAID), None)
+    said = next(
+        (_SAID[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _SAID), None
+    )
     if said is not None:
         return said.format(error=error, text=str(error)[:200], seconds=SILENCE_S).rstrip()
     if cause := getattr(error, "os_error", None):  # nobody was reached
@@ -273,15 +322,20 @@ def _reason(error: Exception) -> str:
     return f"it cannot be read ({plain})"
 
 
-#: What is said of an error by the name of its class, Python's own and those of aiohttp, which need not be there.
+#: What is said of an error by the name of its class, Python's own and those of aiohttp, which need
+#: not be there.
 _SAID = {
     "FileNotFoundError": "there is no such file",
     "PermissionError": "you have no permission to read it",
-    "TimeoutError": "nothing came for {seconds:g} s; try again later, or fetch it and give the file",
+    "TimeoutError": (
+        "nothing came for {seconds:g} s; try again later, or fetch it and give the file"
+    ),
     "TooManyRedirects": "the server sends from one address to the next without end",
     "ClientResponseError": "the server answers {error.status} {error.message}",
     "ClientPayloadError": "the connection ended before the whole file had come; try again",
-    "NonHttpUrlRedirectClientError": "the server sends on to {text}, which is no web address, and is not read",
+    "NonHttpUrlRedirectClientError": (
+        "the server sends on to {text}, which is no web address, and is not read"
+    ),
     "InvalidURL": "{error.url} is no address",
     "ServerDisconnectedError": "the server hung up without an answer",
 }

@@ -1,9 +1,10 @@
 """Nested keys: an entry inside an entry of a JSON line, and one number made of a list of them.
 
-`judge.score`, `choices[0].message.content` and `choices[0].logprobs.content[*].logprob` lead from entry to entry; `[*]`
-gives a list of what follows, of each element. `mean(KEY)` and its sisters make one number of such a list: the scores
-that are in use for a sequence of tokens, or for several answers to one question. An entry of that very name goes first:
-a file with a column "judge.score" is read as it stands.
+`judge.score`, `choices[0].message.content` and `choices[0].logprobs.content[*].logprob` lead from
+entry to entry; `[*]` gives a list of what follows, of each element. `mean(KEY)` and its sisters
+make one number of such a list: the scores that are in use for a sequence of tokens, or for several
+answers to one question. An entry of that very name goes first: a file with a column "judge.score"
+is read as it stands.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-#: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum (that of the whole
-#: text), and the perplexity, of which a higher one is doubtful. Of several answers, or clusters of one meaning each:
-#: the share of the one that most give, and the entropy (semantic, of clusters), of which a higher one is doubtful too.
+#: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum
+#: (that of the whole text), and the perplexity, of which a higher one is doubtful. Of several
+#: answers, or clusters of one meaning each: the share of the one that most give, and the entropy
+#: (semantic, of clusters), of which a higher one is doubtful too.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
@@ -91,10 +93,14 @@ def _follow(value: Any, step: str | int) -> Iterable[Any]:
 def _reduced(name: str, key: str, values: Any) -> float | None:
     answers, several = name in _OF_ANSWERS, isinstance(values, list)
     held = [value for value in values if value is not None] if several else []
-    plain = answers or all(isinstance(value, int | float) and not isinstance(value, bool) for value in held)
+    plain = answers or all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in held
+    )
     if not several or not plain:
         inner, what = key[len(name) + 1 : -1], "answers" if answers else "numbers"
-        raise InputError(f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes a list of {what}.")
+        raise InputError(
+            f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes a list of {what}."
+        )
     return REDUCTIONS[name](held) if held else None
 
 
@@ -110,7 +116,8 @@ def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
 
 
 def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
-    """The row with an entry more for each nested key whose way begins in it; null where the way ends before.
+    """The row with an entry more for each nested key whose way begins in it; null where the way
+    ends before.
 
     Examples
     --------

@@ -1,9 +1,11 @@
-"""Open a file, or say in one line why not. What a file is, is told by its first bytes; a pickle is never read.
+"""Open a file, or say in one line why not. What a file is, is told by its first bytes; a pickle is
+never read.
 
-How much a file may unpack to is compared with what it claims, and with what it holds, before memory is taken. A few
-kilobytes of zip, zstd or repeated dictionary entries can stand for gigabytes. Logits do not pack like that: real ones
-shrink by a factor of two or three. So a file may unpack to `UNPACKED_BYTES`, or to `UNPACKED_TIMES` its own size where
-that is more; whoever knows better raises the limit.
+How much a file may unpack to is compared with what it claims, and with what it holds, before memory
+is taken. A few kilobytes of zip, zstd or repeated dictionary entries can stand for gigabytes.
+Logits do not pack like that: real ones shrink by a factor of two or three. So a file may unpack to
+`UNPACKED_BYTES`, or to `UNPACKED_TIMES` its own size where that is more; whoever knows better
+raises the limit.
 """
 
 from __future__ import annotations
@@ -35,7 +37,13 @@ _MAGIC: dict[str, bytes | tuple[bytes, ...]] = {
     "an Arrow stream": b"\xff\xff\xff\xff",
     "an HDF5 file": b"\x89HDF",
     "a pickle": (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"),
-    "compressed data such as joblib writes": (b"\x1f\x8b", b"x\x9c", b"x\xda", b"BZh9", b"\xfd7zXZ"),
+    "compressed data such as joblib writes": (
+        b"\x1f\x8b",
+        b"x\x9c",
+        b"x\xda",
+        b"BZh9",
+        b"\xfd7zXZ",
+    ),
 }
 #: Every file may unpack to this many bytes.
 UNPACKED_BYTES = 1 << 31
@@ -73,18 +81,23 @@ def plain_read_errors(path: str) -> Iterator[None]:
     except IsADirectoryError:
         raise InputError(f"{path}: this is a folder; give a file in it.") from None
     except PermissionError:
-        raise InputError(f"{path}: you have no permission to read it; ask its owner, or chmod +r.") from None
+        raise InputError(
+            f"{path}: you have no permission to read it; ask its owner, or chmod +r."
+        ) from None
     except OSError as error:
         raise InputError(f"{path}: it cannot be opened: {error.strerror or error}.") from error
 
 
 def kind_of(head: bytes) -> str | None:
-    r"""Name the kind of file that begins with these bytes; None for text and for what is unknown."""
+    r"""Name the kind of file that begins with these bytes; None for text and for what is
+    unknown.
+    """
     return next((kind for kind, begins in _MAGIC.items() if head.startswith(begins)), None)
 
 
 def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = None) -> None:
-    """Raise unless `path` is a readable file that begins with one of these; () for text, None for all but a pickle.
+    """Raise unless `path` is a readable file that begins with one of these; () for text, None for
+    all but a pickle.
 
     `shown` is what messages call the file, where that differs.
     """
@@ -95,24 +108,29 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
         head = file.read(8)
     if not head:
         # Of text this is how some engines write a part without rows; of anything else, damage.
-        raise (NoRowsError if begins == () else InputError)(f"{name}: the file is empty (0 bytes); write it again.")
+        raise (NoRowsError if begins == () else InputError)(
+            f"{name}: the file is empty (0 bytes); write it again."
+        )
     kind = kind_of(head)
-    # safetensors begin with a length, which may look like a pickle's mark; but then a zero follows, and no opcode.
+    # safetensors begin with a length, which may look like a pickle's mark; but then a zero follows,
+    # and no opcode.
     if kind == "a pickle" and (begins is not None or head[2:3] != b"\x00"):
         old = " (or a torch file from before torch 1.6)" if path.endswith((".pt", ".pth")) else ""
         raise InputError(
-            f"{name}: this is a pickle{old}, which can run any code when read, so it never is; {SAVE_AS_NPZ}."
+            f"{name}: this is a pickle{old}, which can run any code when read, so it never is;"
+            f" {SAVE_AS_NPZ}."
         )
     if begins is not None and (not head.startswith(begins) if begins else kind):
         raise InputError(
-            f"{name}: the content does not fit the name: it is {kind or 'something else'}, not {Path(path).suffix}; "
-            f"rename it to what it is, or {SAVE_AS_NPZ}."
+            f"{name}: the content does not fit the name: it is {kind or 'something else'}, not"
+            f" {Path(path).suffix}; rename it to what it is, or {SAVE_AS_NPZ}."
         )
 
 
 @contextlib.contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Turn whatever a decoder says about a file into one line: what comes out of bytes may fail in any way.
+    """Turn whatever a decoder says about a file into one line: what comes out of bytes may fail in
+    any way.
 
     Only what reads bytes belongs in here, a library's decoder above all.
 
@@ -130,7 +148,8 @@ def decoding(path: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise InputError(
-            f"{path}: there is not enough memory to read it; use a machine with more, or fewer rows."
+            f"{path}: there is not enough memory to read it; use a machine with more, or fewer"
+            " rows."
         ) from None
     except Exception as error:
         raise InputError(damaged(path, error)) from error
@@ -143,7 +162,8 @@ def damaged(path: str, error: BaseException) -> str:
 
 
 def unpacking(limit: int | None) -> contextlib.AbstractContextManager[None]:
-    """Within this, files may unpack to `limit` bytes; None: to what the environment says, or the rule above.
+    """Within this, files may unpack to `limit` bytes; None: to what the environment says, or the
+    rule above.
 
     Examples
     --------
@@ -166,7 +186,9 @@ def unpack_limit(held: int) -> int:
     if not text:
         return max(UNPACKED_BYTES, UNPACKED_TIMES * held)
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text)):
-        raise InputError(f"{VARIABLE} must be a number of bytes, such as 8000000000, got {text[:40]!r}.")
+        raise InputError(
+            f"{VARIABLE} must be a number of bytes, such as 8000000000, got {text[:40]!r}."
+        )
     return int(text)
 
 
@@ -175,8 +197,9 @@ def check_unpacked(path: str, size: int, held: int) -> None:
     limit = unpack_limit(held)
     if size > limit:
         raise InputError(
-            f"{path}: it unpacks to {_shown(size)} but the limit is {_shown(limit)}. If you trust it and have the "
-            f"memory, raise the limit: unpack_limit={size} in Python, {VARIABLE}={size} in the environment."
+            f"{path}: it unpacks to {_shown(size)} but the limit is {_shown(limit)}. If you trust"
+            f" it and have the memory, raise the limit: unpack_limit={size} in Python,"
+            f" {VARIABLE}={size} in the environment."
         )
 
 
@@ -185,14 +208,18 @@ def check_texts(path: str, what: str, texts: Sequence[str], held: int) -> None:
     widest = max(map(len, texts), default=0)
     if widest * len(texts) * 4 > unpack_limit(held):
         raise InputError(
-            f"{path}: the longest of the {len(texts):,} {what} has {widest:,} characters, and NumPy would make all as "
-            f"wide, {_shown(4 * widest * len(texts))} (the limit is {_shown(unpack_limit(held))}); shorten it."
+            f"{path}: the longest of the {len(texts):,} {what} has {widest:,} characters, and NumPy"
+            f" would make all as wide, {_shown(4 * widest * len(texts))} (the limit is"
+            f" {_shown(unpack_limit(held))}); shorten it."
         )
 
 
 def uneven(row: str, found: int, width: int) -> InputError:
     """What is said of a row with another number of logits than the first."""
-    return InputError(f"{row} has {found} numbers but the first row has {width}; every row needs one number per class.")
+    return InputError(
+        f"{row} has {found} numbers but the first row has {width}; every row needs one number per"
+        " class."
+    )
 
 
 def _shown(size: int) -> str:
@@ -203,9 +230,11 @@ def _shown(size: int) -> str:
 
 
 def passed_on(values: Sequence[Any]) -> NDArray[Any]:
-    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else texts (objects).
+    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else
+    texts (objects).
 
-    A missing number is NaN and a missing text is empty. Numbers that would lose digits as floats become texts.
+    A missing number is NaN and a missing text is empty. Numbers that would lose digits as floats
+    become texts.
 
     Examples
     --------
@@ -234,6 +263,6 @@ def one_score() -> str:
 def two_columns_hint() -> str:
     """How one score for two classes is written."""
     return (
-        f" One score for two classes: name its column with {one_score()}, or say {option('input', 'probabilities')} "
-        "where it is the probability of the second."
+        f" One score for two classes: name its column with {one_score()}, or say"
+        f" {option('input', 'probabilities')} where it is the probability of the second."
     )

@@ -1,7 +1,8 @@
-"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place for all kinds.
+"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place
+for all kinds.
 
-Where a file has a column per class, every column that is not known to be something else is a class, but for strays
-(`metacal.io.strays`), which are left out with a warning.
+Where a file has a column per class, every column that is not known to be something else is a class,
+but for strays (`metacal.io.strays`), which are left out with a warning.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Predictions(Columns):
 
     @property
     def labels_count_columns(self) -> bool:
-        """Whether the labels are numbers beside classes that have names: they count the columns, from 0."""
+        """Whether the labels are numbers beside classes that have names: they count the columns,
+        from 0.
+        """
         named = self.class_names is not None and isinstance(self.class_names[0], str)
         return named and self.labels is not None and self.labels.dtype.kind in "iubf"
 
@@ -82,44 +85,48 @@ def read_predictions(
     Parameters
     ----------
     path : path, or several
-        A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec knows; several files
-        are read as one table, in the order of their names. "-" is standard input. Or a table in memory: a Dataset of
-        Hugging Face, an Arrow table, a frame of polars or pandas.
+        A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec
+        knows; several files are read as one table, in the order of their names. "-" is standard
+        input. Or a table in memory: a Dataset of Hugging Face, an Arrow table, a frame of polars or
+        pandas.
 
-        npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you like `labels`
-        (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these names. csv, tsv, jsonl, parquet,
-        arrow, feather: one row per item; `label` (`labels`, `y`) and `id` are taken out; a column `logits` of lists is
-        the table, else the columns `logits_…`, else every other column is a class. One column of probabilities alone,
-        `prob` or `probability`, is that of the second of two classes.
+        npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you
+        like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these
+        names. csv, tsv, jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`)
+        and `id` are taken out; a column `logits` of lists is the table, else the columns
+        `logits_…`, else every other column is a class. One column of probabilities alone, `prob` or
+        `probability`, is that of the second of two classes.
     labels : path, optional
-        A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt with one per line.
-        For several files one for all, or as many in the same order.
+        A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt
+        with one per line. For several files one for all, or as many in the same order.
     logits_key, label_key, id_key : str, optional
-        Other names for the table, the labels and the ids. Where there is a column per class `logits_key="z"` takes the
-        columns `z_…`.
+        Other names for the table, the labels and the ids. Where there is a column per class
+        `logits_key="z"` takes the columns `z_…`.
     group_key, unit_key : str, optional
-        The names of the rows' groups, for a promise per group, and of the units that rows belong to.
+        The names of the rows' groups, for a promise per group, and of the units that rows belong
+        to.
     input : "logits" or "probabilities"
         What the table holds.
     classes : sequence, optional
         The classes in column order. Where there is a column per class they choose and order these.
     format : str, optional
-        What the file is: "csv", "parquet", …; when None what it begins with says so, or its name. Text may be
-        separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
+        What the file is: "csv", "parquet", …; when None what it begins with says so, or its name.
+        Text may be separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
     drop : sequence of str
         Columns that are no classes.
     keep : sequence of str
         Columns to pass on to the results, which are no classes either.
     of_gate : sequence, optional
-        The classes of a gate. Where there is a column per class those that bear their names are taken, in this order,
-        and others are left out; elsewhere they say nothing.
+        The classes of a gate. Where there is a column per class those that bear their names are
+        taken, in this order, and others are left out; elsewhere they say nothing.
     stream : bool, optional
-        Whether the table of an .npy, safetensors or Parquet file stays there and is read block by block each time it
-        is gone through: in bounded memory, and for Parquet, which is decoded each time, slower. None: if it is larger
-        than 256 MiB.
+        Whether the table of an .npy, safetensors or Parquet file stays there and is read block by
+        block each time it is gone through: in bounded memory, and for Parquet, which is decoded
+        each time, slower. None: if it is larger than 256 MiB.
     unpack_limit : int, optional
-        Bytes that a compressed file may unpack to, checked before memory is taken. None: what the environment variable
-        METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file where that is more.
+        Bytes that a compressed file may unpack to, checked before memory is taken. None: what the
+        environment variable METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file
+        where that is more.
 
     Examples
     --------
@@ -137,7 +144,9 @@ def read_predictions(
     one_of("input", input, *TABLE_KEYS)
     own = None if classes is None else tuple(classes)
     names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
-    request = replace(names, format=format, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate)
+    request = replace(
+        names, format=format, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate
+    )
     columns = read_columns(path, request, _finished, unpack_limit=unpack_limit, labels=labels)
     return Predictions(**vars(columns), input=input)
 
@@ -162,7 +171,9 @@ def _finished(request: Request, columns: Columns) -> Columns:
 
 
 def _two_classes(request: Request, columns: Columns) -> Columns:
-    """The two columns of a classifier of two classes, where a file has one score for the second alone."""
+    """The two columns of a classifier of two classes, where a file has one score for the second
+    alone.
+    """
     table = columns.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
     named = request.fewest_columns == 1 or request.is_one_score(columns.class_names or ())
@@ -179,9 +190,9 @@ def _check_shapes(request: Request, columns: Columns) -> None:
     path, table = request.path, columns.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         raise InputError(
-            f"{path}: the table of {request.input} must be numbers with one row per item and one column per class; "
-            f"got shape {table.shape} of type {table.dtype}. Reshape or convert it and save it again."
-            f"{two_columns_hint() if table.ndim == 1 else ''}"
+            f"{path}: the table of {request.input} must be numbers with one row per item and one"
+            f" column per class; got shape {table.shape} of type {table.dtype}. Reshape or convert"
+            f" it and save it again.{two_columns_hint() if table.ndim == 1 else ''}"
         )
     for what, column in columns.beside.items():
         if column.shape not in ((len(table),), (len(table), 1)):
@@ -189,51 +200,67 @@ def _check_shapes(request: Request, columns: Columns) -> None:
             if column.shape == (len(table) + 1,):
                 hint = f" If the labels begin with a header, name it with {option('label_key')}."
             raise InputError(
-                f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; there must be one for each "
-                f"row.{hint}"
+                f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; there"
+                f" must be one for each row.{hint}"
             )
     own = columns.class_names if columns.places is None else None
     if own is not None and request.classes is not None and as_class_names(request.classes) != own:
-        raise InputError(f"{path}: its own class order is {listed(own)}; give the same classes, or none.")
+        raise InputError(
+            f"{path}: its own class order is {listed(own)}; give the same classes, or none."
+        )
     names = request.classes if request.classes is not None else columns.class_names
     if names is not None and len(names) != table.shape[1]:
-        raise InputError(f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class names.")
+        raise InputError(
+            f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class"
+            " names."
+        )
 
 
 def read_for_gate(
-    gate: Gate, fitted: str, path: Paths, *, classes: Sequence[str | int] | None = None, **options: Any
+    gate: Gate,
+    fitted: str,
+    path: Paths,
+    *,
+    classes: Sequence[str | int] | None = None,
+    **options: Any,
 ) -> Predictions:
-    """Predictions as a gate wants them: as many columns, of the same kind, in the order of its classes.
+    """Predictions as a gate wants them: as many columns, of the same kind, in the order of its
+    classes.
 
     Parameters
     ----------
     gate, fitted : Gate, str
         And what messages call it: its file.
     path, classes, **options
-        As in `read_predictions`. Where the classes are not given, those of the gate choose their columns in text; the
-        one score of a gate of two classes is called as it was where the gate was fitted.
+        As in `read_predictions`. Where the classes are not given, those of the gate choose their
+        columns in text; the one score of a gate of two classes is called as it was where the gate
+        was fitted.
     """
     own = tuple(gate.classes.tolist())
     options["logits_key"] = options.get("logits_key") or gate.source.score_column
     shown, kind = str(path), gate.source.input
-    # The classes choose their columns among others; a file that says its own class order is checked below.
+    # The classes choose their columns among others; a file that says its own class order is checked
+    # below.
     chooses = own if classes is None else None
     try:
-        predictions = read_predictions(path, classes=classes, of_gate=chooses, **{"input": kind, **options})
+        predictions = read_predictions(
+            path, classes=classes, of_gate=chooses, **{"input": kind, **options}
+        )
     except OtherKindError:
         other = "logits" if kind == "probabilities" else "probabilities"
         raise InputError(
-            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same classifier, or fit "
-            f"again on its {other}."
+            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same"
+            f" classifier, or fit again on its {other}."
         ) from None
     if predictions.table.shape[1] != len(own):
         raise InputError(
-            f"{shown} has {predictions.table.shape[1]} columns but {fitted} was fitted on {len(own)}; "
-            "give predictions of the same classifier."
+            f"{shown} has {predictions.table.shape[1]} columns but {fitted} was fitted on"
+            f" {len(own)}; give predictions of the same classifier."
         )
     _question(gate, fitted, predictions)
     if chooses and predictions.places is not None and predictions.class_names == own:
-        # The columns were taken in the gate's order; labels that are numbers count them as they stand in the file.
+        # The columns were taken in the gate's order; labels that are numbers count them as they
+        # stand in the file.
         as_stored = np.argsort(np.argsort(predictions.places)).tolist()
         predictions = replace(predictions, labels=_renumbered(predictions, as_stored))
     order = order_of_classes(predictions.class_names, own, shown, fitted)
@@ -242,11 +269,14 @@ def read_for_gate(
     return replace(predictions.in_order(order), labels=_renumbered(predictions, order))
 
 
-def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitted: str) -> list[int] | None:
-    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand as they should.
+def order_of_classes(
+    names: ClassNames | None, own: ClassNames, held: str, fitted: str
+) -> list[int] | None:
+    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand
+    as they should.
 
-    Columns without names, and names of another kind than the gate's (column numbers beside words), are taken in order.
-    `held` and `fitted` are what messages call the rows and the gate.
+    Columns without names, and names of another kind than the gate's (column numbers beside words),
+    are taken in order. `held` and `fitted` are what messages call the rows and the gate.
 
     Examples
     --------
@@ -267,7 +297,9 @@ def order_of_classes(names: ClassNames | None, own: ClassNames, held: str, fitte
 
 
 def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
-    """Warn where the rows look like something else than what the gate was fitted on, by its certificate's notes."""
+    """Warn where the rows look like something else than what the gate was fitted on, by its
+    certificate's notes.
+    """
     if gate.source.input != "logits":
         return
     notes = () if gate.certificate is None else gate.certificate.notes
@@ -277,22 +309,24 @@ def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
         return
     if odd is not None and odd.kind == "probabilities":
         warn_caller(
-            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do, but {fitted} was "
-            "fitted on logits: what it says of these rows means nothing. Give logits, or fit on probabilities with "
-            f"{option('input', 'probabilities')}."
+            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
+            f" but {fitted} was fitted on logits: what it says of these rows means nothing. Give"
+            f" logits, or fit on probabilities with {option('input', 'probabilities')}."
         )
     elif odd is not None:
         warn_caller(f"{predictions.path}: {odd.remark}")
     elif "probabilities" in known:
         warn_caller(
-            f"{fitted} was fitted on rows that look like probabilities read as logits, and {predictions.path} holds "
-            f"other rows: what it says of them means nothing. Fit again, with {option('input', 'probabilities')} or on "
-            "logits."
+            f"{fitted} was fitted on rows that look like probabilities read as logits, and"
+            f" {predictions.path} holds other rows: what it says of them means nothing. Fit again,"
+            f" with {option('input', 'probabilities')} or on logits."
         )
 
 
 def _renumbered(predictions: Predictions, order: list[int]) -> NDArray[Any] | None:
-    """Labels that number the file's columns, in the new order of the columns; others stay as they are."""
+    """Labels that number the file's columns, in the new order of the columns; others stay as they
+    are.
+    """
     if not predictions.labels_count_columns:
         return predictions.labels
     codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))

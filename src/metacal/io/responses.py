@@ -1,9 +1,11 @@
-"""What language models and the tools around them answer with: token log-probabilities, and scores by name.
+"""What language models and the tools around them answer with: token log-probabilities, and scores
+by name.
 
-A response is an OpenAI-style chat (`choices[0].logprobs.content[i].logprob`), a completion or a response of vLLM
-(`choices[0].logprobs.token_logprobs`, null for the first token of an echoed prompt), a bare list of numbers; results of
-uqlm (a table of scorers beside prompts and responses) and of lm-polygraph (estimations by level and estimator) are
-columns already. Files of JSON lines need none of this: `--score-key 'mean(choices[0].logprobs.content[*].logprob)'`
+A response is an OpenAI-style chat (`choices[0].logprobs.content[i].logprob`), a completion or a
+response of vLLM (`choices[0].logprobs.token_logprobs`, null for the first token of an echoed
+prompt), a bare list of numbers; results of uqlm (a table of scorers beside prompts and responses)
+and of lm-polygraph (estimations by level and estimator) are columns already. Files of JSON lines
+need none of this: `--score-key 'mean(choices[0].logprobs.content[*].logprob)'`
 (`metacal.io.nested`).
 """
 
@@ -28,8 +30,14 @@ PLACES = (
     "token_logprobs[*]",
     "logprobs[*]",
 )
-#: Names of sequence scores, and what makes each of the tokens' log-probabilities. Of all but the last higher is surer.
-SEQUENCE_SCORES = {"mean_logprob": "mean", "min_logprob": "min", "sum_logprob": "sum", "perplexity": "perplexity"}
+#: Names of sequence scores, and what makes each of the tokens' log-probabilities. Of all but the
+#: last higher is surer.
+SEQUENCE_SCORES = {
+    "mean_logprob": "mean",
+    "min_logprob": "min",
+    "sum_logprob": "sum",
+    "perplexity": "perplexity",
+}
 
 
 def token_logprobs(response: Any) -> list[float]:
@@ -41,7 +49,11 @@ def token_logprobs(response: Any) -> list[float]:
     [-0.5, -0.1]
     """
     if not isinstance(response, Mapping):
-        plain = response.model_dump() if hasattr(response, "model_dump") else {"logprobs": list(response)}
+        plain = (
+            response.model_dump()
+            if hasattr(response, "model_dump")
+            else {"logprobs": list(response)}
+        )
         return token_logprobs(plain)
     for place in PLACES:
         found = reached(response, place)
@@ -53,7 +65,8 @@ def token_logprobs(response: Any) -> list[float]:
 def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     """The usual sequence scores of each response by name, NaN where it has no log-probabilities.
 
-    Where responses come with several choices, `agreement` says how many of them give the same answer.
+    Where responses come with several choices, `agreement` says how many of them give the same
+    answer.
 
     Examples
     --------
@@ -68,18 +81,25 @@ def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     }
     said = [_choices(response) for response in given]
     if any(len(answers) > 1 for answers in said):
-        columns["agreement"] = np.array([REDUCTIONS["agreement"](row) if row else math.nan for row in said])
+        columns["agreement"] = np.array(
+            [REDUCTIONS["agreement"](row) if row else math.nan for row in said]
+        )
     return columns
 
 
 def _choices(response: Any) -> list[Any]:
     if not isinstance(response, Mapping):
         return []
-    return reached(response, "choices[*].message.content") or reached(response, "choices[*].text") or []
+    return (
+        reached(response, "choices[*].message.content")
+        or reached(response, "choices[*].text")
+        or []
+    )
 
 
 def result_scores(result: Any) -> dict[str, Float]:
-    """The columns of numbers in a result of uqlm (`.to_dict()["data"]`) or lm-polygraph (`.estimations`), by name.
+    """The columns of numbers in a result of uqlm (`.to_dict()["data"]`) or lm-polygraph
+    (`.estimations`), by name.
 
     Examples
     --------
@@ -88,7 +108,9 @@ def result_scores(result: Any) -> dict[str, Float]:
     >>> result_scores({("sequence", "Perplexity"): [1.2, 3.4]})
     {'Perplexity': array([1.2, 3.4])}
     """
-    plain = getattr(result, "estimations", None) or (result.to_dict() if hasattr(result, "to_dict") else result)
+    plain = getattr(result, "estimations", None) or (
+        result.to_dict() if hasattr(result, "to_dict") else result
+    )
     table = plain.get("data", plain) if isinstance(plain, Mapping) else None
     if not isinstance(table, Mapping):
         raise InputError(f"a result is a mapping of names to columns; got {type(result).__name__}.")
@@ -96,7 +118,11 @@ def result_scores(result: Any) -> dict[str, Float]:
     for name, column in table.items():
         values = [math.nan if one is None else one for one in column]
         if values and all(isinstance(one, int | float | np.number) for one in values):
-            columns[name if isinstance(name, str) else str(name[-1])] = np.array(values, dtype=np.float64)
+            columns[name if isinstance(name, str) else str(name[-1])] = np.array(
+                values, dtype=np.float64
+            )
     if not columns:
-        raise InputError(f"no column of numbers in this result; it has {', '.join(map(str, table))[:200]}.")
+        raise InputError(
+            f"no column of numbers in this result; it has {', '.join(map(str, table))[:200]}."
+        )
     return columns

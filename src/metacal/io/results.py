@@ -1,21 +1,24 @@
-"""A folder of results, one file for each file that was read: each takes its place whole, and finished ones are kept.
+"""A folder of results, one file for each file that was read: each takes its place whole, and
+finished ones are kept.
 
-What was made from what stands in `_metacal.journal` beside them: a record is written when a result is whole and about
-to take its place, so that every file that was ever put there is known by its length and time, and by its checksum. A
-file that is not known is somebody else's, or was edited: it is never replaced. Whoever holds the
-journal's lock is alone at work in the folder: workers write parts, and only the holder puts them in place. A run that
-was cut off and is started again leaves alone every result that is the one last recorded and whose source, gate and
-options are as recorded, and makes the others.
+What was made from what stands in `_metacal.journal` beside them: a record is written when a result
+is whole and about to take its place, so that every file that was ever put there is known by its
+length and time, and by its checksum. A file that is not known is somebody else's, or was edited: it
+is never replaced. Whoever holds the journal's lock is alone at work in the folder: workers write
+parts, and only the holder puts them in place. A run that was cut off and is started again leaves
+alone every result that is the one last recorded and whose source, gate and options are as recorded,
+and makes the others.
 
-The name of a result follows from its source and stays: it is the source's own name with another ending, or has a
-checksum of the source's path added where two sources have the same name. A source that joins the others therefore
-renames nobody's result.
+The name of a result follows from its source and stays: it is the source's own name with another
+ending, or has a checksum of the source's path added where two sources have the same name. A source
+that joins the others therefore renames nobody's result.
 
-A source is known by its fingerprint, taken before it is read and compared after. The stamps of a file (length, times,
-number) tell most changes without reading it. Not all: clocks tick, so that a file which is written twice within a tick,
-to the same length, looks as if it had been written once. A file that was written less than two seconds ago is therefore
-not settled, and its fingerprint holds a checksum of its bytes too (Git calls such files racy). Whatever is written
-later than that has another stamp.
+A source is known by its fingerprint, taken before it is read and compared after. The stamps of a
+file (length, times, number) tell most changes without reading it. Not all: clocks tick, so that a
+file which is written twice within a tick, to the same length, looks as if it had been written once.
+A file that was written less than two seconds ago is therefore not settled, and its fingerprint
+holds a checksum of its bytes too (Git calls such files racy). Whatever is written later than that
+has another stamp.
 """
 
 from __future__ import annotations
@@ -49,14 +52,16 @@ _Result = TypeVar("_Result")
 
 
 class ResultFolder:
-    """An open folder of results, and what is known of them; nobody else works in it until it is closed.
+    """An open folder of results, and what is known of them; nobody else works in it until it is
+    closed.
 
     Parameters
     ----------
     folder : str
         It must be there.
     made_with : dict
-        Whatever the results depend on besides their sources: the gate's checksum, the options. As JSON.
+        Whatever the results depend on besides their sources: the gate's checksum, the options. As
+        JSON.
     disk : Disk, optional
         Where it lies.
 
@@ -86,9 +91,11 @@ class ResultFolder:
         self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
         #: The last record of each result, and what it was made with.
         self.records: dict[str, tuple[Record, Any]] = {}
-        #: Every length and time that a file of ours had under a name: the last one may not have taken its place.
+        #: Every length and time that a file of ours had under a name: the last one may not have
+        #: taken its place.
         self._stamps: dict[str, set[_Stamp]] = {}
-        #: Every checksum that a file of ours had under a name: a copy of the folder has other times.
+        #: Every checksum that a file of ours had under a name: a copy of the folder has other
+        #: times.
         self._checksums: dict[str, set[str]] = {}
         self._current: Any = None
 
@@ -97,7 +104,8 @@ class ResultFolder:
             self.journal.__enter__()
         except ArtifactError as error:
             raise ArtifactError(
-                f"{error} If there is no copy, remove it together with the results: all are then made again."
+                f"{error} If there is no copy, remove it together with the results: all are then"
+                " made again."
             ) from None
         for record in self.journal.records:
             self._take(record)
@@ -116,8 +124,12 @@ class ResultFolder:
         known = record["fingerprint"]
         return record if known is not None and is_unchanged(known, source, self.disk) else None
 
-    def finish(self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record) -> Record:
-        """Record a part and put it in its place; None: the source holds no rows, and a former result of it goes."""
+    def finish(
+        self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record
+    ) -> Record:
+        """Record a part and put it in its place; None: the source holds no rows, and a former
+        result of it goes.
+        """
         target = self._path(name)
         record = {"result": name, "source": _whole_name(source), "fingerprint": known, **counts}
         if part is None:
@@ -127,9 +139,18 @@ class ResultFolder:
             self.refuse_foreign([name])
             stamp = self.disk.stamp(part)
             if stamp is None:
-                raise InputError(f"cannot write {target}: {part} is gone; did somebody else remove it?")
-            record |= {"bytes": stamp.bytes, "written_ns": stamp.written_ns, "checksum": self.disk.checksum(part)}
-            if self._stamp(name) == (stamp.bytes, stamp.written_ns):  # it could be taken for the new one
+                raise InputError(
+                    f"cannot write {target}: {part} is gone; did somebody else remove it?"
+                )
+            record |= {
+                "bytes": stamp.bytes,
+                "written_ns": stamp.written_ns,
+                "checksum": self.disk.checksum(part),
+            }
+            if self._stamp(name) == (
+                stamp.bytes,
+                stamp.written_ns,
+            ):  # it could be taken for the new one
                 self.disk.remove(target)
         if self._current != self.made_with:
             self._add({"made_with": self.made_with})
@@ -140,13 +161,14 @@ class ResultFolder:
         return record
 
     def names_for(self, sources: Sequence[str], suffix: str) -> list[str]:
-        """Return a name for the result of each source. A source whose result is recorded keeps its name.
+        """Return a name for the result of each source. A source whose result is recorded keeps its
+        name.
 
         Raises
         ------
         InputError
-            If a source is given twice, or if the name belongs to the result of another source that still exists and is
-            not among these.
+            If a source is given twice, or if the name belongs to the result of another source that
+            still exists and is not among these.
 
         Examples
         --------
@@ -178,11 +200,16 @@ class ResultFolder:
         return chosen
 
     def _recorded_names(self, suffix: str) -> dict[str | None, str]:
-        """Return the names of recorded results with this ending, keyed by the full name of the source."""
+        """Return the names of recorded results with this ending, keyed by the full name of the
+        source.
+        """
         found: dict[str | None, str] = {}
         for name, (record, _) in self.records.items():
             source = record["source"]
-            if source is not None and name in (plain_name(source, suffix), distinct_name(source, suffix)):
+            if source is not None and name in (
+                plain_name(source, suffix),
+                distinct_name(source, suffix),
+            ):
                 found[source] = name
         return found
 
@@ -195,18 +222,23 @@ class ResultFolder:
                 continue
             if not self._is_source_gone(owner):
                 raise InputError(
-                    f"{self._path(taken)} is the result of {owner}, and {source} has the same name. Give both sources "
-                    "in one call, which names their results apart, or write to another folder."
+                    f"{self._path(taken)} is the result of {owner}, and {source} has the same name."
+                    " Give both sources in one call, which names their results apart, or write to"
+                    " another folder."
                 )
 
     def refuse_foreign(self, names: Iterable[str]) -> None:
-        """Raise InputError if there is a file under one of these names that is not a result as it was put there."""
-        foreign = [name for name in names if self.disk.exists(self._path(name)) and not self._is_ours(name)]
+        """Raise InputError if there is a file under one of these names that is not a result as it
+        was put there.
+        """
+        foreign = [
+            name for name in names if self.disk.exists(self._path(name)) and not self._is_ours(name)
+        ]
         if foreign:
             more = f" (and {len(foreign) - 1:,} more)" if len(foreign) > 1 else ""
             raise InputError(
-                f"{self._path(foreign[0])}{more} was not written by metacal apply, or was changed since; it is not "
-                "replaced. Move or rename it, or write to another folder."
+                f"{self._path(foreign[0])}{more} was not written by metacal apply, or was changed"
+                " since; it is not replaced. Move or rename it, or write to another folder."
             )
 
     def orphans(self, present: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -218,7 +250,9 @@ class ResultFolder:
         names = [
             name
             for name, (record, _) in sorted(self.records.items())
-            if name not in present and self._stamp(name) is not None and self._is_orphan(record, sources)
+            if name not in present
+            and self._stamp(name) is not None
+            and self._is_orphan(record, sources)
         ]
         as_made = [name for name in names if self._is_ours(name)]
         return as_made, [name for name in names if name not in as_made]
@@ -231,7 +265,9 @@ class ResultFolder:
                 self._add({"removed": name})
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove what killed runs and workers have left half written of these results and of recorded ones."""
+        """Remove what killed runs and workers have left half written of these results and of
+        recorded ones.
+        """
         ours = {*names, *self.records, JOURNAL}
         for name in self.disk.names(self.folder):
             match = _PART.fullmatch(name)
@@ -281,7 +317,9 @@ class ResultFolder:
         else:
             self.records[record["result"]] = (record, self._current)
             if "bytes" in record:
-                self._stamps.setdefault(record["result"], set()).add((record["bytes"], record["written_ns"]))
+                self._stamps.setdefault(record["result"], set()).add(
+                    (record["bytes"], record["written_ns"])
+                )
                 self._checksums.setdefault(record["result"], set()).add(record["checksum"])
 
 
@@ -290,7 +328,9 @@ def make_folder(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(f"{folder}: a file stands where the folder should be; choose another name.") from None
+        raise InputError(
+            f"{folder}: a file stands where the folder should be; choose another name."
+        ) from None
     except OSError as error:
         raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
 
@@ -319,7 +359,8 @@ def plain_name(source: str, suffix: str) -> str:
 
 
 def distinct_name(source: str, suffix: str) -> str:
-    """Return a name for the result of a source that no other source has, whatever folder it lies in.
+    """Return a name for the result of a source that no other source has, whatever folder it lies
+    in.
 
     Examples
     --------
@@ -359,7 +400,9 @@ def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
 
 
 def _seen(source: str, disk: Disk, doubtful: Callable[[Fingerprint], bool]) -> Fingerprint | None:
-    """The stamp of a source, with a checksum where the stamp alone is `doubtful`; None where there is neither."""
+    """The stamp of a source, with a checksum where the stamp alone is `doubtful`; None where there
+    is neither.
+    """
     if is_url(source):
         return mark_of(source)
     try:
@@ -370,8 +413,11 @@ def _seen(source: str, disk: Disk, doubtful: Callable[[Fingerprint], bool]) -> F
         return None  # whoever reads it says why
 
 
-def read_unchanged(source: str, work: Callable[[], _Result], disk: Disk = DISK) -> tuple[_Result, Fingerprint | None]:
-    """What `work` makes of a source that was the same before and after it, and the source's fingerprint.
+def read_unchanged(
+    source: str, work: Callable[[], _Result], disk: Disk = DISK
+) -> tuple[_Result, Fingerprint | None]:
+    """What `work` makes of a source that was the same before and after it, and the source's
+    fingerprint.
 
     Where the source has changed meanwhile the work is done again, whatever came of it.
     """
@@ -387,11 +433,14 @@ def read_unchanged(source: str, work: Callable[[], _Result], disk: Disk = DISK) 
             return result, None
         now_ns = disk.now_ns()
         if is_unchanged(known, source, disk):
-            if "checksum" in known and _is_settled(known, now_ns):  # its stamp alone tells from now on
+            if "checksum" in known and _is_settled(
+                known, now_ns
+            ):  # its stamp alone tells from now on
                 known = {name: value for name, value in known.items() if name != "checksum"}
             return result, known
     raise InputError(
-        f"{source}: it changed while it was read, {TRIES} times; wait until it is written, and call again."
+        f"{source}: it changed while it was read, {TRIES} times; wait until it is written, and call"
+        " again."
     )
 
 

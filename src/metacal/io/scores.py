@@ -19,14 +19,16 @@ from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 @dataclass(frozen=True, eq=False)
 class Scores(Columns):
-    """What a file of scores holds: the fields of `Columns`, the table being one column, and what that is called.
+    """What a file of scores holds: the fields of `Columns`, the table being one column, and what
+    that is called.
 
     Attributes
     ----------
     name : str
         What the file calls the score.
     agreement : bool
-        Whether the rows should say if an answer is the last model's of a cascade, and not if it is right.
+        Whether the rows should say if an answer is the last model's of a cascade, and not if it is
+        right.
     """
 
     name: str = "score"
@@ -51,7 +53,8 @@ class Scores(Columns):
         key = option("agree_key" if self.agreement else "correct_key")
         usual = " or ".join(map(repr, AGREE_KEYS if self.agreement else CORRECT_KEYS))
         raise InputError(
-            f"{self.path}: it does not say {meaning}{also}. Name the column that does with {key}, or call it {usual}."
+            f"{self.path}: it does not say {meaning}{also}. Name the column that does with {key},"
+            f" or call it {usual}."
         )
 
 
@@ -75,21 +78,25 @@ def read_scores(
     Parameters
     ----------
     path : path, or several
-        A file, or a folder, a pattern, a list or a URL as in `read_predictions`. "-" is standard input. jsonl, csv,
-        tsv, parquet, arrow, feather: a row per item; npz, safetensors, pt: arrays of equal length; npy: records.
+        A file, or a folder, a pattern, a list or a URL as in `read_predictions`. "-" is standard
+        input. jsonl, csv, tsv, parquet, arrow, feather: a row per item; npz, safetensors, pt:
+        arrays of equal length; npy: records.
     score_key : str
         The name of the score. A cell that is empty, null, NaN or infinite is no score.
     correct_key : str, optional
-        The name of what says right or wrong: true or false, 1 or 0, yes or no; "correct" or "ok" when None, if there.
+        The name of what says right or wrong: true or false, 1 or 0, yes or no; "correct" or "ok"
+        when None, if there.
     loss_key : str, optional
-        The name of the losses, numbers from 0 to 1, in place of right and wrong; "loss" when None and with `losses`, if
-        there.
+        The name of the losses, numbers from 0 to 1, in place of right and wrong; "loss" when None
+        and with `losses`, if there.
     agreement : bool
-        For a cascade that was fitted on agreement with its last model: "agrees" stands in place of "correct" and "ok".
+        For a cascade that was fitted on agreement with its last model: "agrees" stands in place of
+        "correct" and "ok".
     id_key : str, optional
         The name of the ids; "id" or "ids" when None, if there.
     group_key, unit_key : str, optional
-        The names of the rows' groups, for a promise per group, and of the units that rows belong to.
+        The names of the rows' groups, for a promise per group, and of the units that rows belong
+        to.
     keep, format, unpack_limit
         As in `read_predictions`.
 
@@ -104,8 +111,16 @@ def read_scores(
     (array([0.9, nan]), array([ True, False]))
     """
     if loss_key is not None and correct_key is not None:
-        raise InputError(f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or loses.")
-    beside: dict[str, Any] = {"id_key": id_key, "group_key": group_key, "unit_key": unit_key, "keep": tuple(keep)}
+        raise InputError(
+            f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or"
+            " loses."
+        )
+    beside: dict[str, Any] = {
+        "id_key": id_key,
+        "group_key": group_key,
+        "unit_key": unit_key,
+        "keep": tuple(keep),
+    }
     beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
     beside["agreement"] = agreement
     request = Request("", logits_key=score_key, scores=True, format=format, **beside)
@@ -119,10 +134,14 @@ def _finished(request: Request, columns: Columns) -> Columns:
     beside: dict[str, Any] = columns.beside
     if "labels" in beside:
         truth = loss_column if request.losses else correct_column
-        beside["labels"] = truth(beside["labels"], name=columns.names["labels"], place=columns.place)
+        beside["labels"] = truth(
+            beside["labels"], name=columns.names["labels"], place=columns.place
+        )
     for role, column in beside.items():
         what = "entries of right and wrong" if role == "labels" else role
         beside[role] = column = np.asarray(column).ravel()
         if len(column) != len(score):
-            raise InputError(f"{request.path}: there are {len(score)} scores but {len(column)} {what}; one each.")
+            raise InputError(
+                f"{request.path}: there are {len(score)} scores but {len(column)} {what}; one each."
+            )
     return replace(columns, table=score, **beside)

@@ -17,7 +17,8 @@ from metacal.rows.plausibility import sample_of
 BESIDE_LIKE = re.compile(
     r"unnamed: ?\d+(_level_\d+)?|(__index_)?level_\d+(__)?|index|idx|row"
     r"|(row|sample|item|image|line)[_ ]?(nr|no|num|number|index|idx)"
-    r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_ ])?(time|timestamp|date|datetime|latency|duration|elapsed|runtime)"
+    r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_"
+    r" ])?(time|timestamp|date|datetime|latency|duration|elapsed|runtime)"
     r"|.+_(s|ms|us|ns|sec|secs|seconds|minutes|time|date)|split|(.+_)?fold|partition|subset|is_(train|test|val|valid)"
     r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
     re.IGNORECASE,
@@ -28,11 +29,15 @@ _FEWEST_ROWS = 20
 _MOST_LISTED = 10
 
 
-def strays_among(names: ClassNames, labels: NDArray[Any], table: Any) -> tuple[list[int], list[str]]:
-    """Columns that are no classes though nothing else is known of them, and what to say of such columns.
+def strays_among(
+    names: ClassNames, labels: NDArray[Any], table: Any
+) -> tuple[list[int], list[str]]:
+    """Columns that are no classes though nothing else is known of them, and what to say of such
+    columns.
 
-    Where labels name the classes, a column that none names and that does not look like a class is left out. Where they
-    count the columns it may shift the classes behind it, and is only questioned.
+    Where labels name the classes, a column that none names and that does not look like a class is
+    left out. Where they count the columns it may shift the classes behind it, and is only
+    questioned.
 
     Examples
     --------
@@ -46,10 +51,19 @@ def strays_among(names: ClassNames, labels: NDArray[Any], table: Any) -> tuple[l
     seen = set(np.unique(labels).tolist())
     without = [k for k, name in enumerate(names) if (k if counting else name) not in seen]
     doubtful = range(len(names)) if counting else without
-    named = {k for k in doubtful if BESIDE_LIKE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))}
+    named = {
+        k
+        for k in doubtful
+        if BESIDE_LIKE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))
+    }
     odd = _odd_columns(table) if doubtful else set()
-    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has labels itself.
-    strays = sorted(({*without} & (named | odd)) | (named & odd if counting else set()) | (named if without else set()))
+    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has
+    # labels itself.
+    strays = sorted(
+        ({*without} & (named | odd))
+        | (named & odd if counting else set())
+        | (named if without else set())
+    )
     if not strays or len(strays) >= len(names) - 1:
         return [], []
     left_out = not counting and {*strays} <= {*without}
@@ -73,7 +87,11 @@ def _remark(names: ClassNames, strays: list[int], without: list[int], *, left_ou
     key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
     labels = f"{key!r} holds the labels, say {option('label_key', key)}"
     if left_out:
-        why = "they do not look like classes; if they are" if several else "it does not look like a class; if it is one"
+        why = (
+            "they do not look like classes; if they are"
+            if several
+            else "it does not look like a class; if it is one"
+        )
         mine = f" If {labels}." if key else ""
         left = f"{shown} {'are' if several else 'is'} left out: {none}"
         return f"{left}, and {why}, list all classes with {option('classes')}.{mine}"
@@ -82,8 +100,8 @@ def _remark(names: ClassNames, strays: list[int], without: list[int], *, left_ou
     rest = [str(name) for k, name in enumerate(names) if k not in strays]
     short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
     return (
-        f"{shown} {taken}, but {none if {*strays} <= {*without} else unlikely}: {f'if {labels}; ' if key else ''}"
-        f"to leave other columns out, list the classes with "
-        f"{option('classes', metavar=','.join(rest) if short else None)}; if the labels have another name, say "
-        f"{option('label_key')}."
+        f"{shown} {taken}, but {none if {*strays} <= {*without} else unlikely}:"
+        f" {f'if {labels}; ' if key else ''}to leave other columns out, list the classes with"
+        f" {option('classes', metavar=','.join(rest) if short else None)}; if the labels have"
+        f" another name, say {option('label_key')}."
     )

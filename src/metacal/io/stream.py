@@ -1,8 +1,9 @@
 """A stream of rows as text, line by line: csv, tsv or JSON lines.
 
-What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A cell may be empty, an
-entry may be left out: a row without a label is one whose label is not known (yet), a line without logits says the label
-of an earlier id. Every record stands on a line of its own.
+What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A
+cell may be empty, an entry may be left out: a row without a label is one whose label is not known
+(yet), a line without logits says the label of an earlier id. Every record stands on a line of its
+own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ LONGEST_GROUP = 1000
 
 
 class Record(NamedTuple):
-    """One line: numbers of the row or None, its label, id, sampling probability, group and unit where there are any."""
+    """One line: numbers of the row or None, its label, id, sampling probability, group and unit
+    where there are any.
+    """
 
     row: tuple[float, ...] | None
     label: Any
@@ -50,11 +53,12 @@ class HeaderError(InputError):
 
 @dataclass
 class Reader:
-    """Makes records of lines: for a table of classes, or with `request.scores` for one of scores, of a cascade several.
+    """Makes records of lines: for a table of classes, or with `request.scores` for one of scores,
+    of a cascade several.
 
-    A line that cannot be read is a LineError. `header` is what the columns are called, of JSON lines the entries of the
-    first object that had a row in it, and `lists` which of these held lists: with both a reader goes on in the middle
-    of a file.
+    A line that cannot be read is a LineError. `header` is what the columns are called, of JSON
+    lines the entries of the first object that had a row in it, and `lists` which of these held
+    lists: with both a reader goes on in the middle of a file.
 
     Examples
     --------
@@ -75,16 +79,21 @@ class Reader:
 
     def __post_init__(self) -> None:
         self._delimiter = {"csv": ",", "tsv": "\t"}.get(self.kind)
-        #: The columns of a row, and whether it is one that holds lists; the names of labels and ids.
+        #: The columns of a row, and whether it is one that holds lists; the names of labels and
+        #: ids.
         self._table, self._listed, self._beside = tuple[str, ...](), False, dict[str, str]()
         if self.header is not None:
             self._name(self.header, self.lists)
 
     def read(self, line: int, content: bytes) -> Record | None:
-        """The record on a line; None for a header and for a blank line. Line 1 begins another file."""
+        """The record on a line; None for a header and for a blank line. Line 1 begins another
+        file.
+        """
         if line == 1:
             content = content.removeprefix(b"\xef\xbb\xbf")
-        content = content.lstrip(b"\0")  # where a writer goes on at its old place in a file that was cut off
+        content = content.lstrip(
+            b"\0"
+        )  # where a writer goes on at its old place in a file that was cut off
         if not content.strip():
             return None
         if self._delimiter is None:
@@ -101,7 +110,9 @@ class Reader:
         return self._record({name: cell or None for name, cell in zip(self.header, cells)})
 
     def _name_anew(self, cells: list[str]) -> None:
-        """Take a line for a header; in a later file only one that names the same classes, or a broken line would do."""
+        """Take a line for a header; in a later file only one that names the same classes, or a
+        broken line would do.
+        """
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
                 f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
@@ -111,7 +122,8 @@ class Reader:
         self._name(cells, [])
         classes = self.request.classes or ()
         alike = set(table) == set(self._table) or (
-            len(classes) == len(self._table) and all(name.endswith(str(one)) for name, one in zip(self._table, classes))
+            len(classes) == len(self._table)
+            and all(name.endswith(str(one)) for name, one in zip(self._table, classes))
         )
         if before["header"] is not None and table and self._table and not alike:
             vars(self).update(before)
@@ -169,7 +181,9 @@ class Reader:
         )
 
     def _value(self, cells: dict[str, Any], role: str, usual: tuple[str, ...]) -> Any:
-        """A label or an id; where the first object with a row had none, later ones may, under a usual name."""
+        """A label or an id; where the first object with a row had none, later ones may, under a
+        usual name.
+        """
         name = self._beside.get(role, getattr(self.request, BESIDE[role]))
         if name is None and self._delimiter is None:
             name = next((key for key in usual if key in cells and key not in self._table), None)
@@ -180,7 +194,8 @@ class Reader:
         key, path = self.probability_key, self.request.path
         if key is not None and key not in header and self._delimiter is not None:
             raise HeaderError(
-                f"{path}: there is no {key!r}, which --probability-key asks for; it has {listed(header)}."
+                f"{path}: there is no {key!r}, which --probability-key asks for; it has"
+                f" {listed(header)}."
             )
         try:
             self._beside = self._pick([name for name in header if name != key], lists)
@@ -188,13 +203,19 @@ class Reader:
             raise HeaderError(str(error)) from None
 
     def _pick(self, here: list[str], lists: list[str]) -> dict[str, str]:
-        """Find the columns of a row, of which a file of late labels alone has none; labels and ids are returned."""
+        """Find the columns of a row, of which a file of late labels alone has none; labels and ids
+        are returned.
+        """
         request, self._table, self._listed = self.request, (), False
         if self._delimiter is None:  # the label or the id of a row may stand in other objects only
-            missing: dict[str, Any] = {key: None for key in BESIDE.values() if getattr(request, key) not in here}
+            missing: dict[str, Any] = {
+                key: None for key in BESIDE.values() if getattr(request, key) not in here
+            }
             request = replace(request, **missing)
         else:
-            lists = [name for name in here if name in (request.logits_key, *TABLE_KEYS[request.input])]
+            lists = [
+                name for name in here if name in (request.logits_key, *TABLE_KEYS[request.input])
+            ]
         beside = pick_beside(request, here)
         late = {"labels", "ids"} <= beside.keys()
         if request.scores and late and request.logits_key not in here:
@@ -205,11 +226,16 @@ class Reader:
             if late:
                 return beside
             raise InputError(
-                f"{request.path}: it has {len(picked.table)} columns of classes ({listed(picked.table)}), and the gate "
-                f"was fitted on {wanted}; give predictions of the same classifier."
+                f"{request.path}: it has {len(picked.table)} columns of classes"
+                f" ({listed(picked.table)}), and the gate was fitted on {wanted}; give predictions"
+                " of the same classifier."
             )
-        if self._delimiter is not None and (lacks := {*request.later_scores, *request.flags} - set(here)):
-            raise InputError(f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}.")
+        if self._delimiter is not None and (
+            lacks := {*request.later_scores, *request.flags} - set(here)
+        ):
+            raise InputError(
+                f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}."
+            )
         self._table = picked.table + request.later_scores
         self._listed = picked.places is None and not request.scores
         return dict(picked.beside)
@@ -217,15 +243,19 @@ class Reader:
     def _row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
         values = [cells.get(name) for name in self._table]
         if all(value is None for value in values):  # a row may lack its score, and is then rejected
-            return (math.nan,) * len(self._table) if self.request.scores and self._table and label is None else None
+            return (
+                (math.nan,) * len(self._table)
+                if self.request.scores and self._table and label is None
+                else None
+            )
         numbers = self._numbers(self._table, self._list(values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
         if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
             numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
         if wanted and len(numbers) != wanted:
             raise unfit(
-                f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes; give predictions "
-                "of the same classifier"
+                f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes;"
+                " give predictions of the same classifier"
             )
         return numbers
 
@@ -240,10 +270,15 @@ class Reader:
         return value
 
     def _numbers(self, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
-        """All as numbers; the columns `names` hold them, or the one column of lists. A score may be a mark in words."""
+        """All as numbers; the columns `names` hold them, or the one column of lists. A score may be
+        a mark in words.
+        """
         if self.request.scores and names == self._table:
             # A later model may not have been asked.
-            marks = [math.nan if x is None else mark_of(str(x)) if isinstance(x, str | bool) else None for x in values]
+            marks = [
+                math.nan if x is None else mark_of(str(x)) if isinstance(x, str | bool) else None
+                for x in values
+            ]
             values = [one if mark is None else mark for one, mark in zip(values, marks)]
         kinds = set(map(type, values))
         if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
@@ -265,7 +300,11 @@ class Reader:
         if value is None:
             return None
         if isinstance(value, str | int) and not isinstance(value, bool):
-            if what == "group" and (len(str(value)) > LONGEST_GROUP or not str(value).isprintable()):
-                raise unfit(f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}")
+            if what == "group" and (
+                len(str(value)) > LONGEST_GROUP or not str(value).isprintable()
+            ):
+                raise unfit(
+                    f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}"
+                )
             return str(value)
         raise unfit(f"the {what} {str(value)[:40]!r} is neither text nor a number")

@@ -1,12 +1,16 @@
-"""The lines of a log while it is written, as `tail -F` sees them: whole, in order, each once, whatever a rotation does.
+"""The lines of a log while it is written, as `tail -F` sees them: whole, in order, each once,
+whatever a rotation does.
 
-A line counts when its end has come. A file is known by device and inode and by the bytes just before the place that was
-read to, so that these are told apart, while it is followed and after a restart:
+A line counts when its end has come. A file is known by device and inode and by the bytes just
+before the place that was read to, so that these are told apart, while it is followed and after a
+restart:
 
 - *it has grown*: go on;
-- *it was moved away* (`mv log log.1`): read the old one to its end. It has come once something stands in the new one:
-  whoever writes has gone over to it. Those that were rotated in between are read in their order;
-- *it was cut off* (`cp log log.1; : > log`): go on in the copy if there is one, then in the new one;
+- *it was moved away* (`mv log log.1`): read the old one to its end. It has come once something
+  stands in the new one: whoever writes has gone over to it. Those that were rotated in between are
+  read in their order;
+- *it was cut off* (`cp log log.1; : > log`): go on in the copy if there is one, then in the new
+  one;
 - *it was written anew with the same beginning*: go on;
 - *it is gone*: a gap, which is counted and said.
 """
@@ -99,7 +103,11 @@ class Tail:
         if self._file is None:
             return self._since
         cutter = self._cutter
-        place: dict[str, Any] = {"offset": self._end - cutter.held, "line": cutter.number, "skipping": cutter.skipping}
+        place: dict[str, Any] = {
+            "offset": self._end - cutter.held,
+            "line": cutter.number,
+            "skipping": cutter.skipping,
+        }
         return Position.after(self._before, self._file, modified=self._modified, **place)
 
     @property
@@ -107,7 +115,9 @@ class Tail:
         """Whether a line has begun whose end has not come."""
         return self._cutter.held > 0
 
-    def _begin(self, end: int = 0, line: int = 0, before: bytes = b"", *, skipping: bool = False) -> None:
+    def _begin(
+        self, end: int = 0, line: int = 0, before: bytes = b"", *, skipping: bool = False
+    ) -> None:
         self._cutter = Cutter(line, skipping, self._longest)
         self._end, self._before, self._tail = end, before, before
 
@@ -133,10 +143,12 @@ class Tail:
             self.notes.append(text)
         self._said = text
 
-    # ── which file ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── which file ────────────────────────────────────────────────────────────────────────────────
 
     def _open(self) -> Log | None:
-        """Open the file, or the one that an earlier position was in; None where there is none (yet)."""
+        """Open the file, or the one that an earlier position was in; None where there is none
+        (yet).
+        """
         here = self._look()
         if self._since is not None:
             return self._resume(here, self._since)
@@ -176,12 +188,16 @@ class Tail:
         return file
 
     def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
-        """The file of the same folder that fits; of several the one that was last written to the longest time ago."""
+        """The file of the same folder that fits; of several the one that was last written to the
+        longest time ago.
+        """
         logs = (log for log, _ in self._neighbours(rotated=rotated) if fits(log))
         return min(logs, key=lambda log: log.modified(), default=None)
 
     def _neighbours(self, *, rotated: bool) -> Iterator[tuple[Log, Any]]:
-        """The other files of the folder, all or those that were rotated, and their rank; not those of others."""
+        """The other files of the folder, all or those that were rotated, and their rank; not those
+        of others.
+        """
         folder, base = os.path.split(self.path)
         for name in self._logs.beside(self.path):
             rank = _rank(name, base)
@@ -193,8 +209,8 @@ class Tail:
     def _copy(self, place: Position, here: Log | None) -> Log | None:
         """The copy that was made before the file was cut off.
 
-        It is named as rotated logs are, and younger than what was read: an earlier log, which begins with the same
-        header, say, is not.
+        It is named as rotated logs are, and younger than what was read: an earlier log, which
+        begins with the same header, say, is not.
         """
         other = None if here is None else here.identity
 
@@ -209,8 +225,12 @@ class Tail:
         self.notes.append(f"{self.path}: {why}; what had been written to it since cannot be seen.")
 
     def _cut_off(self, file: Log) -> list[Line]:
-        """Something else stands where was read: go on in a copy; without one, from the beginning."""
-        copy = self._copy(Position.after(self._tail, file, offset=self._end, modified=self._modified), file)
+        """Something else stands where was read: go on in a copy; without one, from the
+        beginning.
+        """
+        copy = self._copy(
+            Position.after(self._tail, file, offset=self._end, modified=self._modified), file
+        )
         if copy is not None:
             self._file = copy
             return []
@@ -233,16 +253,23 @@ class Tail:
                 return [], False
             self.ended = True
             return self._cutter.finish() if self.unfinished else [], False
-        if not self._moved:  # what was written before the new one was begun may have come since the last look
+        if (
+            not self._moved
+        ):  # what was written before the new one was begun may have come since the last look
             self._moved = True
             return [], True
-        if lines := self._cutter.finish("the file was moved away before the end of this line had come"):
+        if lines := self._cutter.finish(
+            "the file was moved away before the end of this line had come"
+        ):
             self._before = self._tail
             return lines, True
         if self._dropped:
             self._lost("it was removed from the folder while it was read")
         self._file, self._moved, self._dropped = following, False, False
-        if self._end == 0 or following.read(self._end - len(self._tail), len(self._tail)) != self._tail:
+        if (
+            self._end == 0
+            or following.read(self._end - len(self._tail), len(self._tail)) != self._tail
+        ):
             self._begin()
         return [], True
 
@@ -251,11 +278,14 @@ class Tail:
 
         Where that one is no longer in the folder others may have gone with it: `_dropped` says so.
 
-        By the time they were last written to: some count upward from the oldest, others from the newest.
+        By the time they were last written to: some count upward from the oldest, others from the
+        newest.
         """
         times = {(log.modified(), rank): log for log, rank in self._neighbours(rotated=True)}
         mine = next((one for one, log in times.items() if log.identity == file.identity), None)
-        if mine is None:  # rotated out of the folder while it was read: what is younger came after it
+        if (
+            mine is None
+        ):  # rotated out of the folder while it was read: what is younger came after it
             since = file.modified()
             self._dropped = any(one[0] >= since for one in times)
             later = [one for one in times if one[0] > since]

@@ -23,10 +23,12 @@ from metacal.io.formats import FORMATS, endings
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new, empty file beside `path` to write; it takes the place of `path` only when all went well.
+    """Give a new, empty file beside `path` to write; it takes the place of `path` only when all
+    went well.
 
-    On any exception, KeyboardInterrupt included, the new file is removed and `path` is as it was. What is not a plain
-    file (a pipe, /dev/null) is written directly; a symbolic link keeps pointing where it does.
+    On any exception, KeyboardInterrupt included, the new file is removed and `path` is as it was.
+    What is not a plain file (a pipe, /dev/null) is written directly; a symbolic link keeps pointing
+    where it does.
 
     Examples
     --------
@@ -40,7 +42,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
-    if os.path.exists(path) and not os.path.isfile(path):  # not `target`: of a pipe the system makes up a name
+    if os.path.exists(path) and not os.path.isfile(
+        path
+    ):  # not `target`: of a pipe the system makes up a name
         yield Path(path)
         return
     part = Path(part_beside(target))
@@ -66,7 +70,8 @@ def open_table(
     compress: bool = False,
     part: str | None = None,
 ) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
-    """Give a function that adds rows to a file, block by block; the file appears when all went well.
+    """Give a function that adds rows to a file, block by block; the file appears when all went
+    well.
 
     Parameters
     ----------
@@ -77,7 +82,8 @@ def open_table(
     class_names, format, compress
         As in `write_table`.
     part : path, optional
-        What is written in place of `path`, which somebody else will put there: messages still speak of `path`.
+        What is written in place of `path`, which somebody else will put there: messages still speak
+        of `path`.
 
     Examples
     --------
@@ -91,7 +97,11 @@ def open_table(
     """
     suffix = table_suffix(path, format)
     with _target(path, suffix, part) as target:
-        plain = partial(plain_write_errors, path) if isinstance(target, Path) else contextlib.nullcontext
+        plain = (
+            partial(plain_write_errors, path)
+            if isinstance(target, Path)
+            else contextlib.nullcontext
+        )
         with plain():
             writer = FORMATS[suffix].write(target, class_names, n_rows, compress)  # type: ignore[misc]
 
@@ -113,7 +123,9 @@ def open_table(
 
 @contextlib.contextmanager
 def _target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
-    """What a writer is given: a file that takes its place when it is whole, or standard output for text."""
+    """What a writer is given: a file that takes its place when it is whole, or standard output for
+    text.
+    """
     if part is not None:  # whoever puts it in its place sweeps away what was not finished
         yield Path(part)
     elif os.fspath(path) != "-":
@@ -122,7 +134,9 @@ def _target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iter
     elif FORMATS[suffix].begins == ():
         yield VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
     elif on_a_terminal(sys.stdout):
-        raise InputError(f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe.")
+        raise InputError(
+            f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe."
+        )
     else:
         with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
             whole = Path(folder) / f"stdout{suffix}"
@@ -145,7 +159,8 @@ def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str
     written = endings(written=True)
     if suffix not in written:
         raise InputError(
-            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in {', '.join(written)}."
+            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in"
+            f" {', '.join(written)}."
         )
     return suffix
 
@@ -158,18 +173,21 @@ def write_table(
     format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length, by suffix: .npz, .csv, .tsv, .jsonl, .parquet, .arrow, ….
+    """Write named columns of equal length, by suffix: .npz, .csv, .tsv, .jsonl, .parquet, .arrow,
+    ….
 
     Parameters
     ----------
     path : path or "-"
         Never left half written; "-" is standard output.
     columns : mapping of str to array
-        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in parquet and arrow a
-        column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes `probs_0` … `probs_{K-1}`, or
-        `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or the same names.
+        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in parquet and
+        arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes `probs_0` …
+        `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or
+        the same names.
     class_names : sequence, optional
-        One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the schema's metadata.
+        One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the
+        schema's metadata.
     format : str, optional
         "csv", "parquet", …: in place of the suffix. Standard output is csv when None.
     compress : bool
@@ -184,7 +202,9 @@ def write_table(
     """
     arrays = _checked_columns(columns, class_names)
     n_rows = len(next(iter(arrays.values())))
-    with open_table(path, n_rows, class_names=class_names, format=format, compress=compress) as write:
+    with open_table(
+        path, n_rows, class_names=class_names, format=format, compress=compress
+    ) as write:
         write(arrays)
 
 
@@ -199,7 +219,10 @@ def _checked_columns(
         raise InputError(f"all columns must have the same length, got {lengths}.")
     for name, array in arrays.items():
         if class_names is not None and array.ndim == 2 and array.shape[1] != len(class_names):
-            raise InputError(f"column {name!r} has {array.shape[1]} classes but class_names has {len(class_names)}.")
+            raise InputError(
+                f"column {name!r} has {array.shape[1]} classes but class_names has"
+                f" {len(class_names)}."
+            )
     return arrays
 
 

@@ -1,8 +1,10 @@
-"""Statistics of one block of rows: the only code that touches every logit. One interface, three implementations.
+"""Statistics of one block of rows: the only code that touches every logit. One interface, three
+implementations.
 
-`numpy.py` is the definition and always works; `fused.py` calls the C extension, where it was built. Which one runs is
-settled at import: the C kernel if it is there, unless the environment variable METACAL_KERNEL says "numpy". A block
-that is a torch tensor on a GPU goes to `torch.py` instead, which is loaded when the first one arrives.
+`numpy.py` is the definition and always works; `fused.py` calls the C extension, where it was built.
+Which one runs is settled at import: the C kernel if it is there, unless the environment variable
+METACAL_KERNEL says "numpy". A block that is a torch tensor on a GPU goes to `torch.py` instead,
+which is loaded when the first one arrives.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
-#: Rows of columns that are worked on at a time: a quarter of a millisecond for C, which is worth a thread.
+#: Rows of columns that are worked on at a time: a quarter of a millisecond for C, which is worth a
+#: thread.
 _PART = 1 << 15
 
 _NOT_BUILT = (
     "the C kernel is not built on Windows, whose compiler lacks the vector types it is written in"
     if sys.platform == "win32"
-    else "the C kernel was not built (no compiler when metacal was installed, or a wheel without it?)"
+    else (
+        "the C kernel was not built (no compiler when metacal was installed, or a wheel without"
+        " it?)"
+    )
 )
 
 
@@ -48,19 +54,31 @@ def _choose(wanted: str) -> tuple[ModuleType, str]:
         from metacal.kernels import fused
     except ImportError as error:
         if wanted == "fused":
-            raise InputError(f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error}).") from None
+            raise InputError(
+                f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error})."
+            ) from None
         return definition, _NOT_BUILT
-    return fused, f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}"
+    return (
+        fused,
+        f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}",
+    )
 
 
 active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
-#: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results stay in the cache.
+#: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results
+#: stay in the cache.
 takes_whole_blocks = hasattr(active, "walkable")
 
 
 def on_device(table: Any) -> bool:
-    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to find out."""
-    return type(table).__module__.partition(".")[0] == "torch" and hasattr(table, "detach") and bool(table.is_cuda)
+    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to
+    find out.
+    """
+    return (
+        type(table).__module__.partition(".")[0] == "torch"
+        and hasattr(table, "detach")
+        and bool(table.is_cuda)
+    )
 
 
 def device_kernels() -> ModuleType:
@@ -68,9 +86,11 @@ def device_kernels() -> ModuleType:
     return import_module("metacal.kernels.torch")
 
 
-def _in_parts(pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n: int) -> list[Any]:
-    """task(first, last) of each part of n rows, in order; each thread of a pool gets neighbouring parts: few are woken
-    and waited for.
+def _in_parts(
+    pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n: int
+) -> list[Any]:
+    """task(first, last) of each part of n rows, in order; each thread of a pool gets neighbouring
+    parts: few are woken and waited for.
 
     Examples
     --------
@@ -83,20 +103,33 @@ def _in_parts(pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], 
         return [task(*part) for part in parts]
     each = -(-len(parts) // pool._max_workers)
     stretches = [parts[first : first + each] for first in range(0, len(parts), each)]
-    return [found for answers in pool.map(lambda own: [task(*part) for part in own], stretches) for found in answers]
+    return [
+        found
+        for answers in pool.map(lambda own: [task(*part) for part in own], stretches)
+        for found in answers
+    ]
 
 
 def mixed_sums(
-    columns: Any, weights: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
+    columns: Any,
+    weights: Any,
+    walked: float,
+    b: float,
+    uniform: float,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """The sums of `columns.mixed_sums` over columns of `mixed_rows`, wherever these lie; six numbers on the host.
+    """The sums of `columns.mixed_sums` over columns of `mixed_rows`, wherever these lie; six
+    numbers on the host.
 
-    Rows are added up in parts of a fixed size, which threads share: the bits are those of one thread.
+    Rows are added up in parts of a fixed size, which threads share: the bits are those of one
+    thread.
     """
     if on_device(columns):
         return device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
     sums = (active if columns.flags.c_contiguous else definition).mixed_sums
-    return np.asarray(sum(_in_parts(pool, partial(sums, columns, weights, walked, b, uniform), columns.shape[1])))
+    return np.asarray(
+        sum(_in_parts(pool, partial(sums, columns, weights, walked, b, uniform), columns.shape[1]))
+    )
 
 
 def mixed_log_odds(
@@ -104,23 +137,32 @@ def mixed_log_odds(
 ) -> Float:
     """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
     if on_device(columns):
-        return np.asarray(_mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu())
-    write, odds = (active if columns.flags.c_contiguous else definition).mixed_log_odds, np.empty(columns.shape[1])
+        return np.asarray(
+            _mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu()
+        )
+    write, odds = (
+        (active if columns.flags.c_contiguous else definition).mixed_log_odds,
+        np.empty(columns.shape[1]),
+    )
     _in_parts(pool, partial(write, columns, walked, b, uniform, out=odds), len(odds))
     return odds
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:
-    """Whether a function of a block takes tensors as well as arrays: the kernels, also with arguments filled in."""
+    """Whether a function of a block takes tensors as well as arrays: the kernels, also with
+    arguments filled in.
+    """
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
 def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
-    """Whether a function takes blocks of this table whole: any number of rows, and which of them count, at one call.
+    """Whether a function takes blocks of this table whole: any number of rows, and which of them
+    count, at one call.
 
-    Such a function gives the same bits whatever block its rows come in; it takes `rows`, the positions that count,
-    and, if it sums, the `ends` of strips. The C kernels do, also with arguments filled in, where they need not copy:
-    of a table that is stored blocks are made on purpose.
+    Such a function gives the same bits whatever block its rows come in; it takes `rows`, the
+    positions that count, and, if it sums, the `ends` of strips. The C kernels do, also with
+    arguments filled in, where they need not copy: of a table that is stored blocks are made on
+    purpose.
 
     Examples
     --------
@@ -134,7 +176,9 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
 
 
 def _for_either(host: Callable[..., Any]) -> Any:
-    """The kernel `host` for arrays, its namesake in torch.py for tensors. One that takes `rows` walks blocks."""
+    """The kernel `host` for arrays, its namesake in torch.py for tensors. One that takes `rows`
+    walks blocks.
+    """
     name = host.__name__
 
     @wraps(host)
@@ -157,14 +201,23 @@ def label_is_possible(block: Array, labels: Codes) -> Flags:
 
 @_for_either
 def mixed_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not
+    masked.
+    """
     write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
 
 
 def write_mixed(
-    block: Array, inverse_temperature: float, share: float, uniform: float, out: Array, other: Any = None
+    block: Array,
+    inverse_temperature: float,
+    share: float,
+    uniform: float,
+    out: Array,
+    other: Any = None,
 ) -> None:
-    """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction is lost."""
+    """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction
+    is lost.
+    """
     possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
     winner = active.predicted(block)
     active.softmax(block, inverse_temperature, out)
@@ -179,7 +232,9 @@ def write_mixed(
 
 
 def keep_winner(winner: Codes, out: Array) -> None:
-    """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest step."""
+    """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest
+    step.
+    """
     lines = np.flatnonzero(out.argmax(axis=1) != winner)
     if len(lines):
         out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
@@ -201,8 +256,8 @@ def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
 
 @dataclass(frozen=True)
 class FormulaKernel:
-    """A score by its formula, in float64: of arrays here, by the kernel in its stead if there is one; of tensors where
-    they lie.
+    """A score by its formula, in float64: of arrays here, by the kernel in its stead if there is
+    one; of tensors where they lie.
 
     Examples
     --------

@@ -1,9 +1,11 @@
-"""Kernels of the affine maps: loss, gradient and curvature of softmax(A u + c) over one block of rows, in float64.
+"""Kernels of the affine maps: loss, gradient and curvature of softmax(A u + c) over one block of
+rows, in float64.
 
-The parameters θ are one table with the intercept c as its last row. Two rows (2 × K) mean a diagonal A, the first row;
-K + 1 rows mean a full one, held transposed, so that u @ θ[:-1] is A u. The features u of a row of logits x are shifted
-so that adding a constant to a row changes nothing: `centred` (x less its mean) or `log_probabilities` (x less its
-logsumexp). A masked class (-inf) stays masked; as a feature of other classes it counts as the row's mean.
+The parameters θ are one table with the intercept c as its last row. Two rows (2 × K) mean a
+diagonal A, the first row; K + 1 rows mean a full one, held transposed, so that u @ θ[:-1] is A u.
+The features u of a row of logits x are shifted so that adding a constant to a row changes nothing:
+`centred` (x less its mean) or `log_probabilities` (x less its logsumexp). A masked class (-inf)
+stays masked; as a feature of other classes it counts as the row's mean.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[F
 
 
 def write_features(block: Array, out: Array, features: Features) -> None:
-    """Write the features of a block into `out`, -inf where a class is masked: what `given` takes back."""
+    """Write the features of a block into `out`, -inf where a class is masked: what `given` takes
+    back.
+    """
     table, masked = features(block)
     if masked is not None:
         table[masked] = -np.inf
@@ -62,14 +66,28 @@ def _fill_masked(table: Float) -> Flags | None:
     return masked
 
 
-def loss(block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(A u + c), as an array of one number."""
+def loss(
+    block: Array,
+    labels: Codes,
+    weights: Float | None,
+    features: Features,
+    unit: float,
+    theta: Float,
+) -> Float:
+    """Sum over rows of the negative log-likelihood of softmax(A u + c), as an array of one
+    number.
+    """
     _, sums, scores, _ = _powers(block, features, unit, theta)
     return np.asarray(_losses(labels, weights, sums, scores).sum(keepdims=True))
 
 
 def loss_and_gradient(
-    block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
+    block: Array,
+    labels: Codes,
+    weights: Float | None,
+    features: Features,
+    unit: float,
+    theta: Float,
 ) -> Float:
     """The loss, followed by its gradient in θ, flattened: Σ (p - e_y) ⊗ (u, 1)."""
     powers, sums, scores, table = _powers(block, features, unit, theta)
@@ -83,11 +101,17 @@ def loss_and_gradient(
 
 
 def curvature(
-    block: Array, labels: Codes, weights: Float | None, features: Features, unit: float, theta: Float
+    block: Array,
+    labels: Codes,
+    weights: Float | None,
+    features: Features,
+    unit: float,
+    theta: Float,
 ) -> Float:
     """What the preconditioner needs of the Hessian, one class to a column, with r = p(1-p).
 
-    The rows are Σ r u_own², Σ r u_own, Σ r and, for a full matrix, Σ r |u|² followed by the K rows of Σ |r| u uᵀ.
+    The rows are Σ r u_own², Σ r u_own, Σ r and, for a full matrix, Σ r |u|² followed by the K rows
+    of Σ |r| u uᵀ.
     """
     powers, sums, _, table = _powers(block, features, unit, theta)
     powers /= sums[:, None]
@@ -95,15 +119,23 @@ def curvature(
     if weights is not None:
         powers *= weights[:, None]
     weighted = powers * table
-    rows = [np.einsum("ij,ij->j", weighted, table)[None], weighted.sum(axis=0)[None], powers.sum(axis=0)[None]]
+    rows = [
+        np.einsum("ij,ij->j", weighted, table)[None],
+        weighted.sum(axis=0)[None],
+        powers.sum(axis=0)[None],
+    ]
     if len(theta) > 2:
         rows.append(np.einsum("ij,ij->i", table, table)[None] @ powers)
         rows.append((table * powers.sum(axis=1, keepdims=True)).T @ table)
     return np.concatenate(rows)
 
 
-def whole_curvature(block: Array, weights: Float | None, features: Features, unit: float, theta: Float) -> Float:
-    """The Hessian in (scales, intercepts) of a diagonal A, 2K × 2K: with v = (p·u, p), Σ diag(p u², p u, p) - v vᵀ."""
+def whole_curvature(
+    block: Array, weights: Float | None, features: Features, unit: float, theta: Float
+) -> Float:
+    """The Hessian in (scales, intercepts) of a diagonal A, 2K × 2K: with v = (p·u, p), Σ diag(p u²,
+    p u, p) - v vᵀ.
+    """
     powers, sums, _, table = _powers(block, features, unit, theta)
     powers /= sums[:, None]
     counts = np.ones(len(powers)) if weights is None else weights
@@ -126,7 +158,9 @@ def squared_features(block: Array, weights: Float | None, features: Features) ->
     return np.asarray((squares if weights is None else squares * weights).sum(keepdims=True))
 
 
-def _powers(block: Array, features: Features, unit: float, theta: Float) -> tuple[Float, Float, Float, Float]:
+def _powers(
+    block: Array, features: Features, unit: float, theta: Float
+) -> tuple[Float, Float, Float, Float]:
     """With z = A u + c less its largest entry: e^z, Σ e^z, z, and the features u in units."""
     table, masked = features(block)
     if unit != 1.0:

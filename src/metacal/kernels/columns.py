@@ -1,11 +1,13 @@
-"""What becomes of a few numbers of each row, which one walk over the table gives: no further walk is needed.
+"""What becomes of a few numbers of each row, which one walk over the table gives: no further walk
+is needed.
 
-**A temperature with a uniform part.** A row has q = (1 - ε)·p + ε·u with p = softmax(b·x)_y, and u one over the number
-of classes that are not masked. What `mixed_rows` says of it at one inverse temperature says it at others nearby, too: ε
-and small steps of b cost no walk.
+**A temperature with a uniform part.** A row has q = (1 - ε)·p + ε·u with p = softmax(b·x)_y, and u
+one over the number of classes that are not masked. What `mixed_rows` says of it at one inverse
+temperature says it at others nearby, too: ε and small steps of b cost no walk.
 
-**A curve on top.** q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets σ(s(z)), z the log-odds of q's largest
-entry, and the others share the rest as q has them: each is q's entry times one number of the row.
+**A curve on top.** q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets σ(s(z)), z the log-odds
+of q's largest entry, and the others share the rest as q has them: each is q's entry times one
+number of the row.
 
 Arrays and tensors have these operations under the same names.
 """
@@ -22,12 +24,14 @@ from numpy.typing import NDArray
 
 #: The columns of `mixed_rows`: first Σ e^{bd} - 1, then four cumulants of d under softmax(b·x).
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
-#: The predicted class's probability is at least this times that of any other: a tie would be no prediction.
+#: The predicted class's probability is at least this times that of any other: a tie would be no
+#: prediction.
 AHEAD = 1.0 + 1e-6
 
 
 def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
-    """The first four cumulants from the first four moments: mean, variance, third central moment, and the fourth.
+    """The first four cumulants from the first four moments: mean, variance, third central moment,
+    and the fourth.
 
     Examples
     --------
@@ -36,31 +40,43 @@ def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
     """
     square = m1 * m1
     third = m3 - m1 * (3.0 * m2 - 2.0 * square)
-    return m1, m2 - square, third, m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square)
+    return (
+        m1,
+        m2 - square,
+        third,
+        m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square),
+    )
 
 
 def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]:
-    """log Σ e^{bd} and its first two derivatives in b, a `step` (one, or one for each row) from where rows were walked.
+    """log Σ e^{bd} and its first two derivatives in b, a `step` (one, or one for each row) from
+    where rows were walked.
 
-    Cumulants are its derivatives: these are the first terms of its series, with an error of fifth order in the step.
-    What must be positive is: far below the top the series may not be.
+    Cumulants are its derivatives: these are the first terms of its series, with an error of fifth
+    order in the step. What must be positive is: far below the top the series may not be.
     """
     value, mean, variance = library.log1p(columns[TAIL]), columns[MEAN], columns[VARIANCE]
     if isinstance(step, float) and step == 0.0:
         return value, mean, variance
     third, fourth = columns[THIRD], columns[FOURTH]
-    value = value + step * (mean + step * (0.5 * variance + step * (third / 6.0 + (step / 24.0) * fourth)))
+    value = value + step * (
+        mean + step * (0.5 * variance + step * (third / 6.0 + (step / 24.0) * fourth))
+    )
     slope = mean + step * (variance + step * (0.5 * third + (step / 6.0) * fourth))
     return value.clip(0.0), slope, (variance + step * (third + (0.5 * step) * fourth)).clip(0.0)
 
 
-def mixed_sums(library: Any, columns: Any, weights: Any, walked: float, b: float, uniform: float) -> Any:
-    """Σ of -log q, its gradient in (log b, ε), and its curvature: six numbers (L, L_a, L_e, L_aa, L_ae, L_ee).
+def mixed_sums(
+    library: Any, columns: Any, weights: Any, walked: float, b: float, uniform: float
+) -> Any:
+    """Σ of -log q, its gradient in (log b, ε), and its curvature: six numbers (L, L_a, L_e, L_aa,
+    L_ae, L_ee).
 
-    `columns` are those of `mixed_rows`, one after another, walked at an inverse temperature near b. With a = log b,
-    g = d log p / da, h = d²log p / da² and r = (1 - ε) p / q::
+    `columns` are those of `mixed_rows`, one after another, walked at an inverse temperature near b.
+    With a = log b, g = d log p / da, h = d²log p / da² and r = (1 - ε) p / q::
 
-        L_a = -r g,   L_aa = -r h - r (1 - r) g²,   L_e = (p - u) / q,   L_ee = L_e²,   L_ae = p u g / q²
+        L_a = -r g,   L_aa = -r h - r (1 - r) g²,   L_e = (p - u) / q,   L_ee = L_e²,   L_ae = p u g
+        / q²
     """
     own, even = columns[OWN], 1.0 / columns[POSSIBLE]
     value, first, second = log_partition(library, columns, b - walked)
@@ -79,7 +95,9 @@ def mixed_sums(library: Any, columns: Any, weights: Any, walked: float, b: float
         chance * even * slope * each * each,
         away * away,
     )
-    return library.stack([term.sum() if weights is None else (term * weights).sum() for term in terms])
+    return library.stack(
+        [term.sum() if weights is None else (term * weights).sum() for term in terms]
+    )
 
 
 def mixed_log_odds(library: Any, columns: Any, walked: float, b: float, uniform: float) -> Any:
@@ -93,8 +111,8 @@ def mixed_log_odds(library: Any, columns: Any, walked: float, b: float, uniform:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A spline s: its slope runs straight from knot to knot and is level beyond the outer ones; `intercept` is s at the
-    first.
+    """A spline s: its slope runs straight from knot to knot and is level beyond the outer ones;
+    `intercept` is s at the first.
 
     Examples
     --------
@@ -125,17 +143,21 @@ class Curve:
         for i in range(len(knots) - 1):
             width = knots[i + 1] - knots[i]
             along = (z - knots[i]).clip(0.0, width)
-            found = found + along * (slopes[i] + (0.5 * (slopes[i + 1] - slopes[i]) / width) * along)
+            found = found + along * (
+                slopes[i] + (0.5 * (slopes[i + 1] - slopes[i]) / width) * along
+            )
         return found + slopes[-1] * (z - knots[-1]).clip(0.0, None)
 
 
 def lifted(
     library: Any, rest: Any, second: Any, even: Any, uniform: float, value: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
-    """What becomes of p = softmax(b·x) of each row: p·scale + shift, and `top` for the predicted class.
+    """What becomes of p = softmax(b·x) of each row: p·scale + shift, and `top` for the predicted
+    class.
 
-    `rest` and `second` are the sum and the largest of the others' p, `even` one over the number of classes that are not
-    masked, `value` the curve. The predicted class is never pushed below another.
+    `rest` and `second` are the sum and the largest of the others' p, `even` one over the number of
+    classes that are not masked, `value` the curve. The predicted class is never pushed below
+    another.
     """
     others = (1.0 - uniform) * rest + uniform * (1.0 - even)
     z = library.log((1.0 - uniform) * (1.0 - rest) + uniform * even) - library.log(others)
@@ -145,6 +167,9 @@ def lifted(
     most = 1.0 / (1.0 + share)
     below = 1.0 / (1.0 + library.exp(library.clip(s, -700.0, 700.0)))
     top = 1.0 / (1.0 + library.exp(library.clip(-s, -700.0, 700.0)))
-    kept, top = library.where(below > most, most, below), library.where(below > most, share * most, top)
+    kept, top = (
+        library.where(below > most, most, below),
+        library.where(below > most, share * most, top),
+    )
     each = library.where(alone, 0.0 * rest, kept / library.where(alone, 1.0 + rest, others))
     return (1.0 - uniform) * each, uniform * even * each, library.where(alone, 1.0 + rest, top)

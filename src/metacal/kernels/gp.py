@@ -1,7 +1,9 @@
-"""One block's part in Gaussian-process calibration: the tempered logits, the bumps on them, the bound and its slopes.
+"""One block's part in Gaussian-process calibration: the tempered logits, the bumps on them, the
+bound and its slopes.
 
-Everything in float64. A latent function of one variable is applied to every entry of the table, so a block of n × K
-logits is worked on as n·K numbers; -inf (a masked class) keeps probability exactly zero.
+Everything in float64. A latent function of one variable is applied to every entry of the table, so
+a block of n × K logits is worked on as n·K numbers; -inf (a masked class) keeps probability exactly
+zero.
 """
 
 from __future__ import annotations
@@ -53,10 +55,12 @@ NUMPY.fast[latent] = write_latent
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A sparse Gaussian process under q(v) = N(mean, covariance), written down on an even grid of tempered logits.
+    """A sparse Gaussian process under q(v) = N(mean, covariance), written down on an even grid of
+    tempered logits.
 
-    Between grid points the features a(t), and with them everything else, are interpolated linearly. One number per
-    grid point then holds all that a table of logits says about f: the probability mass there.
+    Between grid points the features a(t), and with them everything else, are interpolated linearly.
+    One number per grid point then holds all that a table of logits says about f: the probability
+    mass there.
     """
 
     low: float
@@ -107,15 +111,18 @@ def sums(
 ) -> Float:
     """The "evidence", the "covariances", or both one after the other: sums over rows in one vector.
 
-    **Evidence**: the bound m_y - log Σ_j exp(m_j + σ_j²/2), then the mass of the true classes at each grid point, then
-    the mass of π, the softmax of m + σ²/2. The bound's gradient in the mean is a·(true - π), and minus twice the
-    gradient in the covariance Σ π a aᵀ.
+    **Evidence**: the bound m_y - log Σ_j exp(m_j + σ_j²/2), then the mass of the true classes at
+    each grid point, then the mass of π, the softmax of m + σ²/2. The bound's gradient in the mean
+    is a·(true - π), and minus twice the gradient in the covariance Σ π a aᵀ.
 
-    **Covariances**: Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts to be finished later.
-    First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid point, from which Σ π a aᵀ follows. Both
-    take a at the grid point below, so that their difference is never negative.
+    **Covariances**: Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts to
+    be finished later. First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid
+    point, from which Σ π a aᵀ follows. Both take a at the grid point below, so that their
+    difference is never negative.
     """
-    values, below, part, chances, log_sum = _probabilities(block, curve, centre, inverse_temperature)
+    values, below, part, chances, log_sum = _probabilities(
+        block, curve, centre, inverse_temperature
+    )
     parts, size = list[Any](), len(curve.mean)
     weighted = chances if weights is None else chances * weights[:, None]
     if "evidence" in which:
@@ -145,7 +152,9 @@ def _masses(below: Codes, part: Float, mass: Float, size: int) -> Float:
 def probability_mass(
     block: Array, labels: Codes, weights: Float | None, centre: str, inverse_temperature: float
 ) -> Float:
-    """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data speak."""
+    """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data
+    speak.
+    """
     values = tempered(block, centre, inverse_temperature)
     mass = np.exp(values - values.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)

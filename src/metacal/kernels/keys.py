@@ -1,13 +1,14 @@
 """Scores as integers in the same order: what sorting and counting by bits go by.
 
-Read as an integer, a float64 keeps its order among numbers of its sign. Negative ones count down, so that
-key(-h) = -key(h), a zero of either sign has key 0, and bits that are zero at the end of every score are zero at the end
-of every key: on the grid (`kernels.grid`) the last 22.
+Read as an integer, a float64 keeps its order among numbers of its sign. Negative ones count down,
+so that key(-h) = -key(h), a zero of either sign has key 0, and bits that are zero at the end of
+every score are zero at the end of every key: on the grid (`kernels.grid`) the last 22.
 
-Right and wrong rows are counted by them in cells. A `Cut` names stretches of keys and cuts each into cells of 2^shift
-keys; a `Counter` goes through rows once and counts the right and the wrong ones of each cell. Counts of different rows
-are added (`CellCounts.together`), in any order: addition of whole numbers knows no rounding. So blocks may be counted
-anywhere, by anyone, and again if an answer was lost; what is added up is one answer for each block.
+Right and wrong rows are counted by them in cells. A `Cut` names stretches of keys and cuts each
+into cells of 2^shift keys; a `Counter` goes through rows once and counts the right and the wrong
+ones of each cell. Counts of different rows are added (`CellCounts.together`), in any order:
+addition of whole numbers knows no rounding. So blocks may be counted anywhere, by anyone, and again
+if an answer was lost; what is added up is one answer for each block.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from metacal.formulas import Codes, Flags, Float
 
 Keys = NDArray[np.int64]
 
-#: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is ever touched.
+#: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is
+#: ever touched.
 CELLS = 1 << 22
 #: The highest key; the lowest is one below its negative.
 _LAST = int(np.iinfo(np.int64).max)
@@ -47,22 +49,29 @@ def scores_of(keys: Any) -> Float:
 
 
 def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
-    """Scores in order, each once; how many rows have it or a lower one, and how many of those have no flag.
+    """Scores in order, each once; how many rows have it or a lower one, and how many of those have
+    no flag.
 
-    Last the ranks of the rows without a flag, which come first among rows of one score. The last bit of a score on the
-    grid is free: with the flag in it one sort of integers does, several times faster than finding the order first.
-    Scores on a grid that lie on a device are sorted there.
+    Last the ranks of the rows without a flag, which come first among rows of one score. The last
+    bit of a score on the grid is free: with the flag in it one sort of integers does, several times
+    faster than finding the order first. Scores on a grid that lie on a device are sorted there.
 
     Examples
     --------
     >>> ranked(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
-    fast = kernels.active if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked") else None
+    fast = (
+        kernels.active
+        if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked")
+        else None
+    )
     if kernels.on_device(scores):
         keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
         return _blocks(*_unpacked(keys)) if fast is None else fast.blocks(keys, in_order=True)
-    found: tuple[Float, Codes, Codes, Codes] | None = None if fast is None else fast.ranked(scores, flags)
+    found: tuple[Float, Codes, Codes, Codes] | None = (
+        None if fast is None else fast.ranked(scores, flags)
+    )
     return _blocks(*_in_order(scores, flags)) if found is None else found
 
 
@@ -84,7 +93,9 @@ def _in_order(scores: Float, flags: Flags) -> tuple[Float, Flags]:
 
 
 def packed(library: Any, scores: Any, flags: Any) -> Any:
-    """The keys of scores on a grid, a flag in the last bit of each, where they lie; in the order of the scores."""
+    """The keys of scores on a grid, a flag in the last bit of each, where they lie; in the order of
+    the scores.
+    """
     bits = (scores + 0.0).view(library.int64)
     return library.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
 
@@ -126,7 +137,9 @@ class Cut:
 
     @classmethod
     def of(cls, low: Keys, high: Keys, unit: int, cells: int = CELLS) -> Cut:
-        """Stretches cut as finely as the number of cells allows, or until a cell has one multiple of 2^unit."""
+        """Stretches cut as finely as the number of cells allows, or until a cell has one multiple
+        of 2^unit.
+        """
         each = (cells // len(low)).bit_length() - 1
         width = np.array([(int(b) - int(a)).bit_length() for a, b in zip(low, high)])
         return cls(low, high, np.maximum(width - each, np.minimum(unit, width)))
@@ -143,7 +156,9 @@ class Cut:
 
     @property
     def _lengths(self) -> Keys:
-        return (((self.high - self.low).view(np.uint64) >> self.shift.view(np.uint64)) + np.uint64(1)).astype(np.int64)
+        return (
+            ((self.high - self.low).view(np.uint64) >> self.shift.view(np.uint64)) + np.uint64(1)
+        ).astype(np.int64)
 
     def cells_of(self, keys: Keys) -> Keys:
         """The cell of each key; -1 for a key in no stretch."""
@@ -163,8 +178,8 @@ class Cut:
 class CellCounts(NamedTuple):
     """How many right and wrong rows lie in each cell that has any.
 
-    `cells` rise. `bits` has every bit that the key of some row has, inside the stretches or not; `missing` counts rows
-    without a score, which are in no cell that means anything.
+    `cells` rise. `bits` has every bit that the key of some row has, inside the stretches or not;
+    `missing` counts rows without a score, which are in no cell that means anything.
     """
 
     cells: Keys
@@ -190,7 +205,9 @@ class CellCounts(NamedTuple):
         lowest, highest, bits, missing = cut.size, -1, 0, 0
         for part in parts:
             if len(part.cells):
-                counts[part.cells] += np.column_stack((part.wrong, part.right))  # each cell stands once in a part
+                counts[part.cells] += np.column_stack(
+                    (part.wrong, part.right)
+                )  # each cell stands once in a part
                 lowest, highest = min(lowest, int(part.cells[0])), max(highest, int(part.cells[-1]))
             bits, missing = bits | part.bits, missing + part.missing
         return cls(*_used(counts, lowest, highest), bits, missing)
@@ -229,7 +246,9 @@ class Counter:
 
 
 def _used(counts: Keys, lowest: int, highest: int) -> tuple[Keys, Keys, Keys]:
-    """The cells with any rows, all of which lie between two, and their counts: memory that is zero is not touched."""
+    """The cells with any rows, all of which lie between two, and their counts: memory that is zero
+    is not touched.
+    """
     between = counts[min(lowest, highest + 1) : highest + 1]
     used = np.flatnonzero(between[:, 0] | between[:, 1])
     return lowest + used, between[used, 0], between[used, 1]

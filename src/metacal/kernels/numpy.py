@@ -1,16 +1,18 @@
 """The kernels in NumPy: the definition of every per-row statistic.
 
-A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max x`, so that nothing
-overflows and adding a constant to a row changes nothing; -inf (a masked class) contributes exactly zero. A row that is
-no row of logits (NaN, +inf, every class masked) has the score NaN, which nothing accepts, and some predicted column.
+A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max
+x`, so that nothing overflows and adding a constant to a row changes nothing; -inf (a masked class)
+contributes exactly zero. A row that is no row of logits (NaN, +inf, every class masked) has the
+score NaN, which nothing accepts, and some predicted column.
 
-Scores are computed in float64 whatever the table: a decision must not depend on how the logits were stored. Softmax and
-the temperature's loss, which nothing is decided by, work in the table's own precision (float16 in float32), with sums
-over rows in float64.
+Scores are computed in float64 whatever the table: a decision must not depend on how the logits were
+stored. Softmax and the temperature's loss, which nothing is decided by, work in the table's own
+precision (float16 in float32), with sums over rows in float64.
 
-A block is small enough for a core's cache, so what counts is the number of NumPy calls that walk it, and where they
-write: each thread keeps a few arrays of a block's size to work in (fresh ones cost more than the arithmetic, by page
-faults), and nothing is clamped or masked before it turns out to be needed.
+A block is small enough for a core's cache, so what counts is the number of NumPy calls that walk
+it, and where they write: each thread keeps a few arrays of a block's size to work in (fresh ones
+cost more than the arithmetic, by page faults), and nothing is clamped or masked before it turns out
+to be needed.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
 from metacal.kernels.grid import Grid
 
-#: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 · (-inf) = NaN out.
+#: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 ·
+#: (-inf) = NaN out.
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 #: float16 as integers: where a number may stand for a mask, and -inf.
-_HALF_LOWEST_ORDINARY, _HALF_MINUS_INFINITY_BITS = np.array([LOWEST_ORDINARY, -np.inf], np.float16).view(np.uint16)
-#: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on the way.
+_HALF_LOWEST_ORDINARY, _HALF_MINUS_INFINITY_BITS = np.array(
+    [LOWEST_ORDINARY, -np.inf], np.float16
+).view(np.uint16)
+#: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on
+#: the way.
 _HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.float32(2.0**112)
 _HALF_INFINITY = np.float32(65536.0)
 
@@ -75,8 +81,8 @@ def _floats(block: Array) -> Array:
 
     Exactly, by moving bits: a quarter of the time of NumPy's own conversion.
 
-    Sign, exponent and fraction are moved to where a float32 has them; the product mends the exponent, subnormal numbers
-    included. Infinities and NaN alone come out finite, from 65536 on.
+    Sign, exponent and fraction are moved to where a float32 has them; the product mends the
+    exponent, subnormal numbers included. Infinities and NaN alone come out finite, from 65536 on.
     """
     if block.dtype != np.float16 or not block.size:
         return block
@@ -94,7 +100,9 @@ def _floats(block: Array) -> Array:
     return found
 
 
-@np.errstate(invalid="ignore", over="ignore")  # inf - inf, in a row that is none; a gap beyond the range is -inf
+@np.errstate(
+    invalid="ignore", over="ignore"
+)  # inf - inf, in a row that is none; a gap beyond the range is -inf
 def _gaps_and_top(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """d = x - max x of each row, in an array to work in, and max x."""
     block = _floats(block)
@@ -108,9 +116,11 @@ def _gaps_and_top(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
 
 
 def _laid_out(block: Array, labels: Codes) -> tuple[Array, int, Float]:
-    """d in an array to work in, the axis along which its classes lie, and d of each row's true class in float64.
+    """d in an array to work in, the axis along which its classes lie, and d of each row's true
+    class in float64.
 
-    Short rows are laid out as columns: NumPy adds long rows to one another fast, and the entries of short ones slowly.
+    Short rows are laid out as columns: NumPy adds long rows to one another fast, and the entries of
+    short ones slowly.
     """
     dtype = _work_type(block)
     if block.shape[1] > _SHORT_ROW:
@@ -135,7 +145,9 @@ def _exp(exponents: Array) -> Array:
 
 
 def _tail(block: Array) -> tuple[Float, Float, Float]:
-    """Return d, e^d with the top entry's e^d set to zero (what surrounds the winner), and the largest logits."""
+    """Return d, e^d with the top entry's e^d set to zero (what surrounds the winner), and the
+    largest logits.
+    """
     gaps, top = _gaps_and_top(block, np.dtype(np.float64))
     weights = _exp(gaps)
     weights[np.arange(len(gaps)), predicted(block)] = 0.0
@@ -143,7 +155,9 @@ def _tail(block: Array) -> tuple[Float, Float, Float]:
 
 
 def _of_legal_rows(values: Float, top: Float) -> Float:
-    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no score."""
+    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no
+    score.
+    """
     legal = np.isfinite(top)
     return values if legal.all() else np.where(legal, values, np.nan)
 
@@ -159,9 +173,11 @@ def predicted(block: Array) -> Codes:
 
 
 def entropy(block: Array) -> Float:
-    """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top} e^{d_j}.
+    """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top}
+    e^{d_j}.
 
-    Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in rounding otherwise.
+    Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in
+    rounding otherwise.
     """
     gaps, weights, top = _tail(block)
     mass = weights.sum(axis=1)
@@ -182,7 +198,9 @@ def doubt(block: Array) -> Float:
 
 @np.errstate(invalid="ignore", over="ignore")  # a gap beyond the range is -inf
 def negative_margin(block: Array) -> Float:
-    """Second largest logit minus the largest; the most negative float where every other class is masked."""
+    """Second largest logit minus the largest; the most negative float where every other class is
+    masked.
+    """
     block = _floats(block)
     others = workplace.array("gaps", block.shape, block.dtype)
     np.copyto(others, block)
@@ -214,10 +232,18 @@ def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
-def lifted_softmax(block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+def lifted_softmax(
+    block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
+) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into
+    `out`.
+    """
     masked = block == -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
-    possible = np.full(len(block), block.shape[1]) if masked is None else block.shape[1] - masked.sum(axis=1)
+    possible = (
+        np.full(len(block), block.shape[1])
+        if masked is None
+        else block.shape[1] - masked.sum(axis=1)
+    )
     line, winner = np.arange(len(block)), predicted(block)
     softmax(block, inverse_temperature, out)
     out[line, winner] = 0.0
@@ -231,11 +257,15 @@ def lifted_softmax(block: Array, inverse_temperature: float, uniform: float, cur
     out[line, winner] = top
 
 
-def tempered_loss(block: Array, labels: Codes, weights: Float | None, inverse_temperature: float) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
+def tempered_loss(
+    block: Array, labels: Codes, weights: Float | None, inverse_temperature: float
+) -> Float:
+    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives
+    in b.
 
-    With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L'' = Var(d),
-    L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are summed as those of z = b·d.
+    With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L''
+    = Var(d), L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are
+    summed as those of z = b·d.
     """
     exponents, classes, own = _laid_out(block, labels)
     exponents *= exponents.dtype.type(inverse_temperature)
@@ -246,7 +276,10 @@ def tempered_loss(block: Array, labels: Codes, weights: Float | None, inverse_te
         np.maximum(exponents, exponents.dtype.type(_ZERO[exponents.dtype]), out=exponents)
         s1 = _times(_exp(exponents), exponents).sum(axis=classes)
     m1 = s1 / (s0 * inverse_temperature)
-    m2, m3 = (_times(terms, exponents).sum(axis=classes) / (s0 * inverse_temperature**power) for power in (2, 3))
+    m2, m3 = (
+        _times(terms, exponents).sum(axis=classes) / (s0 * inverse_temperature**power)
+        for power in (2, 3)
+    )
     third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
     rows = np.stack([np.log(s0) - inverse_temperature * own, m1 - own, m2 - m1 * m1, third])
     return np.asarray((rows if weights is None else rows * weights).sum(axis=1))
@@ -255,8 +288,9 @@ def tempered_loss(block: Array, labels: Codes, weights: Float | None, inverse_te
 def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """What each row says of a temperature with a uniform part: eight columns, one row per row.
 
-    With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d under softmax(b·x);
-    d of the true class; how many classes are not masked; whether the largest logit is the true class.
+    With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d
+    under softmax(b·x); d of the true class; how many classes are not masked; whether the largest
+    logit is the true class.
     """
     gaps, classes, own = _laid_out(block, labels)
     possible: Any = block.shape[1]
@@ -269,16 +303,20 @@ def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float
     terms[top] = 0.0
     tail = terms.sum(axis=classes).astype(np.float64) + (top.sum(axis=classes) - 1)
     moments = (
-        _times(terms, gaps).sum(axis=classes) / ((1.0 + tail) * inverse_temperature**power) for power in (1, 2, 3, 4)
+        _times(terms, gaps).sum(axis=classes) / ((1.0 + tail) * inverse_temperature**power)
+        for power in (1, 2, 3, 4)
     )
     found = np.empty((8, len(block)))
-    for column, values in enumerate((tail, *cumulants(*moments), own, possible, predicted(block) == labels)):
+    for column, values in enumerate(
+        (tail, *cumulants(*moments), own, possible, predicted(block) == labels)
+    ):
         found[column] = values
     return found.T
 
 
 def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
-    """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the possible classes.
+    """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the
+    possible classes.
 
     Three columns, one row per row: what ensemble temperature scaling mixes.
     """
@@ -291,7 +329,8 @@ def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
 
 
 def looked_over(block: Array) -> tuple[int | None, bool]:
-    """The first row with NaN or +inf, or with every class masked, and whether some finite logit may stand for a mask.
+    """The first row with NaN or +inf, or with every class masked, and whether some finite logit may
+    stand for a mask.
 
     (It is so low that it may: `formulas.logits`.)
     """
@@ -302,20 +341,30 @@ def looked_over(block: Array) -> tuple[int | None, bool]:
         if not legal.all():
             return int(legal.argmin()), False
     if half is not None:
-        return None, bool(((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any())
+        return None, bool(
+            ((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any()
+        )
     low = block.min(initial=0.0) <= LOWEST_ORDINARY
     return None, bool(low and ((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
 
 
 def mixed_sums(
-    columns: Float, weights: Float | None, walked: float, b: float, uniform: float, first: int, last: int
+    columns: Float,
+    weights: Float | None,
+    walked: float,
+    b: float,
+    uniform: float,
+    first: int,
+    last: int,
 ) -> Float:
     """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
     own = None if weights is None else weights[first:last]
     return np.asarray(definition.mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
 
 
-def mixed_log_odds(columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float) -> None:
+def mixed_log_odds(
+    columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
+) -> None:
     """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
     out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
 
@@ -326,8 +375,12 @@ def _times(terms: Array, factors: Array) -> Array:
     return terms
 
 
-def on_grid(z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int) -> Float:
-    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept on average."""
+def on_grid(
+    z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
+) -> Float:
+    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept
+    on average.
+    """
     sums = np.zeros((2, size))
     for start in range(0, len(z), _CHUNK):
         rows = slice(start, start + _CHUNK)

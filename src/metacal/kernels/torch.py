@@ -1,9 +1,12 @@
-# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
-"""The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to the host here.
+# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
+# mypy: allow-incomplete-defs, allow-any-generics
+"""The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to
+the host here.
 
-Each statistic comes twice. The fused form (`triton.py`, `triton_mixed.py`) reads each row from device memory once; it
-runs on CUDA wherever Triton can, and says nothing (None, False) elsewhere. The plain form, chunked torch in float64
-where it counts, says what is meant, as `numpy.py` does on the host.
+Each statistic comes twice. The fused form (`triton.py`, `triton_mixed.py`) reads each row from
+device memory once; it runs on CUDA wherever Triton can, and says nothing (None, False) elsewhere.
+The plain form, chunked torch in float64 where it counts, says what is meant, as `numpy.py` does on
+the host.
 """
 
 from __future__ import annotations
@@ -58,23 +61,33 @@ def _distances(block: Tensor, dtype: torch.dtype) -> Tensor:
 def predicted(block: Tensor) -> Tensor:
     """ŷ = argmax x, the lowest index on an exact tie."""
     found = fused.score(block, "predicted", torch.int64)
-    return torch.cat([_predicted(block[rows]) for rows in _chunks(block)]) if found is None else found
+    return (
+        torch.cat([_predicted(block[rows]) for rows in _chunks(block)]) if found is None else found
+    )
 
 
 def _predicted(block: Tensor) -> Tensor:
-    # argmax of torch may return any of several equal entries; the comparison's first True is the lowest index.
+    # argmax of torch may return any of several equal entries; the comparison's first True is the
+    # lowest index.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
 def of_formula(
-    block: Tensor, formula: Callable[..., Tensor], *, top: Tensor | None = None, careful: bool = False
+    block: Tensor,
+    formula: Callable[..., Tensor],
+    *,
+    top: Tensor | None = None,
+    careful: bool = False,
 ) -> Tensor:
-    """A score by its formula, in float64; NaN where the largest logit is not finite: no row of logits.
+    """A score by its formula, in float64; NaN where the largest logit is not finite: no row of
+    logits.
 
     Predictions go into `top`. Carefully, rows with what may be a mask have no score.
     """
     if formula in _FUSED:
-        found = fused.score(block, formula.__name__, torch.float64, top, LOWEST_ORDINARY if careful else None)
+        found = fused.score(
+            block, formula.__name__, torch.float64, top, LOWEST_ORDINARY if careful else None
+        )
         if found is not None:
             return found
     parts = []
@@ -100,8 +113,12 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
         torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
 
 
-def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives in b, in float64."""
+def tempered_loss(
+    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
+) -> Tensor:
+    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives
+    in b, in float64.
+    """
     found = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
     if found is not None:
         return found
@@ -112,7 +129,9 @@ def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in float64."""
+    """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in
+    float64.
+    """
     found = fused_mixed.mixed_rows(block, labels, inverse_temperature)
     if found is not None:
         return found
@@ -124,20 +143,26 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
         gaps.clamp_(min=fused_mixed.floor_of(block, inverse_temperature))
         terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
         tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
-        moments = (terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4))
+        moments = (
+            terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4)
+        )
         columns = tail, *cumulants(*moments), own, possible, _predicted(block[rows]) == labels[rows]
         parts.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
     return torch.cat(parts)
 
 
-def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor:
+def mixed_sums(
+    columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
+) -> Tensor:
     """The sums of `kernels.columns` over columns that lie on a device, one after another."""
     found = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
     return plain_mixed_sums(torch, columns, weights, walked, b, uniform) if found is None else found
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not masked."""
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not
+    masked.
+    """
     for rows in _chunks(block):
         part, found = block[rows], out[rows]
         winner, possible = _predicted(part), part > -math.inf
@@ -149,8 +174,12 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
         found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
 
 
-def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into `out`."""
+def lifted_softmax(
+    block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
+) -> None:
+    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into
+    `out`.
+    """
     columns = fused_mixed.rivals(block, inverse_temperature) if out.is_contiguous() else None
     if columns is not None:
         rest, second, possible, winner = columns.T
@@ -165,7 +194,9 @@ def lifted_softmax(block: Tensor, inverse_temperature: float, uniform: float, cu
         rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
         even = 1.0 / (~masked).sum(dim=1)
         scale, shift, top = lifted(torch, rest, second, even, uniform, curve.value)
-        found.mul_(scale[:, None].to(found.dtype)).add_(shift[:, None].to(found.dtype)).masked_fill_(masked, 0.0)
+        found.mul_(scale[:, None].to(found.dtype)).add_(
+            shift[:, None].to(found.dtype)
+        ).masked_fill_(masked, 0.0)
         found.scatter_(1, winner, top[:, None].to(found.dtype))
 
 
@@ -182,8 +213,12 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     return torch.where(torch.isfinite(values), found, values)
 
 
-def ranked(block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False) -> Tensor:
-    """The unrounded score of each row, and whether the largest logit is the true class: two columns, one walk."""
+def ranked(
+    block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False
+) -> Tensor:
+    """The unrounded score of each row, and whether the largest logit is the true class: two
+    columns, one walk.
+    """
     top = torch.empty(len(block), dtype=torch.int64, device=block.device)
     values = score(block, top=top, careful=careful)
     return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
@@ -236,12 +271,20 @@ def empty_probabilities(table: Tensor) -> Tensor:
 
 
 def overlap(table: Any, out: Tensor) -> bool:
-    """Whether two contiguous tables lie partly on top of each other; the very same memory is no overlap."""
+    """Whether two contiguous tables lie partly on top of each other; the very same memory is no
+    overlap.
+    """
     if not isinstance(table, Tensor) or table.device != out.device:
         return False
-    spans = [(t.data_ptr(), t.data_ptr() + (1 + _reach(t)) * t.element_size()) for t in (table, out)]
+    spans = [
+        (t.data_ptr(), t.data_ptr() + (1 + _reach(t)) * t.element_size()) for t in (table, out)
+    ]
     apart = spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]
-    same = table.data_ptr() == out.data_ptr() and table.stride() == out.stride() and table.dtype == out.dtype
+    same = (
+        table.data_ptr() == out.data_ptr()
+        and table.stride() == out.stride()
+        and table.dtype == out.dtype
+    )
     return not (apart or same)
 
 
@@ -251,7 +294,9 @@ def _reach(table: Tensor) -> int:
 
 
 def label_codes(labels: Any, table: Tensor) -> Tensor | None:
-    """Labels that are already column numbers, checked on the device; None where a closer look is needed."""
+    """Labels that are already column numbers, checked on the device; None where a closer look is
+    needed.
+    """
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
         labels = labels.astype(np.int64, copy=False)
     elif not isinstance(labels, Tensor) or labels.dtype not in _WHOLE:
@@ -272,7 +317,9 @@ def float_table(table: Tensor) -> Tensor:
 
 
 def looked_over(table: Tensor) -> tuple[int | None, bool]:
-    """The first bad row, and whether some logit is so low that it may stand for a mask; -inf counts, too. One pass."""
+    """The first bad row, and whether some logit is so low that it may stand for a mask; -inf
+    counts, too. One pass.
+    """
     low, top = torch.aminmax(table, dim=1)
     bad = ~torch.isfinite(top)
     flags = int(2 * bad.any() + (low <= LOWEST_ORDINARY).any())  # one number to the host
@@ -280,7 +327,9 @@ def looked_over(table: Tensor) -> tuple[int | None, bool]:
 
 
 def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
-    """The table with -inf where a finite number stands for a mask (`formulas.logits`), and such a number, if any."""
+    """The table with -inf where a finite number stands for a mask (`formulas.logits`), and such a
+    number, if any.
+    """
     masked, example = table, None
     for rows in _chunks(table):
         values = table[rows].to(torch.float64)
@@ -297,7 +346,11 @@ def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | N
     for rows in _chunks(table):
         block = table[rows]
         sums = block.sum(dim=1, dtype=torch.float64)
-        good = (block.amin(dim=1) >= 0) & (block.amax(dim=1) <= 1 + tolerance) & ((sums - 1).abs() <= tolerance)
+        good = (
+            (block.amin(dim=1) >= 0)
+            & (block.amax(dim=1) <= 1 + tolerance)
+            & ((sums - 1).abs() <= tolerance)
+        )
         if not bool(good.all()):
             return int(rows.start) + int((~good).to(torch.uint8).argmax())
     return None

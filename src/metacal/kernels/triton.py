@@ -1,13 +1,17 @@
-# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
+# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
+# mypy: allow-incomplete-defs, allow-any-generics
 # mypy: implicit-reexport
 """The fused form of the kernels on a device, in Triton: each row is read from device memory once.
 
-`torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain form does the work.
+`torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain
+form does the work.
 
-A program has some rows, and goes through them a tile of columns at a time. A tile that holds whole rows is read once.
+A program has some rows, and goes through them a tile of columns at a time. A tile that holds whole
+rows is read once.
 
-Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision must not depend on
-where it was made, and the grid that scores are rounded to (`metacal.kernels.grid`) is finer than float32.
+Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision
+must not depend on where it was made, and the grid that scores are rounded to
+(`metacal.kernels.grid`) is finer than float32.
 """
 
 from __future__ import annotations
@@ -37,9 +41,11 @@ except ImportError:  # a build of torch without Triton: the plain form always wo
         return function
 
 
-#: A row of up to this many classes is held in registers; longer ones are read twice or thrice, from the cache.
+#: A row of up to this many classes is held in registers; longer ones are read twice or thrice, from
+#: the cache.
 WHOLE_ROW, WHOLE_ROW_SOFTMAX = 8192, 32768
-#: Elements of a tile, and elements of it per thread; the same where a row takes several tiles. Fastest on an H200.
+#: Elements of a tile, and elements of it per thread; the same where a row takes several tiles.
+#: Fastest on an H200.
 TILE_ELEMENTS, THREAD_ELEMENTS = 1024, 32
 LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS = 2048, 8
 LONG_WIDE_TILE_ELEMENTS = 256
@@ -48,18 +54,24 @@ works = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
 
 
 def can_fuse(block: Tensor) -> bool:
-    """Whether Triton can walk the block: on CUDA (or interpreted), the entries of a row next to each other."""
+    """Whether Triton can walk the block: on CUDA (or interpreted), the entries of a row next to
+    each other.
+    """
     there = block.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
     return works and there and block.stride(1) == 1 and block.stride(0) >= 0
 
 
 def score(
-    block: Tensor, kind: str, dtype: torch.dtype, top: Tensor | None = None, lowest: float | None = None
+    block: Tensor,
+    kind: str,
+    dtype: torch.dtype,
+    top: Tensor | None = None,
+    lowest: float | None = None,
 ) -> Tensor | None:
     """One score, or what is "predicted", per row. Predictions also go into `top`.
 
-    With `lowest` the walk is careful: a row with a finite logit that is no higher has no score, nor has one that is
-    no row of logits.
+    With `lowest` the walk is careful: a row with a finite logit that is no higher has no score, nor
+    has one that is no row of logits.
     """
     out = torch.empty(len(block), dtype=dtype, device=block.device)
     layout = _Layout(block, WHOLE_ROW, wide=kind not in ("predicted", "negative_margin"))
@@ -77,26 +89,36 @@ def _split(value: float) -> tuple[float, float]:
 class _Layout:
     """How a block is cut into tiles: ROWS × COLS per program."""
 
-    def __init__(self, block: Tensor, whole_row: int, wide: bool = False, many: bool = False) -> None:
+    def __init__(
+        self, block: Tensor, whole_row: int, wide: bool = False, many: bool = False
+    ) -> None:
         n_rows, n_classes = block.shape
         width = 1 << (n_classes - 1).bit_length()
         wide = wide or block.dtype == torch.float64
         fits = width <= (whole_row // 2 if wide else whole_row)
-        tile, per_thread = (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
+        tile, per_thread = (
+            (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
+        )
         if many and not fits:  # many sums side by side take registers, too
             tile, per_thread = tile // 2, per_thread // 2
         if wide:  # float64 takes two registers each
-            tile, per_thread = (tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS), max(1, per_thread // 2)
+            tile, per_thread = (
+                (tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS),
+                max(1, per_thread // 2),
+            )
         self.cols = width if fits else tile
         self.tiles = -(-n_classes // self.cols)
         self.rows = max(1, tile // self.cols)
         self.programs = -(-n_rows // self.rows)
         self.warps = min(32, max(1, self.rows * self.cols // (32 * per_thread)))
-        # Sizes are passed in units of their common power of two: that is how the compiler learns that loads align.
+        # Sizes are passed in units of their common power of two: that is how the compiler learns
+        # that loads align.
         self.unit = math.gcd(n_classes, block.stride(0), 16)
 
     def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
-        """Start the kernel; False where Triton cannot walk the block, or cannot run (no compiler, say)."""
+        """Start the kernel; False where Triton cannot walk the block, or cannot run (no compiler,
+        say).
+        """
         if not can_fuse(block):
             return False
         n_rows, n_classes = block.shape
@@ -107,7 +129,9 @@ class _Layout:
 
 
 def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
-    """Start a kernel where `first` lies; False, with a warning, where Triton cannot, and never tried again."""
+    """Start a kernel where `first` lies; False, with a warning, where Triton cannot, and never
+    tried again.
+    """
     global works
     try:
         with torch.cuda.device_of(first):
@@ -115,8 +139,8 @@ def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **const
     except Exception as error:
         works = False
         warnings.warn(
-            f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is used, which is "
-            "slower and gives the same answers.",
+            f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is"
+            " used, which is slower and gives the same answers.",
             MetacalWarning,
             stacklevel=2,
         )
@@ -125,8 +149,18 @@ def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **const
 
 
 @jit
-def _begin(table, stride_units, n_rows, class_units, UNIT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """The program's rows, which of them there are, where each begins, the columns of a tile, and how many there are."""
+def _begin(
+    table,
+    stride_units,
+    n_rows,
+    class_units,
+    UNIT: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLS: tl.constexpr,
+):
+    """The program's rows, which of them there are, where each begins, the columns of a tile, and
+    how many there are.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
     return rows, rows < n_rows, start, tl.arange(0, COLS), class_units * UNIT
@@ -141,7 +175,11 @@ def _whole(high, low):
 @jit
 def _tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
     """Columns `cols` of the program's rows in the working precision; -inf outside the table."""
-    x = tl.load(start + cols[None, :], mask=inside[:, None] & (cols < n_classes)[None, :], other=float("-inf"))
+    x = tl.load(
+        start + cols[None, :],
+        mask=inside[:, None] & (cols < n_classes)[None, :],
+        other=float("-inf"),
+    )
     return x.to(tl.float64 if WIDE else tl.float32)
 
 
@@ -154,11 +192,13 @@ def _log1p(x):
 
 @jit
 def _exp(u):
-    """e^u in float64 for -700 <= u <= 0, beside a sum of at least 1: 2^n·e^r, n being u/log 2 rounded.
+    """e^u in float64 for -700 <= u <= 0, beside a sum of at least 1: 2^n·e^r, n being u/log 2
+    rounded.
 
-    Added to 1.5·2^52, a number is rounded, and its integer stands in the last bits; moved into the exponent's place
-    there it is added to that of e^r. This is a polynomial through Chebyshev's points, 2e-17 off. Where n is large r is
-    off by n·2e-17, and e^u is small. The library's function is for all u, and takes half as long again.
+    Added to 1.5·2^52, a number is rounded, and its integer stands in the last bits; moved into the
+    exponent's place there it is added to that of e^r. This is a polynomial through Chebyshev's
+    points, 2e-17 off. Where n is large r is off by n·2e-17, and e^u is small. The library's
+    function is for all u, and takes half as long again.
     """
     t = u * 1.4426950408889634 + 6755399441055744.0
     n = t - 6755399441055744.0
@@ -180,7 +220,9 @@ def _exp(u):
 
 @jit
 def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
-    """1 where there is NaN or, carefully, a finite logit that is no higher than the lowest; else what it was."""
+    """1 where there is NaN or, carefully, a finite logit that is no higher than the lowest; else
+    what it was.
+    """
     wrong = tl.where(x != x, 1, wrong)
     if CAREFUL:
         wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
@@ -189,7 +231,9 @@ def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
 
 @jit
 def _beside_second(x, base, cols, winner):
-    """e^u and u, the distance from the runner-up; 0 for the winner, and where e^u is nothing beside e^0."""
+    """e^u and u, the distance from the runner-up; 0 for the winner, and where e^u is nothing beside
+    e^0.
+    """
     # What does not count is decided in the precision of the table: comparing float64 takes long.
     beyond = (cols[None, :] == winner[:, None]) | (x - base < -700.0)
     u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
@@ -214,9 +258,13 @@ def _score_kernel(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """One score per row. First the winner and the runner-up, then the others' weight relative to the runner-up."""
+    """One score per row. First the winner and the runner-up, then the others' weight relative to
+    the runner-up.
+    """
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    rows, inside, start, cols, n_classes = _begin(
+        table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
+    )
     x = _tile(start, inside, cols, n_classes, WIDE)
     best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
     following = tl.full([ROWS, COLS], float("-inf"), WORK)

@@ -1,8 +1,10 @@
-# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs, allow-incomplete-defs, allow-any-generics
-"""The fused kernels of a softmax of tempered logits: its loss, with a uniform part, and with a curve on top.
+# mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
+# mypy: allow-incomplete-defs, allow-any-generics
+"""The fused kernels of a softmax of tempered logits: its loss, with a uniform part, and with a
+curve on top.
 
-As in `triton.py` None, or False, comes back where Triton cannot run. What `torch.py` says of each function in plain
-torch is what is meant.
+As in `triton.py` None, or False, comes back where Triton cannot run. What `torch.py` says of each
+function in plain torch is what is meant.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def floor_of(block: Tensor, inverse_temperature: float) -> float:
     return (-800.0 if block.dtype == torch.float64 else -100.0) / inverse_temperature
 
 
-def tempered_loss(block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float) -> Tensor | None:
+def tempered_loss(
+    block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
+) -> Tensor | None:
     """Sum over rows of the loss and its first three derivatives in b."""
     layout = _Layout(block, WHOLE_ROW)
     parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
@@ -45,39 +49,68 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
     """The eight columns of `mixed_rows`."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW, many=True)
-    return out if _walked(layout, "columns", block, labels, None, out, inverse_temperature) else None
+    return (
+        out if _walked(layout, "columns", block, labels, None, out, inverse_temperature) else None
+    )
 
 
 def rivals(block: Tensor, inverse_temperature: float) -> Tensor | None:
-    """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible classes, the prediction."""
+    """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible
+    classes, the prediction.
+    """
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW)
     return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature) else None
 
 
 def _walked(
-    layout: _Layout, kind: str, block: Tensor, labels: Tensor, weights: Tensor | None, out: Tensor, b: float
+    layout: _Layout,
+    kind: str,
+    block: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    out: Tensor,
+    b: float,
 ) -> bool:
     counts = labels if weights is None else weights
-    arguments = (block, labels.contiguous(), counts.contiguous(), out, *_split(b), floor_of(block, b))
+    arguments = (
+        block,
+        labels.contiguous(),
+        counts.contiguous(),
+        out,
+        *_split(b),
+        floor_of(block, b),
+    )
     return layout.launch(_rows_kernel, *arguments, KIND=kind, WEIGHTED=weights is not None)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
     """Write softmax(b·x) of each row into `out`; say whether that was done."""
     layout = _Layout(block, WHOLE_ROW_SOFTMAX)
-    return layout.launch(_softmax_kernel, block, out, out, out, *_split(inverse_temperature), LIFT=False)
+    return layout.launch(
+        _softmax_kernel, block, out, out, out, *_split(inverse_temperature), LIFT=False
+    )
 
 
-def lift(block: Tensor, inverse_temperature: float, columns: Tensor, winner: Tensor, out: Tensor) -> bool:
-    """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the winner; the columns are these three."""
+def lift(
+    block: Tensor, inverse_temperature: float, columns: Tensor, winner: Tensor, out: Tensor
+) -> bool:
+    """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the winner; the columns
+    are these three.
+    """
     layout, columns = _Layout(block, WHOLE_ROW_SOFTMAX), columns.contiguous()
     numbers = _split(inverse_temperature)
-    return layout.launch(_softmax_kernel, block, out, columns, winner.contiguous(), *numbers, LIFT=True)
+    return layout.launch(
+        _softmax_kernel, block, out, columns, winner.contiguous(), *numbers, LIFT=True
+    )
 
 
-def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float) -> Tensor | None:
-    """The six sums of `kernels.columns.mixed_sums` in one launch: what is small is not worth thirty."""
+def mixed_sums(
+    columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
+) -> Tensor | None:
+    """The six sums of `kernels.columns.mixed_sums` in one launch: what is small is not worth
+    thirty.
+    """
     if not fused.can_fuse(columns):
         return None
     columns, n = columns.contiguous(), columns.shape[1]
@@ -86,7 +119,9 @@ def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float,
     numbers = (*_split(b), *_split(b - walked), *_split(uniform))
     counts = columns if weights is None else weights.contiguous()
     shape = {"WEIGHTED": weights is not None, "SERIES": b != walked, "ROWS": _ROWS_A_PROGRAM}
-    done = fused.launched(_sums_kernel, programs, columns, counts, parts, *numbers, n, **shape, num_warps=4)
+    done = fused.launched(
+        _sums_kernel, programs, columns, counts, parts, *numbers, n, **shape, num_warps=4
+    )
     return parts.sum(dim=1) if done else None
 
 
@@ -94,7 +129,11 @@ def mixed_sums(columns: Tensor, weights: Tensor | None, walked: float, b: float,
 def _places(x, top):
     """Where d = x - top is 0, where a class is possible, and d below the top."""
     d = x - top[:, None]
-    return tl.where(d == 0.0, 1, 0), tl.where(x > float("-inf"), 1, 0), tl.where(d < 0.0, d, float("-inf"))
+    return (
+        tl.where(d == 0.0, 1, 0),
+        tl.where(x > float("-inf"), 1, 0),
+        tl.where(d < 0.0, d, float("-inf")),
+    )
 
 
 @jit
@@ -139,7 +178,9 @@ def _rows_kernel(
 ):
     """Sums over the classes of each row at one inverse temperature, and what is wanted of them."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    rows, inside, start, cols, n_classes = _begin(
+        table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
+    )
     b64 = _whole(high, low)
     b = b64.to(WORK)
     x = _tile(start, inside, cols, n_classes, WIDE)
@@ -183,7 +224,9 @@ def _rows_kernel(
         tl.store(into + 3, winner.to(tl.float64), mask=inside)
     else:
         label = tl.load(labels + rows, mask=inside, other=0)
-        true = tl.load(table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0)
+        true = tl.load(
+            table + rows.to(tl.int64) * (stride_units * UNIT) + label, mask=inside, other=0.0
+        )
         own = true.to(tl.float64) - top.to(tl.float64)
         m1 = tl.sum(v1, axis=1).to(tl.float64) / total
         m2 = tl.sum(v2, axis=1).to(tl.float64) / total
@@ -246,7 +289,9 @@ def _softmax_kernel(
 ):
     """p = softmax(b·x). With LIFT p·scale + shift, 0 for masked classes, `top` for the winner."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(table, stride_units, n_rows, class_units, UNIT, ROWS, COLS)
+    rows, inside, start, cols, n_classes = _begin(
+        table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
+    )
     there = out + rows.to(tl.int64)[:, None] * n_classes
     b = _whole(high, low).to(WORK)
     best = tl.full([ROWS, COLS], float("-inf"), WORK)
@@ -288,7 +333,9 @@ def _sums_kernel(
     SERIES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """-log q of each row, its gradient and curvature in (log b, ε), summed; the formulas are `mixed_sums`'."""
+    """-log q of each row, its gradient and curvature in (log b, ε), summed; the formulas are
+    `mixed_sums`'.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     at = columns + rows
@@ -302,7 +349,9 @@ def _sums_kernel(
         step = _whole(step_high, step_low)
         third = tl.load(at + 3 * n, mask=inside, other=0.0)
         fourth = tl.load(at + 4 * n, mask=inside, other=0.0)
-        value += step * (slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth)))
+        value += step * (
+            slope + step * (0.5 * second + step * (third / 6.0 + (step / 24.0) * fourth))
+        )
         slope += step * (second + step * (0.5 * third + (step / 6.0) * fourth))
         second += step * (third + (0.5 * step) * fourth)
         value = tl.maximum(value, 0.0)

@@ -1,1 +1,3 @@
-"""Calibration maps, the mathematics: `fit_x(rows, y)` returns an `XMap`, a frozen function of logits."""
+"""Calibration maps, the mathematics: `fit_x(rows, y)` returns an `XMap`, a frozen function of
+logits.
+"""

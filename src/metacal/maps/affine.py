@@ -1,21 +1,23 @@
-"""Affine maps, softmax(A u + c): vector and matrix scaling, Dirichlet calibration and structured scaling.
+"""Affine maps, softmax(A u + c): vector and matrix scaling, Dirichlet calibration and structured
+scaling.
 
-- **Vector and matrix scaling**: u are the centred logits, A is diagonal or full. Guo, Pleiss, Sun & Weinberger, "On
-  Calibration of Modern Neural Networks", ICML 2017.
-- **Dirichlet calibration**: u are log-probabilities, A is full. Kull, Perello-Nieto, Kängsepp, Silva Filho, Song &
-  Flach, "Beyond temperature scaling: Obtaining well-calibrated multiclass probabilities with Dirichlet calibration",
-  NeurIPS 2019, whose penalties `odir` and `l2` are. The logarithms are taken of the softmax itself, in float64: nothing
-  is clipped.
-- **Structured scaling**: u are tempered log-probabilities, A is diagonal, drawn towards temperature scaling. Berta,
-  Holzmüller, Jordan & Bach, "Structured Matrix Scaling for Multi-Class Calibration", 2025, whose penalty `structured`
-  is: their SVS with the ridge penalty, whose strength is 1. Here cross-validation chooses it, and the temperature is
-  the plain one.
+- **Vector and matrix scaling**: u are the centred logits, A is diagonal or full. Guo, Pleiss, Sun &
+  Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+- **Dirichlet calibration**: u are log-probabilities, A is full. Kull, Perello-Nieto, Kängsepp,
+  Silva Filho, Song & Flach, "Beyond temperature scaling: Obtaining well-calibrated multiclass
+  probabilities with Dirichlet calibration", NeurIPS 2019, whose penalties `odir` and `l2` are. The
+  logarithms are taken of the softmax itself, in float64: nothing is clipped.
+- **Structured scaling**: u are tempered log-probabilities, A is diagonal, drawn towards temperature
+  scaling. Berta, Holzmüller, Jordan & Bach, "Structured Matrix Scaling for Multi-Class
+  Calibration", 2025, whose penalty `structured` is: their SVS with the ridge penalty, whose
+  strength is 1. Here cross-validation chooses it, and the temperature is the plain one.
 
-Three deviations, all deliberate. The logits are centred in each row, so that a constant added to a row, or logits
-given as log-probabilities, change nothing. Penalties are measured on tempered logits and in rows (`penalties` of
-`fitting.penalised`, where the fit is), so that a strength means the same on logits of any scale and on any number of
-rows. And every coefficient carries at least a penalty of 1/1000 of a row, so that the fit has one finite answer even
-where the likelihood has none.
+Three deviations, all deliberate. The logits are centred in each row, so that a constant added to a
+row, or logits given as log-probabilities, change nothing. Penalties are measured on tempered logits
+and in rows (`penalties` of `fitting.penalised`, where the fit is), so that a strength means the
+same on logits of any scale and on any number of rows. And every coefficient carries at least a
+penalty of 1/1000 of a row, so that the fit has one finite answer even where the likelihood has
+none.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
-#: Standard deviations of offsets of which evidence chooses one; steps to each mode; what holds a scale that has none.
+#: Standard deviations of offsets of which evidence chooses one; steps to each mode; what holds a
+#: scale that has none.
 _SPREADS, _NEWTON_STEPS, _LEAST_PRECISION = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2), 30, 1e-3
 
 
@@ -55,20 +58,30 @@ class AffineMap(Map):
         return len(self.bias)
 
     def check(self) -> None:
-        """Raise unless the arrays are finite, with an entry for each class, and the strength is a number."""
+        """Raise unless the arrays are finite, with an entry for each class, and the strength is a
+        number.
+        """
         n = self.n_classes
         for name, shape in {"scale": (n,), "matrix": (n, n), "bias": (n,)}.items():
             array = getattr(self, name, None)  # there is a scale or a matrix
-            if array is not None and (array.shape != shape or n < 2 or not np.isfinite(array).all()):
-                raise InputError(f"{name} must be {' × '.join(map(str, shape))} finite numbers, at least 2 in a row.")
+            if array is not None and (
+                array.shape != shape or n < 2 or not np.isfinite(array).all()
+            ):
+                raise InputError(
+                    f"{name} must be {' × '.join(map(str, shape))} finite numbers, at least 2 in a"
+                    " row."
+                )
         strength = self.regularisation
         if not (isinstance(strength, int | float) and 0.0 <= strength < np.inf):
-            raise InputError(f"regularisation must be a finite number of at least 0, got {strength!r}.")
+            raise InputError(
+                f"regularisation must be a finite number of at least 0, got {strength!r}."
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class VectorMap(AffineMap):
-    """softmax(scale · u + bias), a scale and a bias for each class; u are the logits less their mean.
+    """softmax(scale · u + bias), a scale and a bias for each class; u are the logits less their
+    mean.
 
     Examples
     --------
@@ -150,11 +163,12 @@ def _fit_affine(
 ) -> AffineMap:
     """Minimise the negative log-likelihood of softmax(A u + bias) plus a penalty (see `penalties`).
 
-    With `regularisation=None` its strength is chosen by cross-validation; 0 is Guo et al.'s own vector scaling. With
-    `odir` (off-diagonal and intercept, Kull et al.'s) a diagonal matrix has only its intercept penalised. The default,
-    `structured`, draws towards temperature scaling and holds the diagonal, too: log p is never positive, so a slope
-    left free has no end for a class that was never seen. The K² + K coefficients of a full matrix overfit easily: with
-    fewer than about 50 rows per class expect little beyond temperature scaling.
+    With `regularisation=None` its strength is chosen by cross-validation; 0 is Guo et al.'s own
+    vector scaling. With `odir` (off-diagonal and intercept, Kull et al.'s) a diagonal matrix has
+    only its intercept penalised. The default, `structured`, draws towards temperature scaling and
+    holds the diagonal, too: log p is never positive, so a slope left free has no end for a class
+    that was never seen. The K² + K coefficients of a full matrix overfit easily: with fewer than
+    about 50 rows per class expect little beyond temperature scaling.
 
     Examples
     --------
@@ -170,7 +184,9 @@ def _fit_affine(
     if penalty == "offsets" and not full:
         return _fit_offsets(Labelled(rows, labels, weights).usable())
     problem = Problem(features, full, penalty, intercept_regularisation)
-    theta, strength = problem.solve(Labelled(rows, labels, weights), regularisation, n_folds, random_state)
+    theta, strength = problem.solve(
+        Labelled(rows, labels, weights), regularisation, n_folds, random_state
+    )
     return made(theta[:-1].T if full else theta[0], theta[-1], strength)
 
 
@@ -180,7 +196,8 @@ fit_dirichlet = partial(_fit_affine, DirichletMap, kernels.log_probabilities, Tr
 
 
 def _fit_offsets(sample: Labelled) -> VectorMap:
-    """softmax(b·u + c) with one scale and c_j ~ N(0, σ²): the mode at the σ with the largest evidence (Laplace).
+    """softmax(b·u + c) with one scale and c_j ~ N(0, σ²): the mode at the σ with the largest
+    evidence (Laplace).
 
     >>> logits = np.log([[0.8, 0.1, 0.1]] * 600)                          # the second and third class are mistaken
     >>> fit = fit_vector(Rows(logits), np.array([0] * 480 + [1] * 96 + [2] * 24), penalty="offsets")
@@ -197,7 +214,10 @@ def _fit_offsets(sample: Labelled) -> VectorMap:
             loss, gradient, hessian = _offsets_at(theta, b * u, masked, sample, precision)
             step = np.linalg.solve(hessian, gradient)
             share = 1.0
-            while share > 1e-3 and _offsets_at(theta - share * step, b * u, masked, sample, precision)[0] > loss:
+            while (
+                share > 1e-3
+                and _offsets_at(theta - share * step, b * u, masked, sample, precision)[0] > loss
+            ):
                 share *= 0.5
             theta = theta - share * step
             if gradient @ step < 1e-9 * sample.total:
@@ -212,7 +232,9 @@ def _fit_offsets(sample: Labelled) -> VectorMap:
 def _offsets_at(
     theta: Float, u: Float, masked: Flags | None, sample: Labelled, precision: Float
 ) -> tuple[float, Float, Float]:
-    """The penalised negative log-likelihood of softmax(s·u + c) at θ = (c, s), its gradient and Hessian."""
+    """The penalised negative log-likelihood of softmax(s·u + c) at θ = (c, s), its gradient and
+    Hessian.
+    """
     w, at = sample.counts, np.arange(len(u))
     z = theta[-1] * u + theta[:-1]
     z = z if masked is None else np.where(masked, -np.inf, z)
@@ -223,7 +245,9 @@ def _offsets_at(
     off = theta - np.append(np.zeros(u.shape[1]), 1.0)
     loss = float(w @ (np.log(total) - z[at, sample.labels]) + 0.5 * precision @ off**2)
     mean = (p * u).sum(axis=1)
-    gradient = np.append(w @ p - np.bincount(sample.labels, w, u.shape[1]), w @ (mean - u[at, sample.labels]))
+    gradient = np.append(
+        w @ p - np.bincount(sample.labels, w, u.shape[1]), w @ (mean - u[at, sample.labels])
+    )
     hessian = np.empty((len(theta), len(theta)))
     hessian[:-1, :-1] = np.diag(w @ p) - (p * w[:, None]).T @ p
     hessian[-1, :-1] = hessian[:-1, -1] = w @ (p * (u - mean[:, None]))
@@ -231,10 +255,19 @@ def _offsets_at(
     return loss, gradient + precision * off, hessian + np.diag(precision)
 
 
-def dirichlet_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, DirichletMap]:
-    """Dirichlet calibration with the structured penalty at each of these strengths, each fit starting from the last."""
-    found = Problem(kernels.log_probabilities, True, "structured").path(sample, strengths, tolerance)
-    return {at: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at) for at, theta in found.items()}
+def dirichlet_path(
+    sample: Labelled, strengths: Sequence[float], tolerance: float
+) -> dict[float, DirichletMap]:
+    """Dirichlet calibration with the structured penalty at each of these strengths, each fit
+    starting from the last.
+    """
+    found = Problem(kernels.log_probabilities, True, "structured").path(
+        sample, strengths, tolerance
+    )
+    return {
+        at: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=at)
+        for at, theta in found.items()
+    }
 
 
 def fit_structured(
@@ -246,10 +279,11 @@ def fit_structured(
     n_folds: int = 3,
     random_state: int | np.random.Generator = 0,
 ) -> StructuredMap:
-    """Fit T; then minimise Σ NLL of softmax(a · log softmax(x/T) + c), plus λK Σ ((a_j - 1)² + c_j²).
+    """Fit T; then minimise Σ NLL of softmax(a · log softmax(x/T) + c), plus λK Σ ((a_j - 1)² +
+    c_j²).
 
-    A strong penalty λ gives temperature scaling, none gives vector scaling. With `regularisation=None` cross-validation
-    chooses λ: classes get what their rows can support.
+    A strong penalty λ gives temperature scaling, none gives vector scaling. With
+    `regularisation=None` cross-validation chooses λ: classes get what their rows can support.
     """
     sample = Labelled(rows, labels, weights).usable()
     problem, b = _structured(sample)
@@ -257,12 +291,17 @@ def fit_structured(
     return StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=strength)
 
 
-def structured_path(sample: Labelled, strengths: Sequence[float], tolerance: float) -> dict[float, StructuredMap]:
+def structured_path(
+    sample: Labelled, strengths: Sequence[float], tolerance: float
+) -> dict[float, StructuredMap]:
     """Structured scaling at each of these strengths, for less than the price of single fits."""
     sample = sample.usable()
     problem, b = _structured(sample)
     found = problem.path(sample, strengths, tolerance)
-    return {at: StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=at) for at, theta in found.items()}
+    return {
+        at: StructuredMap(b, scale=theta[0], bias=theta[1], regularisation=at)
+        for at, theta in found.items()
+    }
 
 
 def _structured(sample: Labelled) -> tuple[Problem, float]:

@@ -1,6 +1,8 @@
-"""BBQ, Bayesian binning into quantiles: histograms of every reasonable number of bins, averaged by their evidence.
+"""BBQ, Bayesian binning into quantiles: histograms of every reasonable number of bins, averaged by
+their evidence.
 
-Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI 2015.
+Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning", AAAI
+2015.
 """
 
 from __future__ import annotations
@@ -30,22 +32,28 @@ _NEGLIGIBLE = 1e-3
 
 
 def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
-    """Fit the average of histograms M_B of B equally heavy bins, B from N^(1/3)/10 to 10·N^(1/3), by their evidence.
+    """Fit the average of histograms M_B of B equally heavy bins, B from N^(1/3)/10 to 10·N^(1/3),
+    by their evidence.
 
     With N' = 2, π_b the middle of bin b, α = N'·π_b/B and β = N'·(1 - π_b)/B::
 
         P(data | M_B) = Π_b  Γ(N'/B) / Γ(N_b + N'/B) · Γ(N₊ + α) / Γ(α) · Γ(N₋ + β) / Γ(β)
         q = Σ_B P(M_B | data) · (N₊ + α) / (N_b + N'/B)     in the bin b of M_B that p falls in
 
-    with a uniform prior over B. Two departures from the paper: π_b is kept 1/(N + 2) away from zero and one, for a
-    network's probability of 1e-12 is no prior knowledge; and binnings less than 1/1000 as probable as the best are
-    dropped, to keep the answer small. The average of step functions is one step function, and that is what is kept.
+    with a uniform prior over B. Two departures from the paper: π_b is kept 1/(N + 2) away from zero
+    and one, for a network's probability of 1e-12 is no prior knowledge; and binnings less than
+    1/1000 as probable as the best are dropped, to keep the answer small. The average of step
+    functions is one step function, and that is what is kept.
     """
     return fit_piecewise(rows, labels, weights, bbq_curve, "step")
 
 
-def fit_top_label_bbq(rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True) -> TopLabelMap:
-    """Fit BBQ on the predicted class's confidence alone, after temperature scaling if `tempered`."""
+def fit_top_label_bbq(
+    rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True
+) -> TopLabelMap:
+    """Fit BBQ on the predicted class's confidence alone, after temperature scaling if
+    `tempered`.
+    """
     return fit_top_label(rows, labels, weights, bbq_curve, "step", tempered)
 
 
@@ -74,9 +82,11 @@ def bbq_curve(points: Float, total: Float, positive: Float) -> Curve:
 
 
 def _binnings(weights: Float) -> tuple[Codes, Codes]:
-    """The last point of each bin, binning after binning into equal weights, and where each binning begins there.
+    """The last point of each bin, binning after binning into equal weights, and where each binning
+    begins there.
 
-    At most a bin for five rows. Ties merge bins, and a binning that comes out like the one before counts once.
+    At most a bin for five rows. Ties merge bins, and a binning that comes out like the one before
+    counts once.
     """
     below = np.cumsum(weights)
     rows = min(float(below[-1]), _MOST_ROWS)
@@ -92,7 +102,11 @@ def _binnings(weights: Float) -> tuple[Codes, Codes]:
     first = np.flatnonzero(np.append(True, np.diff(parts) > 0))
     if not new.all():
         pieces = np.split(ends, first[1:])
-        pieces = [piece for i, piece in enumerate(pieces) if i == 0 or not np.array_equal(piece, pieces[i - 1])]
+        pieces = [
+            piece
+            for i, piece in enumerate(pieces)
+            if i == 0 or not np.array_equal(piece, pieces[i - 1])
+        ]
         ends = np.concatenate(pieces)
         first = np.append(0, np.cumsum([len(piece) for piece in pieces])[:-1])
     return ends, first

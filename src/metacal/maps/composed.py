@@ -1,14 +1,16 @@
 """Composed calibration: one map after another, then(log first(x)).
 
-The first map is a front that makes any table fit to look at: temperature scaling with a uniform part (`uniform.py`)
-leaves no class with a probability below ε/K, so that a few rows with an almost impossible true class do not rule what
-follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature scaling and isotonic regression so.
+The first map is a front that makes any table fit to look at: temperature scaling with a uniform
+part (`uniform.py`) leaves no class with a probability below ε/K, so that a few rows with an almost
+impossible true class do not rule what follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020,
+compose temperature scaling and isotonic regression so.
 
-The usual pair, a monotone spline on a temperature with a uniform part, fitted on all rows, is what a gate's base map is
-by default beyond two classes. Why not a temperature on the accepted rows: accepted rows have few errors, and a few rows
-with an almost impossible true class among them rule T. The uniform part takes those over, and the spline mends the
-confidence, which is what a gate shows. Both parts keep every prediction, so a promise about the largest logit stays one
-about the largest probability. Measured in `docs/quality.md`.
+The usual pair, a monotone spline on a temperature with a uniform part, fitted on all rows, is what
+a gate's base map is by default beyond two classes. Why not a temperature on the accepted rows:
+accepted rows have few errors, and a few rows with an almost impossible true class among them rule
+T. The uniform part takes those over, and the spline mends the confidence, which is what a gate
+shows. Both parts keep every prediction, so a promise about the largest logit stays one about the
+largest probability. Measured in `docs/quality.md`.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from metacal.rows.stored import ConvertedTable
 
 _Map = TypeVar("_Map", bound=Map)
 
-#: Elements of a table in memory that is mapped once and held; a larger one, or one on disk, is mapped again each pass.
+#: Elements of a table in memory that is mapped once and held; a larger one, or one on disk, is
+#: mapped again each pass.
 _HELD, _HELD_OF_STORED = 1 << 25, 1 << 22
 #: The parts that are fitted and applied together.
 USUAL = ("uniform-temperature", "spline")
@@ -49,7 +52,8 @@ SMALLEST = float(np.log(np.finfo(np.float64).tiny))
 class ComposedMap(CombinedMap):
     """then(log first(x)).
 
-    A spline on a temperature with a uniform part, the usual pair, is one kernel: it makes no table of logarithms.
+    A spline on a temperature with a uniform part, the usual pair, is one kernel: it makes no table
+    of logarithms.
 
     Examples
     --------
@@ -69,7 +73,9 @@ class ComposedMap(CombinedMap):
 
     @property
     def in_table_precision(self) -> bool:  # type: ignore[override]
-        """Whether single precision is enough for a float32 table: of the usual pair, which a kernel writes."""
+        """Whether single precision is enough for a float32 table: of the usual pair, which a kernel
+        writes.
+        """
         return self.usual is not None
 
     on_device = whole_blocks = in_table_precision
@@ -78,18 +84,27 @@ class ComposedMap(CombinedMap):
     def usual(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
         """Both parts where they are those of the kernel."""
         first, then = self.first, self.then
-        if isinstance(first, UniformTemperatureMap) and isinstance(then, SplineMap) and then.inverse_temperature == 1.0:
+        if (
+            isinstance(first, UniformTemperatureMap)
+            and isinstance(then, SplineMap)
+            and then.inverse_temperature == 1.0
+        ):
             return first, then
         return None
 
     def check(self) -> None:
         """Raise unless the fields make a map."""
         if not (isinstance(self.first, Map) and isinstance(self.then, Map)):
-            raise InputError(f"first and then must be fitted maps, got {self.first!r} and {self.then!r}.")
-        if None not in (self.first.n_classes, self.then.n_classes) and self.first.n_classes != self.then.n_classes:
             raise InputError(
-                f"the maps were fitted on {self.first.n_classes} and on {self.then.n_classes} classes; compose maps of "
-                "the same classes."
+                f"first and then must be fitted maps, got {self.first!r} and {self.then!r}."
+            )
+        if (
+            None not in (self.first.n_classes, self.then.n_classes)
+            and self.first.n_classes != self.then.n_classes
+        ):
+            raise InputError(
+                f"the maps were fitted on {self.first.n_classes} and on {self.then.n_classes}"
+                " classes; compose maps of the same classes."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -98,17 +113,25 @@ class ComposedMap(CombinedMap):
             self.then.write(logarithms(self.first, block), out)
         else:
             front, spline = self.usual
-            kernels.lifted_softmax(block, front.inverse_temperature, front.uniform, spline.curve, out)
+            kernels.lifted_softmax(
+                block, front.inverse_temperature, front.uniform, spline.curve, out
+            )
 
 
 def fit_composed(
-    rows: Rows, labels: Codes, weights: Weights = None, *, first: str = "uniform-temperature", then: str = "spline"
+    rows: Rows,
+    labels: Codes,
+    weights: Weights = None,
+    *,
+    first: str = "uniform-temperature",
+    then: str = "spline",
 ) -> ComposedMap:
-    """Fit the method `first`, then the method `then` on the logarithms of its probabilities, both on all rows.
+    """Fit the method `first`, then the method `then` on the logarithms of its probabilities, both
+    on all rows.
 
-    The usual pair is fitted together: what the last walk for the temperature saw of each row, its tail and whether it
-    is right, is all that the spline needs (`fit_averaged`). It costs no walk, and of a table on a device two columns
-    come to the host.
+    The usual pair is fitted together: what the last walk for the temperature saw of each row, its
+    tail and whether it is right, is all that the spline needs (`fit_averaged`). It costs no walk,
+    and of a table on a device two columns come to the host.
     """
     for name in (first, then):
         if name not in METHODS:
@@ -119,7 +142,9 @@ def fit_composed(
         usual = as_front(fitted, seen, own)
         return ComposedMap(usual, fit_averaged(seen.log_odds(usual), seen.right, own))
     front = as_front(METHODS[first].fit_function()(rows, labels, weights), rows, weights)
-    return ComposedMap(front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights))
+    return ComposedMap(
+        front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights)
+    )
 
 
 def default_base(n_classes: int | None) -> str:
@@ -149,8 +174,8 @@ def plain_softmax(n_classes: int) -> Map:
 def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
     """The map as others see through it: a uniform part of at least 1/(n + 1), one row's worth.
 
-    A row of weight 2 counts as two: of weighted rows n is Σw or, where weights are small numbers that say shares, the
-    effective number of rows, (Σw)² / Σw².
+    A row of weight 2 counts as two: of weighted rows n is Σw or, where weights are small numbers
+    that say shares, the effective number of rows, (Σw)² / Σw².
 
     Examples
     --------
@@ -167,7 +192,9 @@ def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
 
 
 def seen_through(front: Map, rows: Rows) -> Rows:
-    """The rows with log front(x) in place of x: held in memory where they are, else made anew as they are read."""
+    """The rows with log front(x) in place of x: held in memory where they are, else made anew as
+    they are read.
+    """
     rows = rows.on_host()
     in_memory = isinstance(rows.table, np.ndarray) and not isinstance(rows.table, np.memmap)
     if len(rows) * rows.n_classes <= (_HELD if in_memory else _HELD_OF_STORED):

@@ -1,12 +1,13 @@
 """From a score to the probability of being right: a monotone curve for scores of any scale.
 
-The scale of a judge's mark, a log-probability or a distance says nothing, its order does. So the curve is fitted in
-ranks: z is the log-odds of a score's place among the calibration scores, and the log-odds of being right are a monotone
-spline of z, the one of `metacal.maps.spline`, by penalised likelihood. What is kept is the outcome, a broken line.
-Measured on the embedded sets (maximum probability, the same rounded to two digits, margin; 300, 1,000 and 4,000 rows)
-its log loss is below that of isotonic regression everywhere (maximum probability: .298 against .320 at 300 rows, .293
-against .296 at 4,000). A spline in the score itself, scaled by its quartiles, gains .003 on margins and loses .026 on
-rounded probabilities.
+The scale of a judge's mark, a log-probability or a distance says nothing, its order does. So the
+curve is fitted in ranks: z is the log-odds of a score's place among the calibration scores, and the
+log-odds of being right are a monotone spline of z, the one of `metacal.maps.spline`, by penalised
+likelihood. What is kept is the outcome, a broken line. Measured on the embedded sets (maximum
+probability, the same rounded to two digits, margin; 300, 1,000 and 4,000 rows) its log loss is
+below that of isotonic regression everywhere (maximum probability: .298 against .320 at 300 rows,
+.293 against .296 at 4,000). A spline in the score itself, scaled by its quartiles, gains .003 on
+margins and loses .026 on rounded probabilities.
 """
 
 from __future__ import annotations
@@ -46,11 +47,20 @@ class ConfidenceCurve:
     values: Float
 
     def __post_init__(self) -> None:
-        flat = self.knots.ndim == 1 and len(self.knots) > 0 and self.values.shape == self.knots.shape
+        flat = (
+            self.knots.ndim == 1 and len(self.knots) > 0 and self.values.shape == self.knots.shape
+        )
         if not flat or not np.isfinite(self.knots).all() or not (np.diff(self.knots) > 0.0).all():
-            raise InputError("a confidence curve needs knots that rise strictly, and a value at each.")
-        if not ((self.values >= 0.0) & (self.values <= 1.0)).all() or (np.diff(self.values) > 0.0).any():
-            raise InputError("the values of a confidence curve must lie between 0 and 1 and never rise.")
+            raise InputError(
+                "a confidence curve needs knots that rise strictly, and a value at each."
+            )
+        if (
+            not ((self.values >= 0.0) & (self.values <= 1.0)).all()
+            or (np.diff(self.values) > 0.0).any()
+        ):
+            raise InputError(
+                "the values of a confidence curve must lie between 0 and 1 and never rise."
+            )
 
     def __call__(self, doubt: Float) -> Float:
         """The probability of being right; NaN where there is no score."""
@@ -67,10 +77,11 @@ class ConfidenceCurve:
 def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     """Fit the curve to rows that all have a score.
 
-    With F the share of rows below a score (half of its ties counted), z = -log(F / (1 - F)) and s a spline with slopes
-    g_1, …, g_m >= 0 at quantiles of z, what is minimised is the log loss of σ(s(z)) plus ½·Σ (g_{i+1} - g_i)² and a
-    weak pull to zero: scores that say nothing give the overall accuracy. No answer is surer than n rows can show:
-    closer to 0 or 1 than 1/(2n + 2), which on the embedded sets changes the log loss by .0003 at 100 rows.
+    With F the share of rows below a score (half of its ties counted), z = -log(F / (1 - F)) and s a
+    spline with slopes g_1, …, g_m >= 0 at quantiles of z, what is minimised is the log loss of
+    σ(s(z)) plus ½·Σ (g_{i+1} - g_i)² and a weak pull to zero: scores that say nothing give the
+    overall accuracy. No answer is surer than n rows can show: closer to 0 or 1 than 1/(2n + 2),
+    which on the embedded sets changes the log loss by .0003 at 100 rows.
     """
     distinct, place, count = np.unique(doubt, return_inverse=True, return_counts=True)
     below = (np.cumsum(count) - 0.5 * count) / len(doubt)
@@ -82,11 +93,15 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     corners = _corners(count)
     values = expit(theta[-1] + risen(knots, odds[corners]) @ theta[:-1])
     least = 0.5 / (n + 1.0)
-    return ConfidenceCurve(distinct[corners], np.minimum.accumulate(np.clip(values, least, 1.0 - least)))
+    return ConfidenceCurve(
+        distinct[corners], np.minimum.accumulate(np.clip(values, least, 1.0 - least))
+    )
 
 
 def _corners(count: Codes) -> Codes:
-    """Which distinct scores are kept: all of a few, otherwise about as many rows between one and the next."""
+    """Which distinct scores are kept: all of a few, otherwise about as many rows between one and
+    the next.
+    """
     if len(count) <= _MOST_CORNERS:
         return np.arange(len(count))
     ends = np.cumsum(count)

@@ -1,13 +1,15 @@
-"""Curves of a probability: of each class's own, one class against the rest, or of the predicted class's confidence.
+"""Curves of a probability: of each class's own, one class against the rest, or of the predicted
+class's confidence.
 
-**One-vs-rest**: a question "is it class k?" for each class, answered by a curve of that class's own probability. Beyond
-two classes the K answers are divided by their sum; two classes are one question, asked of the second column. Isotonic
-regression, histogram binning and BBQ differ only in how they draw the curve: all fit a `PiecewiseMap`.
+**One-vs-rest**: a question "is it class k?" for each class, answered by a curve of that class's own
+probability. Beyond two classes the K answers are divided by their sum; two classes are one
+question, asked of the second column. Isotonic regression, histogram binning and BBQ differ only in
+how they draw the curve: all fit a `PiecewiseMap`.
 
-**Top-label**: a new confidence for the predicted class; the other classes share the rest in proportion. Gupta & Ramdas,
-"Top-label calibration and multiclass-to-binary reductions", ICLR 2022, without their split by predicted class: one
-curve serves all. It starts from tempered probabilities softmax(b·x): an over-confident network spreads the rest too
-unevenly as well.
+**Top-label**: a new confidence for the predicted class; the other classes share the rest in
+proportion. Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022,
+without their split by predicted class: one curve serves all. It starts from tempered probabilities
+softmax(b·x): an over-confident network spreads the rest too unevenly as well.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ from metacal.rows import Rows
 
 #: A curve on [0, 1]: where its pieces begin (or its corners are), and its values there.
 Curve = tuple[Float, Float]
-#: How one class's curve is drawn: (distinct probabilities, weight on each, that of the positive outcomes) -> curve.
+#: How one class's curve is drawn: (distinct probabilities, weight on each, that of the positive
+#: outcomes) -> curve.
 Draw = Callable[[Float, Float, Float], Curve]
 
 #: Probabilities of a group of classes held at once while fitting: 64 MB.
 GROUP_ELEMENTS = 1 << 23
-#: How far the knot of a step is lifted, in units of the last place (2⁻⁵³) times 1 + |log knot|: a calibration
-#: probability that *is* a knot must not come out on its other side because another runtime rounds it otherwise.
+#: How far the knot of a step is lifted, in units of the last place (2⁻⁵³) times 1 + |log knot|: a
+#: calibration probability that *is* a knot must not come out on its other side because another
+#: runtime rounds it otherwise.
 _LAST_PLACES = 8.0
 
 
@@ -63,7 +67,9 @@ class OneVsRestMap(Map):
 
 
 class CurvesMap(TemperedMap):
-    """A map with curves one after another: what the formula `follow` reads besides `knots` and `values`."""
+    """A map with curves one after another: what the formula `follow` reads besides `knots` and
+    `values`.
+    """
 
     knots: Float
     values: Float
@@ -76,13 +82,21 @@ class CurvesMap(TemperedMap):
         """Raise unless these are curves on [0, 1], one after another."""
         super().check()
         if self.interpolation not in ("linear", "step"):
-            raise InputError(f"interpolation must be 'linear' or 'step', got {self.interpolation!r}.")
-        knots, values, starts, stepped = self.knots, self.values, self.offsets, self.interpolation == "step"
+            raise InputError(
+                f"interpolation must be 'linear' or 'step', got {self.interpolation!r}."
+            )
+        knots, values, starts, stepped = (
+            self.knots,
+            self.values,
+            self.offsets,
+            self.interpolation == "step",
+        )
         if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or (np.diff(starts) < 1).any():
             raise InputError("offsets must rise from 0, a step for each curve.")
         if knots.shape != (starts[-1],) or values.shape != knots.shape:
             raise InputError(
-                f"knots and values must have {starts[-1]} entries each; got {knots.shape}, {values.shape}."
+                f"knots and values must have {starts[-1]} entries each; got {knots.shape},"
+                f" {values.shape}."
             )
         inner = np.delete(np.arange(len(knots)), starts[:-1])
         before, after = knots[inner - 1], knots[inner]
@@ -100,7 +114,8 @@ class CurvesMap(TemperedMap):
     def lifted(self) -> Float:
         """The knots as pieces are looked up by them.
 
-        Those of steps are moved up by rounding, but no further than a quarter of the way to the next one.
+        Those of steps are moved up by rounding, but no further than a quarter of the way to the
+        next one.
 
         Examples
         --------
@@ -110,11 +125,15 @@ class CurvesMap(TemperedMap):
         if self.interpolation == "linear":
             return self.knots
         with np.errstate(divide="ignore", invalid="ignore"):
-            moved = self.knots * (1.0 + _LAST_PLACES * 2.0**-53 * (1.0 + np.abs(np.log(self.knots))))
+            moved = self.knots * (
+                1.0 + _LAST_PLACES * 2.0**-53 * (1.0 + np.abs(np.log(self.knots)))
+            )
         moved = np.where(self.knots > 0.0, moved, 0.0)
         gap = np.append(np.diff(self.knots), np.inf)
         gap[self.offsets[1:] - 1] = np.inf
-        return np.asarray(np.where(gap > 0.0, np.minimum(moved, self.knots + 0.25 * gap), self.knots))
+        return np.asarray(
+            np.where(gap > 0.0, np.minimum(moved, self.knots + 0.25 * gap), self.knots)
+        )
 
     @cached_property
     def rises(self) -> Float:
@@ -143,9 +162,10 @@ class OneCurveMap(CurvesMap):
 class PiecewiseMap(OneVsRestMap, CurvesMap):
     """q_k = curve_k(p_k) with p = softmax(b·x); then q / Σ q, and p itself where every q is zero.
 
-    Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where `interpolation` is
-    "linear"; where it is "step", the left ends of right-closed pieces. A masked class (-inf) keeps probability zero.
-    With a single curve there are two classes: it gives the second one, and the first has the rest.
+    Curve k is `knots[offsets[k]:offsets[k + 1]]` with the `values` beside them: its corners where
+    `interpolation` is "linear"; where it is "step", the left ends of right-closed pieces. A masked
+    class (-inf) keeps probability zero. With a single curve there are two classes: it gives the
+    second one, and the first has the rest.
 
     Examples
     --------
@@ -171,11 +191,12 @@ class PiecewiseMap(OneVsRestMap, CurvesMap):
 
 @dataclass(frozen=True, eq=False)
 class TopLabelMap(OneCurveMap):
-    """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left; p = softmax(b·x).
+    """The predicted class gets curve(max p), any other its share p_j / (1 - max p) of what is left;
+    p = softmax(b·x).
 
-    The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces ("step") are `knots`.
-    The predicted class is never pushed below another: its probability is at least a millionth more than the second
-    one's. So every prediction is kept.
+    The curve's corners (`interpolation` "linear") or the left ends of its right-closed pieces
+    ("step") are `knots`. The predicted class is never pushed below another: its probability is at
+    least a millionth more than the second one's. So every prediction is kept.
 
     Examples
     --------
@@ -194,9 +215,16 @@ class TopLabelMap(OneCurveMap):
 
 
 def fit_piecewise(
-    rows: Rows, labels: Codes, weights: Weights, draw: Draw, interpolation: str, inverse_temperature: float = 1.0
+    rows: Rows,
+    labels: Codes,
+    weights: Weights,
+    draw: Draw,
+    interpolation: str,
+    inverse_temperature: float = 1.0,
 ) -> PiecewiseMap:
-    """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of probabilities at once."""
+    """Draw one curve per class, a group of classes at a time: O(n·K·log n) time, 64 MB of
+    probabilities at once.
+    """
     sample = Labelled(rows, labels, weights).counted()
     curves = [
         draw(*tie_groups(*column)) if len(column[0]) else identity_curve(interpolation)
@@ -205,22 +233,30 @@ def fit_piecewise(
     return joined(curves, interpolation, inverse_temperature)
 
 
-def joined(curves: Sequence[Curve], interpolation: str, inverse_temperature: float = 1.0) -> PiecewiseMap:
+def joined(
+    curves: Sequence[Curve], interpolation: str, inverse_temperature: float = 1.0
+) -> PiecewiseMap:
     """The map of these curves, one for each class."""
     offsets = np.append(0, np.cumsum([len(knots) for knots, _ in curves]))
     knots, values = (np.concatenate([curve[side] for curve in curves]) for side in (0, 1))
     return PiecewiseMap(knots, values, offsets.astype(np.int64), interpolation, inverse_temperature)
 
 
-def columns(sample: Labelled, inverse_temperature: float = 1.0) -> Iterator[tuple[Float, Float, Float]]:
-    """For each question, over the rows where its class is possible: the probability, the outcome, the weight."""
+def columns(
+    sample: Labelled, inverse_temperature: float = 1.0
+) -> Iterator[tuple[Float, Float, Float]]:
+    """For each question, over the rows where its class is possible: the probability, the outcome,
+    the weight.
+    """
     rows, labels, weights = sample.rows, sample.labels, sample.counts
     classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
     width = max(1, GROUP_ELEMENTS // len(labels))
     for first in range(0, len(classes), width):
         group = classes[first : first + width]
         span = slice(group[0], group[-1] + 1)
-        table = rows.collect(partial(possible_chances, inverse_temperature=inverse_temperature, span=span))
+        table = rows.collect(
+            partial(possible_chances, inverse_temperature=inverse_temperature, span=span)
+        )
         for place, k in enumerate(group):
             probability, outcome = table[:, place], (labels == k).astype(np.float64)
             possible = ~np.isnan(probability)
@@ -231,7 +267,9 @@ def columns(sample: Labelled, inverse_temperature: float = 1.0) -> Iterator[tupl
 
 
 def softmax(block: NDArray[Any], inverse_temperature: float = 1.0) -> Float:
-    """softmax(b·x) of each row, in float64 whatever the table: curves must not depend on how logits were stored."""
+    """softmax(b·x) of each row, in float64 whatever the table: curves must not depend on how logits
+    were stored.
+    """
     out = np.empty(block.shape)
     kernels.softmax(np.asarray(block, dtype=np.float64), inverse_temperature, out)
     return out
@@ -262,7 +300,9 @@ def _follow_each(_: Operations, fitted: CurvesMap, at: Float) -> Float:
     found = np.empty(at.shape, order="F")
     for k, (start, stop) in enumerate(pairwise(fitted.offsets)):
         piece = slice(start, stop)
-        found[:, k] = follow(fitted.lifted[piece], fitted.values[piece], fitted.interpolation, at[:, k])
+        found[:, k] = follow(
+            fitted.lifted[piece], fitted.values[piece], fitted.interpolation, at[:, k]
+        )
     return found
 
 
@@ -271,7 +311,9 @@ NUMPY.fast[tempered] = lambda _, x, inverse_temperature: softmax(x, inverse_temp
 
 
 def tie_groups(at: Float, outcomes: Float, weights: Float) -> tuple[Float, Float, Float]:
-    """The distinct points in order, the weight on each, and the weight of the positive outcomes there."""
+    """The distinct points in order, the weight on each, and the weight of the positive outcomes
+    there.
+    """
     order = np.argsort(at, kind="stable")
     ordered = at[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] > ordered[:-1]))
@@ -295,11 +337,15 @@ def possible_chances(block: NDArray[Any], inverse_temperature: float, span: slic
 def fit_top_label(
     rows: Rows, labels: Codes, weights: Weights, draw: Draw, interpolation: str, tempered: bool
 ) -> TopLabelMap:
-    """Draw the curve of "is the prediction right?" over its confidence: O(n·K + n·log n) time, O(n) memory."""
+    """Draw the curve of "is the prediction right?" over its confidence: O(n·K + n·log n) time, O(n)
+    memory.
+    """
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
     sample = Labelled(rows, labels, weights).counted()
     confidence = sample.rows.collect(partial(_confidences, b))
-    return TopLabelMap(*draw(*tie_groups(confidence, sample.correct(), sample.counts)), interpolation, b)
+    return TopLabelMap(
+        *draw(*tie_groups(confidence, sample.correct(), sample.counts)), interpolation, b
+    )
 
 
 def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:

@@ -1,7 +1,7 @@
 """Ensemble temperature scaling: w1·softmax(x/T) + w2·softmax(x) + w3/K.
 
-Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration in Deep Learning",
-ICML 2020.
+Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration
+in Deep Learning", ICML 2020.
 """
 
 from __future__ import annotations
@@ -54,10 +54,18 @@ class EnsembleTemperatureMap(TemperedMap):
         """Raise unless the fields make a map."""
         super().check()
         weights = self.weights
-        if len(weights) != 3 or not all(0.0 <= w <= 1.0 for w in weights) or abs(sum(weights) - 1.0) > 1e-9:
-            raise InputError(f"weights must be three numbers of at least 0 that sum to one, got {weights!r}.")
+        if (
+            len(weights) != 3
+            or not all(0.0 <= w <= 1.0 for w in weights)
+            or abs(sum(weights) - 1.0) > 1e-9
+        ):
+            raise InputError(
+                f"weights must be three numbers of at least 0 that sum to one, got {weights!r}."
+            )
         if weights[2] == 1.0:
-            raise InputError("the uniform member's weight must be below 1, or every prediction is lost.")
+            raise InputError(
+                "the uniform member's weight must be below 1, or every prediction is lost."
+            )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
@@ -68,16 +76,19 @@ class EnsembleTemperatureMap(TemperedMap):
         kernels.write_mixed(block, self.inverse_temperature, own, uniform, out, other)
 
 
-def fit_ensemble(rows: Rows, labels: Codes, weights: Weights = None, *, loss: str = "nll") -> EnsembleTemperatureMap:
-    """Fit T, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse" (Brier).
+def fit_ensemble(
+    rows: Rows, labels: Codes, weights: Weights = None, *, loss: str = "nll"
+) -> EnsembleTemperatureMap:
+    """Fit T, then the weights given T, both by the same loss: "nll" (cross-entropy) or "mse"
+    (Brier).
 
-    By cross-entropy T is that of temperature scaling with a uniform part, fitted together with it: a T that was fitted
-    alone already makes up for the rows that the uniform member is there for. "sequential" is cross-entropy with T
-    alone first, as Zhang et al. have it.
+    By cross-entropy T is that of temperature scaling with a uniform part, fitted together with it:
+    a T that was fitted alone already makes up for the rows that the uniform member is there for.
+    "sequential" is cross-entropy with T alone first, as Zhang et al. have it.
 
-    Given T, cross-entropy sees each row as three numbers, the members' probabilities of the true class
-    (`fitting.mixture`). The mean-squared error is a quadratic programme on a triangle, solved exactly on each of its
-    seven faces.
+    Given T, cross-entropy sees each row as three numbers, the members' probabilities of the true
+    class (`fitting.mixture`). The mean-squared error is a quadratic programme on a triangle, solved
+    exactly on each of its seven faces.
 
     The uniform member's weight is kept below 1 - 2⁻¹⁰, so that no prediction is lost.
     """
@@ -91,15 +102,21 @@ def fit_ensemble(rows: Rows, labels: Codes, weights: Weights = None, *, loss: st
         sums = sample.rows.sum(partial(_squared_error, b), sample.labels, sample.weights)
         mixture = _on_simplex(2.0 * sums[:3], -2.0 * sums[3])
     else:
-        members = sample.rows.collect(partial(kernels.members, inverse_temperature=b), sample.labels)
+        members = sample.rows.collect(
+            partial(kernels.members, inverse_temperature=b), sample.labels
+        )
         mixture = likeliest_mixture(members, sample.weights)
     uniform = min(float(mixture[2]), MOST_UNIFORM)
     rest = mixture[:2] / mixture[:2].sum() if mixture[:2].sum() > 0.0 else np.array([1.0, 0.0])
     return EnsembleTemperatureMap(b, (*(rest * (1.0 - uniform)).tolist(), uniform))
 
 
-def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
-    """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m, and below m_y."""
+def _squared_error(
+    inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights
+) -> Float:
+    """Σ over rows and classes of (Σ_k w_k m_k - e_y)², as a quadratic in w: the 3 × 3 products m·m,
+    and below m_y.
+    """
     uniform = np.broadcast_to(NUMPY.run(even, block), block.shape)
     members = softmax(block, inverse_temperature), softmax(block), uniform
     scale = np.ones(len(block)) if weights is None else weights
@@ -109,7 +126,9 @@ def _squared_error(inverse_temperature: float, block: NDArray[Any], labels: Code
 
 
 def _on_simplex(hessian: Float, gradient: Float) -> Float:
-    """The exact minimiser of ½ w·Hw + g·w over weights that sum to one: the best of the seven faces' own minimisers."""
+    """The exact minimiser of ½ w·Hw + g·w over weights that sum to one: the best of the seven
+    faces' own minimisers.
+    """
     ridge = 1e-13 * np.trace(hessian) * np.eye(3)
     best, lowest = np.array([1.0, 0.0, 0.0]), np.inf
     for face in _FACES:
@@ -130,11 +149,17 @@ def _on_simplex(hessian: Float, gradient: Float) -> Float:
 
 
 def _least_squares_inverse_temperature(sample: Labelled, start: float) -> float:
-    """The root of the Brier score's slope nearest to the likelihood's b, within a factor of 8; b itself if none."""
+    """The root of the Brier score's slope nearest to the likelihood's b, within a factor of 8; b
+    itself if none.
+    """
     from scipy.optimize import brentq
 
     def slope(log_b: float) -> float:
-        return float(sample.rows.sum(partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights)[0])
+        return float(
+            sample.rows.sum(
+                partial(_brier_slope, float(np.exp(log_b))), sample.labels, sample.weights
+            )[0]
+        )
 
     near = middle = float(np.log(start))
     first = slope(middle)
@@ -146,7 +171,9 @@ def _least_squares_inverse_temperature(sample: Labelled, start: float) -> float:
     return start
 
 
-def _brier_slope(inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
+def _brier_slope(
+    inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights
+) -> Float:
     """Σ d/db of |softmax(bx) - e_y|² = 2 Σ_j (p_j - e_yj) p_j (d_j - m), with m = Σ p d."""
     gaps = np.array(block, dtype=np.float64, order="C")
     gaps -= gaps.max(axis=1, keepdims=True)

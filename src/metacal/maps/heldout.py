@@ -1,9 +1,10 @@
-"""Rows as a map has them that was fitted without them, and as the softmax has them: does calibration help here?
+"""Rows as a map has them that was fitted without them, and as the softmax has them: does
+calibration help here?
 
-Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their order, and each fold
-is mapped by what is fitted on the others. A temperature, one with a uniform part, and the usual base map cost two walks
-over those rows and no more (`Seen` says the rest), wherever the table lies; the others are fitted anew, where that is
-affordable.
+Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their
+order, and each fold is mapped by what is fitted on the others. A temperature, one with a uniform
+part, and the usual base map cost two walks over those rows and no more (`Seen` says the rest),
+wherever the table lies; the others are fitted anew, where that is affordable.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import generator
 
-#: The most rows that are dealt out, and the most entries of their table; of a map that is fitted anew half of both.
+#: The most rows that are dealt out, and the most entries of their table; of a map that is fitted
+#: anew half of both.
 _MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21
 #: Fewer rows say nothing.
 _FEWEST_ROWS = 100
@@ -40,8 +42,8 @@ _FEWEST_ROWS = 100
 _FEW_ROWS, _FOLDS_OF_FEW, _FOLDS = 2_000, 5, 2
 #: Methods with parameters for each class are fitted anew up to so many classes.
 _MOST_CLASSES_ANEW = 32
-#: How far from where the rows were walked the map of a fold may be, in log b; and what the last of Newton's steps to it
-#: promises per row: it is taken, which leaves about the square.
+#: How far from where the rows were walked the map of a fold may be, in log b; and what the last of
+#: Newton's steps to it promises per row: it is taken, which leaves about the square.
 _REACH, _ACCURACY = 0.5, 1e-5
 #: How far apart in log-odds are the points that rows are moved to for a fold's spline.
 _GRID = 1.0 / 16.0
@@ -51,7 +53,9 @@ LARGEST_LOSS = -float(np.log(1e-12))
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Of some rows, at these positions: log loss and confidence under a map fitted without them, and uncalibrated."""
+    """Of some rows, at these positions: log loss and confidence under a map fitted without them,
+    and uncalibrated.
+    """
 
     rows: Codes
     loss: Float
@@ -66,7 +70,8 @@ class HeldOut:
 
 
 def soon_fitted(fitted: Map, n_classes: int) -> bool:
-    """Whether a map of this kind is soon fitted anew: not a mixture of many, not somebody else's, not for many classes.
+    """Whether a map of this kind is soon fitted anew: not a mixture of many, not somebody else's,
+    not for many classes.
 
     Examples
     --------
@@ -87,10 +92,12 @@ def held_out(
     weights: Weights,
     enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
-    """Map each fold of a random sample of the rows by a map fitted on the other folds; None if there are too few rows.
+    """Map each fold of a random sample of the rows by a map fitted on the other folds; None if
+    there are too few rows.
 
-    `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds take longest, is first
-    looked at as it is, on the rows that it was fitted on: `enough` says whether no fold has to be fitted.
+    `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds
+    take longest, is first looked at as it is, on the rows that it was fitted on: `enough` says
+    whether no fold has to be fitted.
 
     Examples
     --------
@@ -132,9 +139,11 @@ def held_out(
 
 
 def _drawn_rows(n_rows: int, most: int) -> Codes:
-    """Return the positions of the rows that are compared, rising: all rows, or a random sample of at most `most`.
+    """Return the positions of the rows that are compared, rising: all rows, or a random sample of
+    at most `most`.
 
-    Every s-th row would be no sample of a file in which kinds of rows alternate: a picture and its mirror image.
+    Every s-th row would be no sample of a file in which kinds of rows alternate: a picture and its
+    mirror image.
     """
     step = -(-n_rows // most)
     if step == 1:
@@ -143,7 +152,9 @@ def _drawn_rows(n_rows: int, most: int) -> Codes:
 
 
 def _dealt(plain: Seen, labels: Codes) -> Codes:
-    """The fold of each row, by its place among all as the softmax has them: not by the order in which rows come."""
+    """The fold of each row, by its place among all as the softmax has them: not by the order in
+    which rows come.
+    """
     folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
     columns = plain.columns
     order = np.argsort(columns[TAIL])
@@ -153,7 +164,9 @@ def _dealt(plain: Seen, labels: Codes) -> Codes:
         tied = np.flatnonzero(same | np.append(same[1:], False))
         own = order[tied]
         keys = (labels[own], columns[OWN][own], columns[MEAN][own], columns[TAIL][own])
-        order[tied] = own[np.lexsort(keys if plain.weights is None else (plain.weights[own], *keys))]
+        order[tied] = own[
+            np.lexsort(keys if plain.weights is None else (plain.weights[own], *keys))
+        ]
     fold = np.empty(len(plain), dtype=np.intp)
     fold[order] = np.arange(len(plain)) % folds
     return fold
@@ -167,13 +180,20 @@ def _as_fitted(fitted: ComposedMap, seen: Seen) -> tuple[Float, Float]:
     return _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
 
 
-def _from_columns(fitted: Map, front: UniformTemperatureMap, seen: Seen, fold: Codes) -> tuple[Float, Float]:
+def _from_columns(
+    fitted: Map, front: UniformTemperatureMap, seen: Seen, fold: Codes
+) -> tuple[Float, Float]:
     """The map of each fold from what a walk at the map's own temperature saw."""
-    others = [seen.where(np.flatnonzero(fold != k)).with_possible_truth() for k in range(int(fold.max()) + 1)]
+    others = [
+        seen.where(np.flatnonzero(fold != k)).with_possible_truth()
+        for k in range(int(fold.max()) + 1)
+    ]
     most = 0.0 if isinstance(fitted, TemperatureMap) else MOST_UNIFORM
     fronts, s = [_front_from(train, front, most) for train in others], None
     if isinstance(fitted, ComposedMap):
-        fronts = [as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)]
+        fronts = [
+            as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)
+        ]
         s = _lifted(fronts, seen, fold)
     return _mapped(fronts, seen, fold, s)
 
@@ -191,7 +211,9 @@ def _uncalibrated(plain: Seen) -> tuple[Float, Float]:
 
 
 def _front_of(fitted: Map) -> UniformTemperatureMap | None:
-    """Temperature and uniform part of a map whose folds are fitted from columns; None of any other."""
+    """Temperature and uniform part of a map whose folds are fitted from columns; None of any
+    other.
+    """
     if isinstance(fitted, ComposedMap):
         return None if fitted.usual is None else fitted.usual[0]
     if isinstance(fitted, TemperatureMap):
@@ -199,7 +221,9 @@ def _front_of(fitted: Map) -> UniformTemperatureMap | None:
     return fitted if isinstance(fitted, UniformTemperatureMap) else None
 
 
-def _front_from(train: Seen, front: UniformTemperatureMap, most_uniform: float) -> UniformTemperatureMap:
+def _front_from(
+    train: Seen, front: UniformTemperatureMap, most_uniform: float
+) -> UniformTemperatureMap:
     """Temperature and uniform part of these rows, from where those of all ended."""
     log_b = np.log(front.inverse_temperature)
     box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, most_uniform]])
@@ -212,7 +236,11 @@ def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes) -> Flo
     odds = [seen.log_odds(own) for own in fronts]
     own = [fold != k for k in range(len(fronts))]
     splines = fit_averaged_each(
-        [(z[rows], seen.right[rows], _part(seen.weights, rows)) for z, rows in zip(odds, own, strict=True)], grid=_GRID
+        [
+            (z[rows], seen.right[rows], _part(seen.weights, rows))
+            for z, rows in zip(odds, own, strict=True)
+        ],
+        grid=_GRID,
     )
     found = np.empty(len(fold))
     for spline, z, rows in zip(splines, odds, own, strict=True):
@@ -223,12 +251,16 @@ def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes) -> Flo
 def _mapped(
     fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes, s: Float | None = None
 ) -> tuple[Float, Float]:
-    """Loss and confidence of each row under the map of its fold; `s` are log-odds that the confidence goes through."""
+    """Loss and confidence of each row under the map of its fold; `s` are log-odds that the
+    confidence goes through.
+    """
     columns, even = seen.columns, 1.0 / seen.columns[POSSIBLE]
     b = np.array([front.inverse_temperature for front in fronts])[fold]
     uniform = np.array([front.uniform for front in fronts])[fold]
     value = log_partition(np, columns, b - seen.walked)[0]
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # a class alone, a true class that is masked
+    with np.errstate(
+        divide="ignore", invalid="ignore", over="ignore"
+    ):  # a class alone, a true class that is masked
         own = (1.0 - uniform) * np.exp(b * columns[OWN] - value) + uniform * even
         own[np.isneginf(columns[OWN])] = 0.0
         rest = -(1.0 - uniform) * np.expm1(-value) + uniform * (1.0 - even)
@@ -238,9 +270,14 @@ def _mapped(
         return _capped(np.where(seen.right > 0.0, np.log1p(np.exp(-s)), wrong), expit(s))
 
 
-def _fitted_anew(refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any) -> tuple[Float, ...]:
+def _fitted_anew(
+    refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
+) -> tuple[Float, ...]:
     table = rows.gathered()
-    line, top = np.arange(len(table)), kernels.predicted(table)  # the answer, whatever a map makes the likeliest
+    line, top = (
+        np.arange(len(table)),
+        kernels.predicted(table),
+    )  # the answer, whatever a map makes the likeliest
     plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
     kernels.softmax(table, 1.0, plain)
     for k in range(int(fold.max()) + 1):

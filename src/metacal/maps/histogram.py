@@ -1,7 +1,8 @@
 """Histogram binning: the frequency of the class in the bin its probability falls in.
 
-Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian classifiers", ICML
-2001; Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022.
+Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
+classifiers", ICML 2001; Gupta & Ramdas, "Top-label calibration and multiclass-to-binary
+reductions", ICLR 2022.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def fit_histogram(
 ) -> PiecewiseMap:
     """Fit q_k = (N₊ + s·p̄) / (N + s) for each bin of each class's probability, s = `prior_rows`.
 
-    N is the weight in the bin, N₊ that of the rows of the class, p̄ the mean probability in the bin (its middle if the
-    bin is empty): a row's worth of the uncalibrated model, so that no bin says never or always. s = 0 is the plain
-    frequency. Bins are right-closed, of equal width 1/B or of nearly equal weight; tied probabilities share a bin, and
-    where they leave a bin of equal weight empty there are fewer.
+    N is the weight in the bin, N₊ that of the rows of the class, p̄ the mean probability in the bin
+    (its middle if the bin is empty): a row's worth of the uncalibrated model, so that no bin says
+    never or always. s = 0 is the plain frequency. Bins are right-closed, of equal width 1/B or of
+    nearly equal weight; tied probabilities share a bin, and where they leave a bin of equal weight
+    empty there are fewer.
     """
     draw = _draw(n_bins, bins, prior_rows)
     if bins == "equal_mass" or weights is not None or len(rows) > exact.MOST:
@@ -60,9 +62,11 @@ def fit_histogram(
 
 
 class BinCounts:
-    """Rows, rows of the class, and Σ p of every class and bin of equal width, in whole numbers: one pass over a table.
+    """Rows, rows of the class, and Σ p of every class and bin of equal width, in whole numbers: one
+    pass over a table.
 
-    Rows may be added in any order, anywhere (`metacal.kernels.exact`), so a cluster gives the bits of one machine.
+    Rows may be added in any order, anywhere (`metacal.kernels.exact`), so a cluster gives the bits
+    of one machine.
 
     Examples
     --------
@@ -73,15 +77,22 @@ class BinCounts:
     """
 
     def __init__(self, n_classes: int, n_bins: int) -> None:
-        self.asked, self.n_bins = np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes), n_bins
+        self.asked, self.n_bins = (
+            np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes),
+            n_bins,
+        )
         #: Rows, rows of the class, and Σ p in coarse and in fine units.
         self.sums = np.zeros((4, len(self.asked) * n_bins), dtype=np.int64)
 
     def add(self, part: tuple[Float, Codes]) -> None:
-        """Add some rows: the probability of each question, NaN where its class is masked, and the labels."""
+        """Add some rows: the probability of each question, NaN where its class is masked, and the
+        labels.
+        """
         table, labels = part
         flat = table.reshape(-1)
-        cells = np.searchsorted(_cuts(self.n_bins), table, side="left") + self.n_bins * np.arange(len(self.asked))
+        cells = np.searchsorted(_cuts(self.n_bins), table, side="left") + self.n_bins * np.arange(
+            len(self.asked)
+        )
         possible = np.flatnonzero(~np.isnan(flat))
         cells, flat = cells.reshape(-1)[possible], flat[possible]
         right = (labels[:, None] == self.asked).reshape(-1)[possible]
@@ -100,9 +111,14 @@ class BinCounts:
 
     def curves(self, prior_rows: float) -> list[Curve]:
         """The curve of each class."""
-        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])]).reshape(3, len(self.asked), -1)
+        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])]).reshape(
+            3, len(self.asked), -1
+        )
         cuts = _cuts(self.n_bins)
-        return [smoothed(cuts, rows, right, sums, prior_rows) for rows, right, sums in columns.swapaxes(0, 1)]
+        return [
+            smoothed(cuts, rows, right, sums, prior_rows)
+            for rows, right, sums in columns.swapaxes(0, 1)
+        ]
 
 
 def _asked(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
@@ -128,31 +144,42 @@ def fit_top_label_histogram(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the histogram of the predicted class's confidence alone, after temperature scaling if `tempered`."""
+    """Fit the histogram of the predicted class's confidence alone, after temperature scaling if
+    `tempered`.
+    """
     return fit_top_label(rows, labels, weights, _draw(n_bins, bins, prior_rows), "step", tempered)
 
 
-def histogram_curve(points: Float, total: Float, positive: Float, n_bins: int, bins: str, prior_rows: float) -> Curve:
+def histogram_curve(
+    points: Float, total: Float, positive: Float, n_bins: int, bins: str, prior_rows: float
+) -> Curve:
     """The smoothed frequency in each bin, and where the bins begin."""
     cuts = _cuts(n_bins) if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
     codes = np.searchsorted(cuts, points, side="left")
-    weight, right, sums = (_sums(codes, column, len(cuts) + 1) for column in (total, positive, total * points))
+    weight, right, sums = (
+        _sums(codes, column, len(cuts) + 1) for column in (total, positive, total * points)
+    )
     return smoothed(cuts, weight, right, sums, prior_rows)
 
 
 def smoothed(cuts: Float, weight: Float, right: Float, sums: Float, prior_rows: float) -> Curve:
-    """The curve from each bin's weight, that of the rows of the class, and the weighted sum of the probabilities."""
+    """The curve from each bin's weight, that of the rows of the class, and the weighted sum of the
+    probabilities.
+    """
     if not weight.any():
         return identity_curve("step")
     edges, empty = np.concatenate(([0.0], cuts, [1.0])), weight <= 0.0
     mean = sums / np.where(empty, 1.0, weight)
     mean[empty] = 0.5 * (edges[1:] + edges[:-1])[empty]
-    values = np.where(empty, mean, (right + prior_rows * mean) / np.where(empty, 1.0, weight + prior_rows))
+    values = np.where(
+        empty, mean, (right + prior_rows * mean) / np.where(empty, 1.0, weight + prior_rows)
+    )
     return edges[:-1], np.clip(values, 0.0, 1.0)
 
 
 def equal_mass_ends(weights: Float, n_bins: int) -> Codes:
-    """The last point of each bin, when ordered points of these weights fall into bins of nearly equal weight.
+    """The last point of each bin, when ordered points of these weights fall into bins of nearly
+    equal weight.
 
     Examples
     --------
@@ -170,4 +197,6 @@ def _draw(n_bins: object, bins: object, prior_rows: object) -> Draw:
     if bins not in BINS:
         raise InputError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}.")
     n_bins = check_count("n_bins", n_bins, usual=15)
-    return partial(histogram_curve, n_bins=n_bins, bins=str(bins), prior_rows=check_prior_rows(prior_rows))
+    return partial(
+        histogram_curve, n_bins=n_bins, bins=str(bins), prior_rows=check_prior_rows(prior_rows)
+    )

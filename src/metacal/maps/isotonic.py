@@ -1,7 +1,9 @@
-"""Isotonic calibration: the non-decreasing curve nearest to the outcomes, one-vs-rest, top-label, or shared (IRM).
+"""Isotonic calibration: the non-decreasing curve nearest to the outcomes, one-vs-rest, top-label,
+or shared (IRM).
 
-Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability estimates", KDD 2002; Zhang,
-Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty Calibration", ICML 2020.
+Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability estimates",
+KDD 2002; Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
+Calibration", ICML 2020.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ from metacal.rows import Rows
 
 @dataclass(frozen=True, eq=False)
 class SharedMap(OneCurveMap):
-    """q_k = curve(p_k) with p = softmax(b·x) and one strictly increasing, piecewise linear curve; then q / Σ q.
+    """q_k = curve(p_k) with p = softmax(b·x) and one strictly increasing, piecewise linear curve;
+    then q / Σ q.
 
-    A curve shared by all classes keeps their order, so every prediction is kept. Where every q is zero, which only
-    `prior_rows=0` can bring about, p stays.
+    A curve shared by all classes keeps their order, so every prediction is kept. Where every q is
+    zero, which only `prior_rows=0` can bring about, p stays.
 
     Examples
     --------
@@ -58,38 +61,58 @@ class SharedMap(OneCurveMap):
     formula = staticmethod(shared)
 
 
-def fit_isotonic(rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
-    """Fit q_k = (N·iso_k(p_k) + s·p_k) / (N + s) for every class, with s = `prior_rows` and N the weight of the rows.
+def fit_isotonic(
+    rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
+) -> PiecewiseMap:
+    """Fit q_k = (N·iso_k(p_k) + s·p_k) / (N + s) for every class, with s = `prior_rows` and N the
+    weight of the rows.
 
-    iso_k minimises Σ w·(outcome - iso(p))² among non-decreasing functions (pool adjacent violators, tied p pooled
-    first), runs straight between the blocks and level beyond the outer ones, as scikit-learn's. Its zeros and ones
-    would deny what n rows happened not to show; s rows' worth of the uncalibrated model keeps each answer inside
-    (0, 1) and each curve strictly increasing (Zhang et al. add 1e-9·p for the same reason). s = 0 is plain isotonic.
+    iso_k minimises Σ w·(outcome - iso(p))² among non-decreasing functions (pool adjacent violators,
+    tied p pooled first), runs straight between the blocks and level beyond the outer ones, as
+    scikit-learn's. Its zeros and ones would deny what n rows happened not to show; s rows' worth of
+    the uncalibrated model keeps each answer inside (0, 1) and each curve strictly increasing (Zhang
+    et al. add 1e-9·p for the same reason). s = 0 is plain isotonic.
     """
     return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear")
 
 
 def fit_top_label_isotonic(
-    rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
+    rows: Rows,
+    labels: Codes,
+    weights: Weights = None,
+    *,
+    tempered: bool = True,
+    prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling if `tempered`."""
+    """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling
+    if `tempered`.
+    """
     return fit_top_label(rows, labels, weights, _draw(prior_rows), "linear", tempered)
 
 
-def fit_irova_ts(rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0) -> PiecewiseMap:
+def fit_irova_ts(
+    rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
+) -> PiecewiseMap:
     """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities."""
     b = fit_temperature(rows, labels, weights).inverse_temperature
     return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear", b)
 
 
 def fit_irm(
-    rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True, prior_rows: float = 1.0
+    rows: Rows,
+    labels: Codes,
+    weights: Weights = None,
+    *,
+    tempered: bool = True,
+    prior_rows: float = 1.0,
 ) -> SharedMap:
-    """IRM: one isotonic curve through the pooled pairs (p_k, is it class k?) of all classes, after temperature scaling.
+    """IRM: one isotonic curve through the pooled pairs (p_k, is it class k?) of all classes, after
+    temperature scaling.
 
-    The same blend with `prior_rows` as in `fit_isotonic` makes it strictly increasing. `tempered=False` leaves the
-    temperature out. Level stretches of the answer begin at positive pairs, so it is found exactly from the n
-    probabilities of the true classes and counts of the others between them: two passes, O(n·K·log) time, O(n) memory.
+    The same blend with `prior_rows` as in `fit_isotonic` makes it strictly increasing.
+    `tempered=False` leaves the temperature out. Level stretches of the answer begin at positive
+    pairs, so it is found exactly from the n probabilities of the true classes and counts of the
+    others between them: two passes, O(n·K·log) time, O(n) memory.
     """
     prior_rows = check_prior_rows(prior_rows)
     b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
@@ -101,9 +124,12 @@ def fit_irm(
         return SharedMap(*identity_curve(), b)
     at, _, positive = tie_groups(own[seen], np.ones(int(seen.sum())), weights[seen])
     total = rows.sum(partial(_weights_between, cuts=at, inverse_temperature=b), weights)
-    # Group 0 lies below the first positive pair; group i begins with the i-th and ends before the next.
+    # Group 0 lies below the first positive pair; group i begins with the i-th and ends before the
+    # next.
     used = total > 0.0
-    fitted = isotonic_regression(np.append(0.0, positive)[used] / total[used], weights=total[used]).x
+    fitted = isotonic_regression(
+        np.append(0.0, positive)[used] / total[used], weights=total[used]
+    ).x
     first = np.append(0.0, at)[used]
     new_level = np.append(True, np.diff(fitted) > 0.0)
     starts, levels = first[new_level], fitted[new_level]
@@ -111,7 +137,9 @@ def fit_irm(
     ends = ends.reshape(-1, len(starts)).max(axis=0)
     knots = np.stack([starts, np.maximum(ends, starts)], axis=1).ravel()
     distinct = np.append(True, np.diff(knots) > 0.0)
-    curve = blended(knots[distinct], np.repeat(levels, 2)[distinct], float(weights.sum()), prior_rows)
+    curve = blended(
+        knots[distinct], np.repeat(levels, 2)[distinct], float(weights.sum()), prior_rows
+    )
     return SharedMap(*curve, b)
 
 
@@ -145,18 +173,26 @@ def _own_probability(block: NDArray[Any], labels: Codes, inverse_temperature: fl
     return own
 
 
-def _weights_between(block: NDArray[Any], weights: Float, cuts: Float, inverse_temperature: float) -> Float:
-    """The weight of all pairs below the first cut, from each cut to the next, and from the last on."""
+def _weights_between(
+    block: NDArray[Any], weights: Float, cuts: Float, inverse_temperature: float
+) -> Float:
+    """The weight of all pairs below the first cut, from each cut to the next, and from the last
+    on.
+    """
     possible = block > -np.inf
     pairs = softmax(block, inverse_temperature)[possible]
     order = np.argsort(pairs, kind="stable")
-    below = np.append(0.0, np.cumsum(np.broadcast_to(weights[:, None], block.shape)[possible][order]))
+    below = np.append(
+        0.0, np.cumsum(np.broadcast_to(weights[:, None], block.shape)[possible][order])
+    )
     at = np.searchsorted(pairs[order], cuts, side="left")
     return np.diff(np.concatenate(([0.0], below[at], below[-1:])))
 
 
 def _last_before(block: NDArray[Any], cuts: Float, inverse_temperature: float) -> Float:
-    """The largest p of a pair below the first cut, from each cut to the next, and from the last on; 0 if none."""
+    """The largest p of a pair below the first cut, from each cut to the next, and from the last on;
+    0 if none.
+    """
     pairs = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
     edges = np.concatenate(([0], np.searchsorted(pairs, cuts, side="left"), [len(pairs)]))
     return np.where(edges[1:] > edges[:-1], pairs[np.maximum(edges[1:] - 1, 0)], 0.0)

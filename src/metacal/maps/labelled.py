@@ -64,11 +64,19 @@ class Labelled(NamedTuple):
 
     def where(self, used: Flags) -> Labelled:
         """The rows of this sample where `used` is true, without copying the table."""
-        return Labelled(self.rows.where(used), self.labels[used], None if self.weights is None else self.weights[used])
+        return Labelled(
+            self.rows.where(used),
+            self.labels[used],
+            None if self.weights is None else self.weights[used],
+        )
 
     def counted(self) -> Labelled:
         """Without the rows of weight zero."""
-        return self if self.weights is None or (self.weights > 0.0).all() else self.where(self.weights > 0.0)
+        return (
+            self
+            if self.weights is None or (self.weights > 0.0).all()
+            else self.where(self.weights > 0.0)
+        )
 
     def usable(self) -> Labelled:
         """Without the rows of weight zero and those whose true class is masked."""
@@ -82,11 +90,15 @@ class Labelled(NamedTuple):
         return self if used.all() else self.where(used)
 
     def beside(self) -> Labelled:
-        """Labels and weights where the table lies, so that they are brought there once and not once a pass."""
+        """Labels and weights where the table lies, so that they are brought there once and not once
+        a pass.
+        """
         return Labelled(self.rows, self.rows.column(self.labels), self.rows.column(self.weights))
 
     def in_memory(self) -> Labelled:
-        """The same rows, read once and kept where they come from files: who goes through them goes often."""
+        """The same rows, read once and kept where they come from files: who goes through them goes
+        often.
+        """
         table = self.rows.table
         if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
             return self
@@ -95,12 +107,14 @@ class Labelled(NamedTuple):
 
 def no_possible_truth() -> InputError:
     """What is raised where no true class is possible."""
-    return InputError("the true class has logit -inf in every row; there is nothing to fit a temperature on.")
+    return InputError(
+        "the true class has logit -inf in every row; there is nothing to fit a temperature on."
+    )
 
 
 def warn_masked(left: int, n_rows: int) -> None:
     """Say that rows are left out because their true class is masked."""
     warn_caller(
-        f"{left} of {n_rows} rows have a true class whose logit is -inf; no temperature gives it any probability, so "
-        "these rows are left out of the temperature fit."
+        f"{left} of {n_rows} rows have a true class whose logit is -inf; no temperature gives it"
+        " any probability, so these rows are left out of the temperature fit."
     )

@@ -1,15 +1,18 @@
-"""Local temperature scaling: softmax(b(x)·x), the inverse temperature a small positive function of the row.
+"""Local temperature scaling: softmax(b(x)·x), the inverse temperature a small positive function of
+the row.
 
-Adaptive temperatures were proposed by Mozafari et al. 2018, Balanya, Maroñas & Ramos, "Adaptive temperature scaling for
-robust calibration of deep neural networks", 2022 (the entropy as the one feature), and Joy et al., "Sample-dependent
-adaptive temperature scaling for improved calibration", AAAI 2023. Here log b is linear in three standardised features,
-which keeps the fit to four numbers, and is shrunk towards one temperature for all rows.
+Adaptive temperatures were proposed by Mozafari et al. 2018, Balanya, Maroñas & Ramos, "Adaptive
+temperature scaling for robust calibration of deep neural networks", 2022 (the entropy as the one
+feature), and Joy et al., "Sample-dependent adaptive temperature scaling for improved calibration",
+AAAI 2023. Here log b is linear in three standardised features, which keeps the fit to four numbers,
+and is shrunk towards one temperature for all rows.
 
-**Another method has this name**: Ding, Han, Liu & Niethammer, "Local temperature scaling for probability calibration",
-ICCV 2021, the one that the Meta-Cal paper cites. It is for the segmentation of images: a convolutional network looks at
-the image and its map of logits and gives each *pixel* a temperature. A table of logits has neither pixels nor
-neighbours, so there is nothing here for that network to look at; what is left without it, a temperature per row as a
-function of that row's logits, is what this file has.
+**Another method has this name**: Ding, Han, Liu & Niethammer, "Local temperature scaling for
+probability calibration", ICCV 2021, the one that the Meta-Cal paper cites. It is for the
+segmentation of images: a convolutional network looks at the image and its map of logits and gives
+each *pixel* a temperature. A table of logits has neither pixels nor neighbours, so there is nothing
+here for that network to look at; what is left without it, a temperature per row as a function of
+that row's logits, is what this file has.
 """
 
 from __future__ import annotations
@@ -26,7 +29,13 @@ from metacal.formulas import Codes, Float
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import gaps
-from metacal.formulas.temperature import FARTHEST, LARGEST_LOG, local_features, local_inverse, local_temperature
+from metacal.formulas.temperature import (
+    FARTHEST,
+    LARGEST_LOG,
+    local_features,
+    local_inverse,
+    local_temperature,
+)
 from metacal.maps.fitting.lbfgs import minimise
 from metacal.maps.labelled import Labelled, Weights
 from metacal.maps.map import Map, positive
@@ -41,10 +50,12 @@ _ZERO = -800.0
 
 @dataclass(frozen=True, eq=False)
 class LocalTemperatureMap(Map):
-    """softmax(b(x)·x) with log b(x) = c_0 + Σ_k c_k z_k(x), the z_k standardised features of the row.
+    """softmax(b(x)·x) with log b(x) = c_0 + Σ_k c_k z_k(x), the z_k standardised features of the
+    row.
 
-    The features are those of the tempered logits t = b₀·x: the entropy of softmax(t), log(1 + margin of t) and
-    log(1 + root mean square of t about its mean). Every class of a row has the same b(x) > 0: no prediction changes.
+    The features are those of the tempered logits t = b₀·x: the entropy of softmax(t), log(1 +
+    margin of t) and log(1 + root mean square of t about its mean). Every class of a row has the
+    same b(x) > 0: no prediction changes.
 
     Attributes
     ----------
@@ -92,10 +103,12 @@ class LocalTemperatureMap(Map):
 def fit_local_temperature(
     rows: Rows, labels: Codes, weights: Weights = None, *, penalty: float = 100.0
 ) -> LocalTemperatureMap:
-    """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of log b(x).
+    """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of
+    log b(x).
 
-    Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as curvature. The loss is
-    convex in b but not quite in log b: the result is a minimum, and never worse on these rows than one temperature.
+    Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as
+    curvature. The loss is convex in b but not quite in log b: the result is a minimum, and never
+    worse on these rows than one temperature.
     """
     positive("penalty", penalty)
     sample = Labelled(rows, labels, weights).usable()
@@ -122,7 +135,9 @@ def fit_local_temperature(
     fisher = sums(start)[1 + len(start) :].reshape(len(start), -1) + ridge
     fisher[0, 0] += 1e-12 * total + np.finfo(np.float64).tiny
     inverse = np.linalg.pinv(fisher / total, hermitian=True)
-    found = minimise(objective, start, lambda gradient: np.asarray(inverse @ gradient), tolerance=1e-12)
+    found = minimise(
+        objective, start, lambda gradient: np.asarray(inverse @ gradient), tolerance=1e-12
+    )
     found.warn_unless_converged("local temperature scaling")
     return LocalTemperatureMap(b, found.point, means, scales)
 
@@ -142,8 +157,12 @@ def _design(features: Float, means: Float, scales: Float) -> Float:
     return np.column_stack([np.ones(len(features)), standard])
 
 
-def _loss(block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float) -> Float:
-    """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b² Var(d) φ φᵀ."""
+def _loss(
+    block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float
+) -> Float:
+    """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b²
+    Var(d) φ φᵀ.
+    """
     b = np.exp(np.clip(design @ coefficients, -LARGEST_LOG, LARGEST_LOG))
     gaps = block.astype(np.float64)
     gaps -= gaps.max(axis=1, keepdims=True)
@@ -158,4 +177,6 @@ def _loss(block: NDArray[Any], labels: Codes, weights: Float | None, design: Flo
     counts = np.ones(len(gaps)) if weights is None else weights
     slope = counts * b * (first - own)
     information = (design * (counts * b * b * variance)[:, None]).T @ design
-    return np.concatenate([[counts @ (np.log(mass) - b * own)], slope @ design, information.ravel()])
+    return np.concatenate(
+        [[counts @ (np.log(mass) - b * own)], slope @ design, information.ravel()]
+    )

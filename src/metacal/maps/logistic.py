@@ -1,7 +1,9 @@
-"""Logistic curves of one class's log-probabilities, one class against the rest: Platt scaling and beta calibration.
+"""Logistic curves of one class's log-probabilities, one class against the rest: Platt scaling and
+beta calibration.
 
-Platt, "Probabilistic Outputs for Support Vector Machines", 1999; Lin, Lin & Weng, "A Note on Platt's Probabilistic
-Outputs for Support Vector Machines", Machine Learning 68, 2007; Kull, Silva Filho & Flach, "Beta calibration", AISTATS
+Platt, "Probabilistic Outputs for Support Vector Machines", 1999; Lin, Lin & Weng, "A Note on
+Platt's Probabilistic Outputs for Support Vector Machines", Machine Learning 68, 2007; Kull, Silva
+Filho & Flach, "Beta calibration", AISTATS
 2017. Beyond two classes the answers are divided by their sum (Zadrozny & Elkan, 2002).
 """
 
@@ -25,7 +27,8 @@ from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, w
 from metacal.maps.labelled import Labelled, Weights
 from metacal.rows import Rows
 
-#: The prior precision of beta's parameters around the identity (a = b = 1, c = 0): a standard deviation of ten.
+#: The prior precision of beta's parameters around the identity (a = b = 1, c = 0): a standard
+#: deviation of ten.
 _BETA_PRECISION = 0.01
 
 #: From a block of logits to the features of each question.
@@ -52,14 +55,17 @@ class LogisticMap(OneVsRestMap):
         for array in (self.intercept, *slopes):
             same = array.ndim == 1 and len(array) > 0 and array.shape == self.intercept.shape
             if not same or not np.isfinite(array).all():
-                raise InputError("a logistic map needs flat arrays of finite numbers, an entry for each class.")
+                raise InputError(
+                    "a logistic map needs flat arrays of finite numbers, an entry for each class."
+                )
         if any((slope < 0.0).any() for slope in slopes):
             raise InputError("the slopes of a logistic map must not be negative.")
 
 
 @dataclass(frozen=True, eq=False)
 class PlattMap(LogisticMap):
-    """q_k = σ(slope_k · log(p_k / (1 - p_k)) + intercept_k) with p = softmax(x), then q / Σ q. Slopes are >= 0.
+    """q_k = σ(slope_k · log(p_k / (1 - p_k)) + intercept_k) with p = softmax(x), then q / Σ q.
+    Slopes are >= 0.
 
     One slope means two classes: q is the second one's probability.
 
@@ -78,7 +84,8 @@ class PlattMap(LogisticMap):
 
 @dataclass(frozen=True, eq=False)
 class BetaMap(LogisticMap):
-    """q_k = σ(a_k · log p_k - b_k · log(1 - p_k) + c_k) with p = softmax(x), then q / Σ q; a, b >= 0.
+    """q_k = σ(a_k · log p_k - b_k · log(1 - p_k) + c_k) with p = softmax(x), then q / Σ q; a, b >=
+    0.
 
     One entry means two classes: q is the second one's probability.
 
@@ -98,32 +105,42 @@ class BetaMap(LogisticMap):
 
 
 def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
-    """Maximise the likelihood of Lin, Lin & Weng's targets, (N₊+1)/(N₊+2) and 1/(N₋+2), class by class.
+    """Maximise the likelihood of Lin, Lin & Weng's targets, (N₊+1)/(N₊+2) and 1/(N₋+2), class by
+    class.
 
-    The targets keep the maximum finite for a class that is absent, or told apart without error. The slope is kept
-    non-negative, a deviation from Platt that matters only where a class is *less* likely the higher its probability.
-    Newton's method for all classes at once, one pass over the rows per step: O(n·K) each, about ten of them.
+    The targets keep the maximum finite for a class that is absent, or told apart without error. The
+    slope is kept non-negative, a deviation from Platt that matters only where a class is *less*
+    likely the higher its probability. Newton's method for all classes at once, one pass over the
+    rows per step: O(n·K) each, about ten of them.
     """
     sample = Labelled(rows, labels, weights).counted()
     total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
     low, high = 1.0 / (total - positive + 2.0), (positive + 1.0) / (positive + 2.0)
     sums = partial(_pass_over, sample, _log_odds, (low, high))
-    # Lin, Lin & Weng's start: the class frequency. A class that no row says anything about keeps its probability.
-    start = np.stack([(total == 0.0) * 1.0, np.log((positive + 1.0) / (total - positive + 1.0))], axis=1)
+    # Lin, Lin & Weng's start: the class frequency. A class that no row says anything about keeps
+    # its probability.
+    start = np.stack(
+        [(total == 0.0) * 1.0, np.log((positive + 1.0) / (total - positive + 1.0))], axis=1
+    )
     slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling")[0].T
     return PlattMap(slope, intercept)
 
 
-def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm") -> BetaMap:
+def fit_beta(
+    rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm"
+) -> BetaMap:
     """Maximise the likelihood of σ(a·log p - b·log(1 - p) + c) with a, b >= 0, class by class.
 
-    Variant "abm" is free, "am" has a = b, "ab" has its midpoint at 1/2: c = (a - b)·log 2. A normal prior of standard
-    deviation ten around the identity keeps the maximum finite for a class that is absent or told apart without error;
-    against a hundred rows it is not felt. Where Kull's method drops a parameter that comes out negative and fits again,
-    this finds the maximum under a, b >= 0 itself. O(n·K) per Newton step, about fifteen steps.
+    Variant "abm" is free, "am" has a = b, "ab" has its midpoint at 1/2: c = (a - b)·log 2. A normal
+    prior of standard deviation ten around the identity keeps the maximum finite for a class that is
+    absent or told apart without error; against a hundred rows it is not felt. Where Kull's method
+    drops a parameter that comes out negative and fits again, this finds the maximum under a, b >= 0
+    itself. O(n·K) per Newton step, about fifteen steps.
     """
     if variant not in _VARIANTS:
-        raise InputError(f"variant must be one of {', '.join(map(repr, _VARIANTS))}; got {variant!r}.")
+        raise InputError(
+            f"variant must be one of {', '.join(map(repr, _VARIANTS))}; got {variant!r}."
+        )
     sample = Labelled(rows, labels, weights).counted()
     total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
     design, identity = _VARIANTS[variant]
@@ -134,7 +151,9 @@ def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str
         start[:, :-1] = 0.0
         start[:, -1] = np.log((positive + 1.0) / (total - positive + 1.0))
     sums = partial(with_prior, bare, centre, np.eye(centre.shape[1]) * _BETA_PRECISION)
-    theta, _ = minimise(sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})")
+    theta, _ = minimise(
+        sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})"
+    )
     if variant == "am":
         return BetaMap(theta[:, 0], theta[:, 0], theta[:, 1])
     if variant == "ab":
@@ -142,14 +161,21 @@ def fit_beta(rows: Rows, labels: Codes, weights: Weights = None, *, variant: str
     return BetaMap(*theta.T)
 
 
-def _pass_over(sample: Labelled, design: _Design, targets: tuple[Float, Float], theta: Float) -> Sums:
+def _pass_over(
+    sample: Labelled, design: _Design, targets: tuple[Float, Float], theta: Float
+) -> Sums:
     """Loss, gradient and Hessian of every class's curve, from one pass over the rows."""
     sums = partial(_block_sums, design=design, targets=targets, theta=theta)
     return unpack(sample.rows.sum(sums, sample.labels, sample.weights))
 
 
 def _block_sums(
-    block: NDArray[Any], labels: Codes, weights: Weights, design: _Design, targets: tuple[Float, Float], theta: Float
+    block: NDArray[Any],
+    labels: Codes,
+    weights: Weights,
+    design: _Design,
+    targets: tuple[Float, Float],
+    theta: Float,
 ) -> Float:
     low, high = targets
     table = _counted(block, weights)
@@ -158,7 +184,10 @@ def _block_sums(
 
 def _counted(block: NDArray[Any], weights: Weights) -> Float:
     """How much each row counts for each question: nothing where its class is masked."""
-    return np.asarray((questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None]), dtype=np.float64)
+    return np.asarray(
+        (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None]),
+        dtype=np.float64,
+    )
 
 
 def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
@@ -166,7 +195,9 @@ def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
 
 
 def _class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
-    """For each question the weight of the rows where its class is possible, and of those where it is true."""
+    """For each question the weight of the rows where its class is possible, and of those where it
+    is true.
+    """
     table = _counted(block, weights)
     return np.stack([table.sum(axis=0), (table * _outcomes(block, labels)).sum(axis=0)])
 

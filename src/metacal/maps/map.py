@@ -1,8 +1,9 @@
-"""Map: what every fitted calibration map is. Logits come in, probabilities go out, and nothing changes in between.
+"""Map: what every fitted calibration map is. Logits come in, probabilities go out, and nothing
+changes in between.
 
-A map is a frozen dataclass of numbers and read-only arrays. What it computes of a row is a formula of
-`metacal.formulas`, which NumPy, torch and ONNX run; reading tables strip by strip, threads, `out=` and devices are the
-same for all of them and stand here once.
+A map is a frozen dataclass of numbers and read-only arrays. What it computes of a row is a formula
+of `metacal.formulas`, which NumPy, torch and ONNX run; reading tables strip by strip, threads,
+`out=` and devices are the same for all of them and stand here once.
 """
 
 from __future__ import annotations
@@ -30,24 +31,28 @@ _DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.i
 class Map(ABC):
     """A fitted map from logits (n × K) to probabilities of the same shape.
 
-    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `formula`, and, where it was fitted
-    for a number of classes, `n_classes`; what its fields must satisfy is said in `check`. Where a kernel is faster than
-    the formula in NumPy, `write` calls it.
+    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `formula`, and,
+    where it was fitted for a number of classes, `n_classes`; what its fields must satisfy is said
+    in `check`. Where a kernel is faster than the formula in NumPy, `write` calls it.
 
     Attributes
     ----------
     formula : function
-        formula(xp, fitted, x) -> probabilities, a static method; None of what can only be computed in Python.
+        formula(xp, fitted, x) -> probabilities, a static method; None of what can only be computed
+        in Python.
     derived : tuple of str
         Attributes with numbers that the formula reads besides the fields.
     in_table_precision : bool
         Whether single precision is enough for a float32 table: smooth maps of one exponential.
     on_device : bool
-        Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is brought to the host.
+        Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is
+        brought to the host.
     whole_blocks : bool
-        Whether `write` gives the same bits whatever block its rows come in, and makes no table of its own.
+        Whether `write` gives the same bits whatever block its rows come in, and makes no table of
+        its own.
     ends_in_softmax : bool
-        Whether the last step is a softmax or a mixture of some: of a row with NaN every probability is then NaN.
+        Whether the last step is a softmax or a mixture of some: of a row with NaN every probability
+        is then NaN.
     """
 
     formula: Callable[..., Any] | None = None
@@ -77,7 +82,9 @@ class Map(ABC):
             kernels.keep_winner(winner, out)
 
     def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block, none of them 0 or 1: what others see; `write` is for maps inside maps."""
+        """Write the probabilities of a block, none of them 0 or 1: what others see; `write` is for
+        maps inside maps.
+        """
         over = isinstance(block, np.ndarray) and np.may_share_memory(block, out)
         possible = block > -np.inf if over else None
         self.write(block, out)
@@ -107,14 +114,19 @@ class Map(ABC):
     def __call__(
         self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Probabilities of the same shape: float32 stays float32, float16 becomes float32, a GPU's tensor a tensor."""
+        """Probabilities of the same shape: float32 stays float32, float16 becomes float32, a GPU's
+        tensor a tensor.
+        """
         if self.n_classes not in (None, logits.shape[1]):
             raise InputError(
-                f"this map was fitted on {self.n_classes} classes; the table has {logits.shape[1]} columns."
+                f"this map was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
+                " columns."
             )
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device or self.on_device:
-            return rows.fill(self.fill, room_for_probabilities(logits, out), whole=self.whole_blocks)
+            return rows.fill(
+                self.fill, room_for_probabilities(logits, out), whole=self.whole_blocks
+            )
         room = room_for_probabilities(logits, out)
         room[...] = kernels.device_kernels().beside(self(on_host(logits)), logits)
         return room
@@ -156,7 +168,9 @@ def parts_of(fitted: object) -> list[Map]:
 
 
 class CombinedMap(Map):
-    """A map made of others: it keeps every prediction where they all do, and takes as many classes as they do."""
+    """A map made of others: it keeps every prediction where they all do, and takes as many classes
+    as they do.
+    """
 
     @property
     def preserves_accuracy(self) -> bool:
@@ -178,7 +192,9 @@ def positive(name: str, value: object) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
     """
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(
+        value, bool
+    )
     if not number or not 0.0 < value < np.inf:  # type: ignore[operator]
         raise InputError(f"{name} must be a positive finite number, got {value!r}.")
 
@@ -186,17 +202,25 @@ def positive(name: str, value: object) -> None:
 def check_count(name: str, value: object, usual: int) -> int:
     """Return a whole number of at least one, or raise."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual choice.")
+        raise InputError(
+            f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual"
+            " choice."
+        )
     return int(value)
 
 
 def check_prior_rows(prior_rows: object) -> float:
     """Return the number of pseudo-rows as a float, or raise."""
-    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(prior_rows, bool)
+    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(
+        prior_rows, bool
+    )
     if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
-        raise InputError(f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice.")
+        raise InputError(
+            f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice."
+        )
     return float(prior_rows)  # type: ignore[arg-type]
 
 
-#: Fits a map: fit(rows, labels, weights or None), labels being column numbers. `Method.fit_function` is one.
+#: Fits a map: fit(rows, labels, weights or None), labels being column numbers.
+#: `Method.fit_function` is one.
 FitMap = Callable[[Rows, Codes, Float | None], Map]

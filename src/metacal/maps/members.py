@@ -14,20 +14,26 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.rows import Rows
 
-#: A Gaussian process, ten numbers at hundreds of passes, learns all it can from so many entries or rows.
+#: A Gaussian process, ten numbers at hundreds of passes, learns all it can from so many entries or
+#: rows.
 _MOST_ELEMENTS, _FEWEST_ROWS = 1 << 18, 2_000
-#: How much the mean loss of a penalised map may still fall: of what is kept, and of what is only weighed.
+#: How much the mean loss of a penalised map may still fall: of what is kept, and of what is only
+#: weighed.
 _TOLERANCE, _ROUGH = 1e-8, 1e-5
 #: Methods of which several strengths are fitted together.
-_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {"structured": structured_path, "dirichlet": dirichlet_path}
+_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {
+    "structured": structured_path,
+    "dirichlet": dirichlet_path,
+}
 
 
 class Member(NamedTuple):
     """A method with its options; `behind` another member where it sees the table through that one.
 
-    The handicap is what the member must gain on the held-out rows, in nats, to be weighed like one without; where the
-    member treats K classes apart, √K times that. The more a member can learn, the more of what it seems to have
-    learned is chance. `near` are the members that differ little from temperature scaling whatever the rows say.
+    The handicap is what the member must gain on the held-out rows, in nats, to be weighed like one
+    without; where the member treats K classes apart, √K times that. The more a member can learn,
+    the more of what it seems to have learned is chance. `near` are the members that differ little
+    from temperature scaling whatever the rows say.
     """
 
     method: str
@@ -47,10 +53,11 @@ class Member(NamedTuple):
 
 
 _UNIFORM, _PROCESS = "uniform-temperature", "uniform+gaussian-process"
-#: What is mixed by default. Strengths are given: to cross-validate them inside cross-validation is slow, and noise.
-#: Those that treat classes apart see probabilities that a Gaussian process has mended for all classes alike: what is
-#: wrong with every class is learned from all rows at once, and they are drawn towards that. Handicaps grow with what a
-#: member is free to do; they were chosen on one split of each set at 500 rows, see docs/quality.md.
+#: What is mixed by default. Strengths are given: to cross-validate them inside cross-validation is
+#: slow, and noise. Those that treat classes apart see probabilities that a Gaussian process has
+#: mended for all classes alike: what is wrong with every class is learned from all rows at once,
+#: and they are drawn towards that. Handicaps grow with what a member is free to do; they were
+#: chosen on one split of each set at 500 rows, see docs/quality.md.
 MEMBERS: dict[str, Member] = {
     "temperature": Member("temperature", near=True),
     _UNIFORM: Member("uniform-temperature", near=True),
@@ -61,7 +68,9 @@ MEMBERS: dict[str, Member] = {
     "process+intercepts 0.1": Member(
         "vector", {"regularisation": 100.0, "intercept_regularisation": 0.1}, _PROCESS, 0.5
     ),
-    "process+structured 1": Member("structured", {"regularisation": 1.0}, _PROCESS, 0.15, near=True),
+    "process+structured 1": Member(
+        "structured", {"regularisation": 1.0}, _PROCESS, 0.15, near=True
+    ),
     "process+structured 0.1": Member("structured", {"regularisation": 0.1}, _PROCESS, 0.75),
     "process+structured 0.03": Member("structured", {"regularisation": 0.03}, _PROCESS, 1.0),
     "process+dirichlet 1": Member("dirichlet", {"regularisation": 1.0}, _PROCESS, 0.5),
@@ -73,7 +82,8 @@ MEMBERS: dict[str, Member] = {
 }
 #: Of two classes: increasing curves with an offset, so that their mixture is one too.
 _OF_TWO = ("monotone", "beta", "isotonic")
-#: A full matrix learns more than a scale for each class; with more classes than this its K² coefficients take minutes.
+#: A full matrix learns more than a scale for each class; with more classes than this its K²
+#: coefficients take minutes.
 _MATRIX_CLASSES = 300
 _OF_FEW = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
 _OF_MANY = ("process+structured 0.1", "process+structured 0.03")
@@ -98,7 +108,8 @@ def default_members(n_classes: int) -> list[str]:
 def fit_members(
     names: Sequence[str], rows: Rows, labels: Codes, weights: Weights, *, rough: bool = False
 ) -> dict[str, Map]:
-    """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they are only weighed.
+    """The maps of these names, `MEMBERS` or methods with their usual options; `rough` where they
+    are only weighed.
 
     What stands behind another is fitted once, strengths of one method along a path.
     """
@@ -122,11 +133,20 @@ def fit_members(
             path = _PATHS[member.method](behind, tuple(alike.values()), tolerance)
             maps = {other: path[strength] for other, strength in alike.items()}
         else:
-            maps = {name: METHODS[member.method].fit_function()(*_enough(behind, member), **member.options)}
+            maps = {
+                name: (
+                    METHODS[member.method].fit_function()(
+                        *_enough(behind, member), **member.options
+                    )
+                )
+            }
         for same, then in maps.items():
-            # A uniform part is at least one row's worth: that no such row was seen yet does not mean there is none.
+            # A uniform part is at least one row's worth: that no such row was seen yet does not
+            # mean there is none.
             alone = as_front(then, rows, weights)
-            found[same] = alone if member.behind is None else ComposedMap(found[member.behind], then)
+            found[same] = (
+                alone if member.behind is None else ComposedMap(found[member.behind], then)
+            )
     return {name: found[name] for name in names}
 
 
@@ -146,5 +166,8 @@ def _enough(sample: Labelled, member: Member) -> Labelled:
 
 def _method(name: str) -> Member:
     if name not in METHODS:
-        raise InputError(f"unknown candidate {name!r}; there are {', '.join(dict.fromkeys([*MEMBERS, *METHODS]))}.")
+        raise InputError(
+            f"unknown candidate {name!r}; there are"
+            f" {', '.join(dict.fromkeys([*MEMBERS, *METHODS]))}."
+        )
     return Member(name)

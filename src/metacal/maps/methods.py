@@ -1,9 +1,10 @@
-"""The one registry of calibration methods: a row says everything that other rooms need to know of a method.
+"""The one registry of calibration methods: a row says everything that other rooms need to know of a
+method.
 
-A method has a file under `metacal.maps`, which fits its map; its estimator stands among its family's under
-`metacal.estimators`.
-Public names, the choices on the command line, what can be saved, exported and compared are all read from here. Nothing
-is imported before it is asked for: this module knows the names of rooms above it and never the rooms themselves.
+A method has a file under `metacal.maps`, which fits its map; its estimator stands among its
+family's under `metacal.estimators`. Public names, the choices on the command line, what can be
+saved, exported and compared are all read from here. Nothing is imported before it is asked for:
+this module knows the names of rooms above it and never the rooms themselves.
 """
 
 from __future__ import annotations
@@ -39,10 +40,14 @@ if TYPE_CHECKING:
     from metacal.estimators.isotonic import IROvATS as IROvATS
     from metacal.estimators.isotonic import IsotonicCalibration as IsotonicCalibration
     from metacal.estimators.isotonic import TopLabelIsotonic as TopLabelIsotonic
-    from metacal.estimators.temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+    from metacal.estimators.temperature import (
+        EnsembleTemperatureScaling as EnsembleTemperatureScaling,
+    )
     from metacal.estimators.temperature import LocalTemperatureScaling as LocalTemperatureScaling
     from metacal.estimators.temperature import TemperatureScaling as TemperatureScaling
-    from metacal.estimators.temperature import UniformTemperatureScaling as UniformTemperatureScaling
+    from metacal.estimators.temperature import (
+        UniformTemperatureScaling as UniformTemperatureScaling,
+    )
     from metacal.maps.map import Map
 
 
@@ -57,12 +62,14 @@ class Method:
     estimator : str
         The scikit-learn face; its class is public as `metacal.Class`.
     map : str
-        The fitted map, whose formula runs in NumPy, torch and ONNX. Several methods may fit one kind of map.
+        The fitted map, whose formula runs in NumPy, torch and ONNX. Several methods may fit one
+        kind of map.
     fit : str
-        fit(rows, labels, weights, **options) -> map; the options bear the names of the estimator's parameters.
+        fit(rows, labels, weights, **options) -> map; the options bear the names of the estimator's
+        parameters.
     sums : bool
-        Whether it is fitted from sums over rows and columns of a few numbers a row, which other machines can bring; not
-        where every class's probability of every row is needed in one place.
+        Whether it is fitted from sums over rows and columns of a few numbers a row, which other
+        machines can bring; not where every class's probability of every row is needed in one place.
     """
 
     name: str
@@ -83,8 +90,9 @@ class Method:
         if not self.sums:
             known = ", ".join(row.name for row in METHODS.values() if row.sums)
             raise InputError(
-                f"{self.public_name} is no sum over rows: it needs every class's probability of every row in one "
-                f"place, so it cannot be fitted on a cluster. Leave out the executor, or take one of {known}."
+                f"{self.public_name} is no sum over rows: it needs every class's probability of"
+                " every row in one place, so it cannot be fitted on a cluster. Leave out the"
+                f" executor, or take one of {known}."
             )
 
     @property
@@ -102,7 +110,8 @@ class Method:
 
     @cached_property
     def options(self) -> dict[str, Parameter]:
-        """What can be chosen, by name, with its type and default: the keyword options of the fit function.
+        """What can be chosen, by name, with its type and default: the keyword options of the fit
+        function.
 
         Annotations are evaluated once: what is ours is never evaluated because of a file.
 
@@ -112,7 +121,11 @@ class Method:
         {'loss': 'nll'}
         """
         options = signature(self.fit_function(), eval_str=True).parameters
-        return {name: option for name, option in options.items() if option.kind is Parameter.KEYWORD_ONLY}
+        return {
+            name: option
+            for name, option in options.items()
+            if option.kind is Parameter.KEYWORD_ONLY
+        }
 
     def estimator_class(self) -> Any:
         """The scikit-learn face."""
@@ -120,18 +133,34 @@ class Method:
 
 
 def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
-    """A method of metacal's own: the estimator among its family's; the map in the file of its fit, or where it says."""
+    """A method of metacal's own: the estimator among its family's; the map in the file of its fit,
+    or where it says.
+    """
     place = map if ":" in map else f"{fit.partition(':')[0]}:{map}"
-    return Method(name, f"metacal.estimators.{estimator}", f"metacal.maps.{place}", f"metacal.maps.{fit}", sums=sums)
+    return Method(
+        name,
+        f"metacal.estimators.{estimator}",
+        f"metacal.maps.{place}",
+        f"metacal.maps.{fit}",
+        sums=sums,
+    )
 
 
 _PIECEWISE = "curves:PiecewiseMap"
 _TOP_LABEL = "curves:TopLabelMap"
 
 _ROWS = (  # simplest first: the order of `compare`
-    _row("temperature", "temperature:TemperatureScaling", "temperature:fit_temperature", "TemperatureMap"),
     _row(
-        "uniform-temperature", "temperature:UniformTemperatureScaling", "uniform:fit_uniform", "UniformTemperatureMap"
+        "temperature",
+        "temperature:TemperatureScaling",
+        "temperature:fit_temperature",
+        "TemperatureMap",
+    ),
+    _row(
+        "uniform-temperature",
+        "temperature:UniformTemperatureScaling",
+        "uniform:fit_uniform",
+        "UniformTemperatureMap",
     ),
     _row(
         "ensemble-temperature",
@@ -140,11 +169,16 @@ _ROWS = (  # simplest first: the order of `compare`
         "EnsembleTemperatureMap",
     ),
     _row(
-        "local-temperature", "temperature:LocalTemperatureScaling", "local:fit_local_temperature", "LocalTemperatureMap"
+        "local-temperature",
+        "temperature:LocalTemperatureScaling",
+        "local:fit_local_temperature",
+        "LocalTemperatureMap",
     ),
     _row("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
     _row("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
-    _row("gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"),
+    _row(
+        "gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"
+    ),
     _row("structured", "affine:StructuredScaling", "affine:fit_structured", "StructuredMap"),
     _row("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
     _row("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
@@ -152,14 +186,26 @@ _ROWS = (  # simplest first: the order of `compare`
     _row("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
     _row("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
     _row("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
-    _row("isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False),
+    _row(
+        "isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False
+    ),
     _row("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
     _row("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
     _row("histogram", "binning:HistogramBinning", "histogram:fit_histogram", _PIECEWISE),
     _row("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
     _row("imax", "binning:IMaxBinning", "imax:fit_imax", _PIECEWISE, sums=False),
-    _row("top-label-isotonic", "isotonic:TopLabelIsotonic", "isotonic:fit_top_label_isotonic", _TOP_LABEL),
-    _row("top-label-histogram", "binning:TopLabelHistogramBinning", "histogram:fit_top_label_histogram", _TOP_LABEL),
+    _row(
+        "top-label-isotonic",
+        "isotonic:TopLabelIsotonic",
+        "isotonic:fit_top_label_isotonic",
+        _TOP_LABEL,
+    ),
+    _row(
+        "top-label-histogram",
+        "binning:TopLabelHistogramBinning",
+        "histogram:fit_top_label_histogram",
+        _TOP_LABEL,
+    ),
     _row("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
 )
 #: Every method by its name on the command line.
@@ -169,7 +215,8 @@ CHOOSERS = {"auto": _row("auto", "auto:AutoCalibrator", "stack:fit_stack", "Stac
 
 
 def register(method: Method) -> None:
-    """Add a method that lives outside metacal: it is compared, saved and exported like any other from then on.
+    """Add a method that lives outside metacal: it is compared, saved and exported like any other
+    from then on.
 
     Examples
     --------
@@ -183,13 +230,18 @@ def register(method: Method) -> None:
 
 
 def every_method() -> dict[str, Method]:
-    """The methods by their name on the command line, and the estimators that choose or mix what they fit, last."""
+    """The methods by their name on the command line, and the estimators that choose or mix what
+    they fit, last.
+    """
     return {**METHODS, **CHOOSERS}
 
 
 def homes() -> dict[str, str]:
     """Public name of each estimator -> the module it lives in."""
-    return {name: module for module, _, name in (row.estimator.partition(":") for row in every_method().values())}
+    return {
+        name: module
+        for module, _, name in (row.estimator.partition(":") for row in every_method().values())
+    }
 
 
 def calibrator(name: str) -> Any:
@@ -213,7 +265,10 @@ def method_of(estimator: type) -> Method:
     for cls in estimator.__mro__:
         if (row := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
             return row
-    raise InputError(f"{estimator.__name__} is not a calibration method that metacal knows; see metacal.maps.methods.")
+    raise InputError(
+        f"{estimator.__name__} is not a calibration method that metacal knows; see"
+        " metacal.maps.methods."
+    )
 
 
 def method_named(public_name: str) -> Method | None:
@@ -251,4 +306,6 @@ class OfMethods(Mapping[str, type]):
 
 def map_classes() -> Mapping[str, type[Map]]:
     """Every map by its class's name."""
-    return OfMethods({row.map.partition(":")[2]: row for row in every_method().values()}, Method.map_class)
+    return OfMethods(
+        {row.map.partition(":")[2]: row for row in every_method().values()}, Method.map_class
+    )

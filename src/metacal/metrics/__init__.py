@@ -1,8 +1,8 @@
 """Metrics of probabilities and of the gate, with intervals. Pure NumPy and SciPy.
 
-Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand. What each metric is,
-its title, its range, who shows it, stands in the one registry, `metacal.metrics.registry`, which knows the names of all
-of them; the other names are those below.
+Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand.
+What each metric is, its title, its range, who shows it, stands in the one registry,
+`metacal.metrics.registry`, which knows the names of all of them; the other names are those below.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacal.lazy import names_of
-from metacal.metrics import calibration, proper, ranking, selective  # noqa: F401 - they enter their metrics
+from metacal.metrics import calibration, proper, ranking, selective  # noqa: F401
 from metacal.metrics.registry import homes
 
 if TYPE_CHECKING:

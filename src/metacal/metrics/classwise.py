@@ -1,10 +1,12 @@
 """Every class's own reliability at once: sums per (class, bin) of a whole probability table.
 
-With many classes nearly all entries lie in the first bin. Only the entries above it are listed; the first bin is the
-column total less those, so a table of 1,000 classes costs little more than reading it.
+With many classes nearly all entries lie in the first bin. Only the entries above it are listed; the
+first bin is the column total less those, so a table of 1,000 classes costs little more than reading
+it.
 
-The metric itself comes from sums in whole numbers (`ClassGaps`): they are the same in whatever order, and on however
-many machines, rows are added up. Resamples are products of row weights and table.
+The metric itself comes from sums in whole numbers (`ClassGaps`): they are the same in whatever
+order, and on however many machines, rows are added up. Resamples are products of row weights and
+table.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from metacal.metrics.binning import (
 from metacal.metrics.resampling import few_as_floats
 from metacal.metrics.toplabel import CheckedTable
 
-#: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single precision within.
+#: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single
+#: precision within.
 _PRODUCT_ROWS = 256
 #: Elements of such a block in double precision, which is a copy where the table is in single.
 _PRODUCT_ELEMENTS = 1 << 17
@@ -65,7 +68,9 @@ def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
     """List the entries above the first of `n_bins` equal-width bins."""
     n_classes = checked.n_classes
     edges = equal_width(np.empty(0), n_bins)
-    found = [(start * n_classes, *exact.entries_above(block, edges)) for start, block in checked.blocks()]
+    found = [
+        (start * n_classes, *exact.entries_above(block, edges)) for start, block in checked.blocks()
+    ]
     places = np.concatenate([first + own for first, own, _ in found])
     probability = np.concatenate([values for *_, values in found])
     row, column = np.divmod(places, n_classes)
@@ -74,10 +79,11 @@ def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
 
 
 class ClassGaps:
-    """Σ (1(y_i = k) - p_ik) of every class and bin, in whole numbers: rows may be added in any order, anywhere.
+    """Σ (1(y_i = k) - p_ik) of every class and bin, in whole numbers: rows may be added in any
+    order, anywhere.
 
-    See `metacal.kernels.exact`. Of 1,000 classes and 15 bins that is 256 kB; what travels has the bins alone that hold
-    a row.
+    See `metacal.kernels.exact`. Of 1,000 classes and 15 bins that is 256 kB; what travels has the
+    bins alone that hold a row.
 
     Examples
     --------
@@ -93,10 +99,12 @@ class ClassGaps:
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         self.n_bins, self.n_rows = bin_count(n_bins), np.zeros(2, dtype=np.int64)
         self._edges = equal_width(np.empty(0), self.n_bins)
-        # Coarse and fine units of the rejected and of the accepted rows; nobody looks at the first bin of a class.
+        # Coarse and fine units of the rejected and of the accepted rows; nobody looks at the first
+        # bin of a class.
         self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
         self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
-        # Column sums in whole units as floats, which hold those of so many rows; before there are more, as integers.
+        # Column sums in whole units as floats, which hold those of so many rows; before there are
+        # more, as integers.
         self._pending, self._pending_rows = np.zeros((2, 2, n_classes)), 0
 
     def add(self, checked: CheckedTable, accept: Flags | None = None) -> None:
@@ -104,7 +112,9 @@ class ClassGaps:
         accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
         for start, block in checked.blocks():
             self._make_room(len(block))
-            _class_units(block, accepted[start : start + len(block)], self._edges, self._pending, self._above)
+            _class_units(
+                block, accepted[start : start + len(block)], self._edges, self._pending, self._above
+            )
         part, own = accepted.astype(np.intp), bin_codes(checked.true_probability, self._edges)
         np.add.at(self._total[0], (part, checked.codes), _ONE)
         np.add.at(self._above[0], (part, checked.codes * self.n_bins + own), _ONE)
@@ -127,7 +137,9 @@ class ClassGaps:
         return self
 
     def value(self, accepted: bool = False) -> float:
-        """(1/K) Σ_k (1/n) Σ_b |gap| of all rows, or the accepted; NaN of none, and of more than whole numbers hold."""
+        """(1/K) Σ_k (1/n) Σ_b |gap| of all rows, or the accepted; NaN of none, and of more than
+        whole numbers hold.
+        """
         n_rows = int(self.n_rows[int(accepted) :].sum())
         if not 0 < n_rows <= exact.MOST:
             return float("nan")
@@ -135,7 +147,9 @@ class ClassGaps:
 
     def by_class(self, accepted: bool = False) -> Float:
         """(1/n) Σ_b |gap| of each class; 0 without rows."""
-        return np.asarray(self._gaps(accepted).sum(axis=1) / max(self.n_rows[int(accepted) :].sum(), 1))
+        return np.asarray(
+            self._gaps(accepted).sum(axis=1) / max(self.n_rows[int(accepted) :].sum(), 1)
+        )
 
     def _gaps(self, accepted: bool) -> Float:
         """|gap| of every class and bin."""
@@ -188,13 +202,15 @@ def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statisti
 def weighted_column_sums(checked: CheckedTable, batch: Weights) -> Float:
     """Σ_i w_i p_ik for each weight vector w of the batch and each class k.
 
-    Summed in float64, but for the resamples of a wide table of single precision, where this product is most of the
-    work: there the sums of 256 rows at a time are in single precision, too. With 1,000 classes that moves an interval
-    by less than 1e-9; the estimate is never computed so.
+    Summed in float64, but for the resamples of a wide table of single precision, where this product
+    is most of the work: there the sums of 256 rows at a time are in single precision, too. With
+    1,000 classes that moves an interval by less than 1e-9; the estimate is never computed so.
     """
     single = len(batch) > 1 and checked.whole.dtype.itemsize <= 4 and checked.n_classes >= _WIDE
     kind: Any = np.float32 if single else np.float64
-    step = _PRODUCT_ROWS if single else max(1, _PRODUCT_ELEMENTS // max(checked.n_classes, len(batch)))
+    step = (
+        _PRODUCT_ROWS if single else max(1, _PRODUCT_ELEMENTS // max(checked.n_classes, len(batch)))
+    )
     totals = np.zeros((len(batch), checked.n_classes))
     for start in range(0, len(checked), step):
         block = checked.rows(start, start + step).astype(kind, copy=False)

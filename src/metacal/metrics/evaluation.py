@@ -1,4 +1,6 @@
-"""One look at a gate and its probabilities: accepted rows and all rows side by side, each number with its interval."""
+"""One look at a gate and its probabilities: accepted rows and all rows side by side, each number
+with its interval.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +23,35 @@ from metacal.metrics.marginal import ByClass, MarginalCheck, predicted_columns
 from metacal.metrics.ranking import RANKING, Ranking
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
 from metacal.metrics.resampling import RandomState, Resampling, one_blas_thread
-from metacal.metrics.toplabel import CheckedTable, TopLabel, bool_column, checked_table, number_column, same_length
+from metacal.metrics.toplabel import (
+    CheckedTable,
+    TopLabel,
+    bool_column,
+    checked_table,
+    number_column,
+    same_length,
+)
 from metacal.rows.memory import give_back_freed_memory
 
 #: Metrics to compute, each with what it is computed from.
 Wanted = list[tuple[Metric, Measured]]
 
 _DILUTED = (
-    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and lowers\n"
-    "their accuracy: judge calibration by the accepted rows, next to the coverage."
+    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and"
+    " lowers\ntheir accuracy: judge calibration by the accepted rows, next to the coverage."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` found: prints itself, is a table in a notebook; `to_dict` for machines, `to_frame` for pandas.
+    """What `evaluate` found: prints itself, is a table in a notebook; `to_dict` for machines,
+    `to_frame` for pandas.
 
     Attributes
     ----------
     all_rows : mapping of metric name to Interval
-        Probability metrics on every row, rejected ones as they stand in the table (uniform: confidence 1/K).
+        Probability metrics on every row, rejected ones as they stand in the table (uniform:
+        confidence 1/K).
     accepted_rows : mapping of metric name to Interval, or None
         The same on the accepted rows alone; None without `accept` or when nothing was accepted.
     gate : mapping of metric name to Interval
@@ -50,8 +61,8 @@ class Evaluation:
     level, n_bins : float, int
         What was asked for.
     marginal : MarginalCheck or None
-        Whether rows predicted as each class are right as often as their confidence says, the accepted ones where there
-        is a gate; None where there are no classes.
+        Whether rows predicted as each class are right as often as their confidence says, the
+        accepted ones where there is a gate; None where there are no classes.
     """
 
     all_rows: Mapping[str, Interval]
@@ -66,13 +77,22 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-safe: intervals become mappings, and what is not a finite number becomes None."""
-        sizes = {name: getattr(self, name) for name in ("n_rows", "n_accepted", "n_classes", "level", "n_bins")}
+        sizes = {
+            name: getattr(self, name)
+            for name in ("n_rows", "n_accepted", "n_classes", "level", "n_bins")
+        }
         groups = {name: getattr(self, name) for name in ("accepted_rows", "all_rows", "gate")}
         found = {
-            title: None if group is None else {name: value.to_dict() for name, value in group.items()}
+            title: (
+                None if group is None else {name: value.to_dict() for name, value in group.items()}
+            )
             for title, group in groups.items()
         }
-        return {**sizes, "marginal": None if self.marginal is None else self.marginal.to_dict(), **found}
+        return {
+            **sizes,
+            "marginal": None if self.marginal is None else self.marginal.to_dict(),
+            **found,
+        }
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`: estimate, low, high, level, method, by (rows, metric).
@@ -83,32 +103,52 @@ class Evaluation:
         >>> round(found.to_frame().loc[("all rows", "brier"), "estimate"].item(), 4)
         0.05
         """
-        groups = {"gate": self.gate, "accepted rows": self.accepted_rows or {}, "all rows": self.all_rows}
-        found = {(rows, name): value for rows, group in groups.items() for name, value in group.items()}
-        return display.frame([vars(value) for value in found.values()], list(found), ["rows", "metric"])
+        groups = {
+            "gate": self.gate,
+            "accepted rows": self.accepted_rows or {},
+            "all rows": self.all_rows,
+        }
+        found = {
+            (rows, name): value for rows, group in groups.items() for name, value in group.items()
+        }
+        return display.frame(
+            [vars(value) for value in found.values()], list(found), ["rows", "metric"]
+        )
 
     def __str__(self) -> str:
         return self.text(
-            [self.size, f"(in brackets: {100 * self.level:g}% intervals)"], before=None, caveat=self._marginal
+            [self.size, f"(in brackets: {100 * self.level:g}% intervals)"],
+            before=None,
+            caveat=self._marginal,
         )
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         tables = [
-            display.table((head[0], *(name or "value" for name in head[1:])), rows) for head, *rows in self._tables()
+            display.table((head[0], *(name or "value" for name in head[1:])), rows)
+            for head, *rows in self._tables()
         ]
-        head, below = display.notes(*str(self).splitlines()[:2]), display.notes(*self._marginal, *self._remarks)
+        head, below = (
+            display.notes(*str(self).splitlines()[:2]),
+            display.notes(*self._marginal, *self._remarks),
+        )
         return f"<div>{head}{''.join(tables)}{below}</div>"
 
     @property
     def size(self) -> str:
         """How many rows there are, of how many classes, and how many of them are accepted."""
         classes = f", {self.n_classes} classes" if self.n_classes else ""
-        return f"{self.n_rows:,} rows{classes}{'' if self.n_accepted is None else f'; {self.n_accepted:,} accepted'}"
+        return (
+            f"{self.n_rows:,}"
+            f" rows{classes}{'' if self.n_accepted is None else f'; {self.n_accepted:,} accepted'}"
+        )
 
-    def text(self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False) -> str:
-        """All of it for people, below these lines: the probabilities, beside them the estimates `before`, and the gate.
+    def text(
+        self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False
+    ) -> str:
+        """All of it for people, below these lines: the probabilities, beside them the estimates
+        `before`, and the gate.
 
         With `few` only the metrics that people are told of, in fewer words; otherwise all.
         """
@@ -123,26 +163,45 @@ class Evaluation:
     def _remarks(self) -> list[str]:
         return [_DILUTED] if self.n_accepted is not None and self.n_classes else []
 
-    def _tables(self, before: Evaluation | None = None, *, few: bool = False) -> list[list[tuple[str, ...]]]:
-        """The numbers of the probabilities, and the gate's where there are any; the first row is the heading."""
+    def _tables(
+        self, before: Evaluation | None = None, *, few: bool = False
+    ) -> list[list[tuple[str, ...]]]:
+        """The numbers of the probabilities, and the gate's where there are any; the first row is
+        the heading.
+        """
         both = [self] if before is None else [self, before]
         groups = {"all rows": [one.all_rows for one in both]}
         if self.n_accepted is not None:
             groups = {"accepted rows": [one.accepted_rows or {} for one in both], **groups}
-        heads = [head for title, held in groups.items() for head in (title, "uncalibrated")[: len(held)]]
-        rows: list[tuple[str, ...]] = [("probabilities" if self.n_classes else "confidence", *heads)]
+        heads = [
+            head for title, held in groups.items() for head in (title, "uncalibrated")[: len(held)]
+        ]
+        rows: list[tuple[str, ...]] = [
+            ("probabilities" if self.n_classes else "confidence", *heads)
+        ]
         for name, title in registry.titles_of(self.all_rows, few=few).items():
             found = [(own.get(name), k) for held in groups.values() for k, own in enumerate(held)]
-            shown = (value if value is None or not k else f"{value.estimate:.4f}" for value, k in found)
+            shown = (
+                value if value is None or not k else f"{value.estimate:.4f}" for value, k in found
+            )
             rows.append((title, *(str("undefined" if text is None else text) for text in shown)))
-        own = [(title, str(self.gate[name])) for name, title in registry.titles_of(self.gate, few=few).items()]
-        return [rows, [("ranking of the rows" if self.n_accepted is None else "gate", ""), *own]] if own else [rows]
+        own = [
+            (title, str(self.gate[name]))
+            for name, title in registry.titles_of(self.gate, few=few).items()
+        ]
+        return (
+            [rows, [("ranking of the rows" if self.n_accepted is None else "gate", ""), *own]]
+            if own
+            else [rows]
+        )
 
 
 def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
-    """What is worse with the calibrator than without by more than a standard error, on accepted rows where some are.
+    """What is worse with the calibrator than without by more than a standard error, on accepted
+    rows where some are.
 
-    The standard error is that of the calibrated rows' own interval; without intervals anything higher counts.
+    The standard error is that of the calibrated rows' own interval; without intervals anything
+    higher counts.
 
     Examples
     --------
@@ -184,14 +243,16 @@ def evaluate(
     Parameters
     ----------
     proba : array of shape (n, K)
-        What `MetaCal.predict_proba` gives: calibrated on accepted rows, uniform on rejected ones (which count 1/K).
+        What `MetaCal.predict_proba` gives: calibrated on accepted rows, uniform on rejected ones
+        (which count 1/K).
     labels : array of shape (n,)
         True classes.
     accept : boolean array, optional
         The gate's decisions.
     correct : boolean array, optional
-        Whether the *uncalibrated* model's answer is right. By default read from `proba`, which cannot be done for
-        rejected rows that were made uniform: without `correct` the numbers that need those rows are then NaN.
+        Whether the *uncalibrated* model's answer is right. By default read from `proba`, which
+        cannot be done for rejected rows that were made uniform: without `correct` the numbers that
+        need those rows are then NaN.
     score : array, optional
         The ranking score, higher = less sure; adds AURC, excess AURC, AUGRC and AUROC.
     classes : sequence, optional
@@ -211,7 +272,10 @@ def evaluate(
     (0.3, 0.225)
     """
     if intervals and n_resamples == 0:
-        raise InputError("n_resamples must be at least 1 with intervals; for estimates alone pass intervals=False.")
+        raise InputError(
+            "n_resamples must be at least 1 with intervals; for estimates alone pass"
+            " intervals=False."
+        )
     checked = checked_table(proba, labels, classes=classes)
     rows = RowMetrics(checked.top_label(), row_losses(checked), checked)
     plan = Resampling(level, n_resamples if intervals else 0, random_state)
@@ -221,9 +285,16 @@ def evaluate(
 
 
 def evaluate_scores(
-    doubt: Float, correct: Flags, plan: Resampling, n_bins: int, *, accept: Flags | None, confidence: Float | None
+    doubt: Float,
+    correct: Flags,
+    plan: Resampling,
+    n_bins: int,
+    *,
+    accept: Flags | None,
+    confidence: Float | None,
 ) -> Evaluation:
-    """Evaluate a score by what is right: no table of probabilities, so that there are no classes (`n_classes` is 0).
+    """Evaluate a score by what is right: no table of probabilities, so that there are no classes
+    (`n_classes` is 0).
 
     Parameters
     ----------
@@ -246,7 +317,10 @@ def evaluate_scores(
     """
     shown = registry.evaluated(TOP_LABEL)
     if confidence is None:
-        confidence, shown = np.zeros(len(doubt)), [metric for metric in shown if not metric.calibration_error]
+        confidence, shown = (
+            np.zeros(len(doubt)),
+            [metric for metric in shown if not metric.calibration_error],
+        )
     rows = RowMetrics(TopLabel(confidence, correct.astype(np.float64)), {}, metrics=shown)
     return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
 
@@ -263,14 +337,18 @@ def evaluate_rows(
     score: ArrayLike | None = None,
     by_class: ByClass | None = None,
 ) -> Evaluation:
-    """The same from columns, where a table has been reduced to them already; what needs all of it is undefined then."""
+    """The same from columns, where a table has been reduced to them already; what needs all of it
+    is undefined then.
+    """
     top = rows.top
     accepted = kept = None
     if accept is not None:
         accepted = bool_column(accept, "accept")
         same_length(proba=top.confidence, accept=accepted)
         if accepted.any():
-            kept = plan.measure(rows.subset(accepted).wanted(n_bins), int(accepted.sum()), _errors(top, accepted))
+            kept = plan.measure(
+                rows.subset(accepted).wanted(n_bins), int(accepted.sum()), _errors(top, accepted)
+            )
             give_back_freed_memory(len(top) * n_classes)
     # The gate's numbers come from the same resamples as those of all rows: both are drawn once.
     gate = gate_wanted(top, accepted, correct, score)
@@ -291,7 +369,8 @@ def evaluate_rows(
 
 @dataclass(frozen=True, eq=False)
 class RowMetrics:
-    """All that the probability metrics need, one entry per row, so that a subset costs no second reduction.
+    """All that the probability metrics need, one entry per row, so that a subset costs no second
+    reduction.
 
     Attributes
     ----------
@@ -313,7 +392,9 @@ class RowMetrics:
     checked: CheckedTable | None = None
     sums: Mapping[str, Any] = field(default_factory=dict)
     accepted: bool = False
-    metrics: Sequence[Metric] = field(default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL))
+    metrics: Sequence[Metric] = field(
+        default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL)
+    )
 
     def subset(self, keep: Flags) -> RowMetrics:
         """The accepted rows; the table is not copied."""
@@ -332,21 +413,36 @@ class RowMetrics:
         source = self.top if metric.input is TOP_LABEL else self.checked
         if source is not None:
             return metric.measured(source, **({"n_bins": n_bins} if metric.binned else {}))
-        return float(self.sums[metric.name].value(self.accepted)) if metric.name in self.sums else nan
+        return (
+            float(self.sums[metric.name].value(self.accepted)) if metric.name in self.sums else nan
+        )
 
 
 def row_losses(checked: CheckedTable) -> dict[str, Float]:
-    """One column for each evaluated metric that is a mean over rows of something a row has by itself."""
-    return {one.name: one.losses(checked) for one in registry.evaluated(PROBABILITIES) if one.losses is not None}
+    """One column for each evaluated metric that is a mean over rows of something a row has by
+    itself.
+    """
+    return {
+        one.name: one.losses(checked)
+        for one in registry.evaluated(PROBABILITIES)
+        if one.losses is not None
+    }
 
 
-def gate_wanted(top: TopLabel, accept: Flags | None, correct: ArrayLike | None, score: ArrayLike | None) -> Wanted:
-    """The gate's shares where `accept` is given, and the quality of the ranking where `score` is."""
+def gate_wanted(
+    top: TopLabel, accept: Flags | None, correct: ArrayLike | None, score: ArrayLike | None
+) -> Wanted:
+    """The gate's shares where `accept` is given, and the quality of the ranking where `score`
+    is.
+    """
     right = top.correct == 1.0 if correct is None else bool_column(correct, "correct")
     same_length(proba=top.confidence, correct=right)
     found: Wanted = []
     if accept is not None:
-        counted = ((metric, metric.counts and metric.counts(accept, right)) for metric in registry.evaluated(DECISION))
+        counted = (
+            (metric, metric.counts and metric.counts(accept, right))
+            for metric in registry.evaluated(DECISION)
+        )
         found += [(metric, counts) for metric, counts in counted if counts is not None]
     if score is not None:
         ranks = number_column(score, "score")
@@ -371,7 +467,11 @@ def _without_hidden(
     if accept is None or not np.any((top.correct < 1) & (top.correct > 0) & ~accept):
         return found
     warn_caller(
-        "rejected rows are uniform, so the model's own answers on them cannot be read from proba; numbers that need "
-        "them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) == labels)."
+        "rejected rows are uniform, so the model's own answers on them cannot be read from proba;"
+        " numbers that need them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) =="
+        " labels)."
     )
-    return {name: plan.bare() if registry.METRICS[name].needs_rejected else value for name, value in found.items()}
+    return {
+        name: plan.bare() if registry.METRICS[name].needs_rejected else value
+        for name, value in found.items()
+    }

@@ -1,4 +1,6 @@
-"""An estimate with its confidence interval, and the exact one of a proportion (Clopper & Pearson 1934)."""
+"""An estimate with its confidence interval, and the exact one of a proportion (Clopper & Pearson
+1934).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ TOO_FEW_ERRORS = "none: too few errors"
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its two-sided confidence interval; all NaN when the metric is undefined on the data.
+    """An estimate and its two-sided confidence interval; all NaN when the metric is undefined on
+    the data.
 
     Examples
     --------
@@ -58,7 +61,10 @@ class Interval:
 
     def to_dict(self) -> dict[str, float | str | None]:
         """JSON-safe: what is not a finite number becomes None."""
-        return {name: value if name == "method" or isfinite(value) else None for name, value in vars(self).items()}
+        return {
+            name: value if name == "method" or isfinite(value) else None
+            for name, value in vars(self).items()
+        }
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`: estimate, low, high, level, method."""
@@ -70,10 +76,11 @@ class Interval:
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Exact interval of a proportion from `successes` out of `n` (Clopper & Pearson 1934); NaN when n is 0.
+    """Exact interval of a proportion from `successes` out of `n` (Clopper & Pearson 1934); NaN when
+    n is 0.
 
-    The ends are the proportions at which a one-sided binomial test of level (1 - level)/2 just rejects: quantiles of
-    Beta(k, n - k + 1) and Beta(k + 1, n - k).
+    The ends are the proportions at which a one-sided binomial test of level (1 - level)/2 just
+    rejects: quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k).
 
     Examples
     --------
@@ -91,7 +98,8 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
 
 
 def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Float, Float]:
-    """Both ends of many such intervals, each at one-sided level `tail`; 0 and 1 where there is nothing to go by.
+    """Both ends of many such intervals, each at one-sided level `tail`; 0 and 1 where there is
+    nothing to go by.
 
     Examples
     --------
@@ -100,4 +108,6 @@ def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Float
     """
     hit, of = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
     low = np.where(hit > 0, betaincinv(np.maximum(hit, 1.0), of - hit + 1.0, tail), 0.0)
-    return low, np.where(hit < of, betaincinv(hit + 1.0, np.maximum(of - hit, 1.0), 1.0 - tail), 1.0)
+    return low, np.where(
+        hit < of, betaincinv(hit + 1.0, np.maximum(of - hit, 1.0), 1.0 - tail), 1.0
+    )

@@ -1,21 +1,26 @@
-r"""The marginal check: are the rows predicted as each class right as often as their confidence says?
+r"""The marginal check: are the rows predicted as each class right as often as their confidence
+says?
 
-A confidence that is right on average over all rows may be too high for one predicted class and too low for another: a
-wrong offset, which every error of the top label hides, as its bins mix the classes. Let D_j = Σ (c_i - p_i) over the
-rows predicted j, c_i whether row i is right and p_i its confidence. If p is calibrated the D_j are independent given
-the rows, with mean 0 and variance V_j = Σ p_i (1 - p_i): Σ_j D_j² / V_j is about χ² with a degree of freedom for each
-class. V comes from the confidences and never from the residuals: where few rows are wrong, these say it too small.
+A confidence that is right on average over all rows may be too high for one predicted class and too
+low for another: a wrong offset, which every error of the top label hides, as its bins mix the
+classes. Let D_j = Σ (c_i - p_i) over the rows predicted j, c_i whether row i is right and p_i its
+confidence. If p is calibrated the D_j are independent given the rows, with mean 0 and variance V_j
+= Σ p_i (1 - p_i): Σ_j D_j² / V_j is about χ² with a degree of freedom for each class. V comes from
+the confidences and never from the residuals: where few rows are wrong, these say it too small.
 
-Classes with little to tell (V_j < 2) are taken together. The variance of D²/V is 2 + κ/V² with κ = Σ pq (1 - 6pq) the
-fourth cumulant, so the statistic is compared with a·χ²_f of its own two moments (Satterthwaite 1946).
+Classes with little to tell (V_j < 2) are taken together. The variance of D²/V is 2 + κ/V² with κ =
+Σ pq (1 - 6pq) the fourth cumulant, so the statistic is compared with a·χ²_f of its own two moments
+(Satterthwaite 1946).
 
-**On rows of the fit** the residuals are smaller than chance in the directions that were fitted. A map that changes how
-sure rows are, and not which class they are of, moves the log-odds of p_i by g(p_i)·θ to first order, so we take out all
-functions g of the confidence, as steps on 10 bins: D̃ = D - C I⁻¹ S with S_b = Σ (c_i - p_i) over bin b, I_b = Σ p_i (1
-- p_i) there and C_jb the part of it that is predicted j. *Proof* that D̃ has covariance V - C I⁻¹ Cᵀ whatever was
-fitted: it is linear in c with that covariance at the true θ, and its derivative in θ, -(C - C I⁻¹ I)·g, is 0 (Neyman's
-C(α) test, 1959). ∎ It compares classes at equal confidence. Of a map that has an offset for each class nothing is left
-on its own rows: look at others.
+**On rows of the fit** the residuals are smaller than chance in the directions that were fitted. A
+map that changes how sure rows are, and not which class they are of, moves the log-odds of p_i by
+g(p_i)·θ to first order, so we take out all functions g of the confidence, as steps on 10 bins: D̃ =
+D - C I⁻¹ S with S_b = Σ (c_i - p_i) over bin b, I_b = Σ p_i (1
+- p_i) there and C_jb the part of it that is predicted j. *Proof* that D̃ has covariance V - C I⁻¹
+  Cᵀ whatever was
+fitted: it is linear in c with that covariance at the true θ, and its derivative in θ, -(C - C I⁻¹
+I)·g, is 0 (Neyman's C(α) test, 1959). ∎ It compares classes at equal confidence. Of a map that has
+an offset for each class nothing is left on its own rows: look at others.
 
 >>> random = np.random.default_rng(0)
 >>> shown, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
@@ -55,14 +60,15 @@ class MarginalCheck:
     Attributes
     ----------
     statistic, dof, p_value : float
-        The statistic, its degrees of freedom under calibration, and how often chance alone gives as much. With no
-        degree of freedom there is nothing to go by: p_value is 1.
+        The statistic, its degrees of freedom under calibration, and how often chance alone gives as
+        much. With no degree of freedom there is nothing to go by: p_value is 1.
     gap : float
         The mean over rows of the gap of their predicted class, less what chance gives.
     wrong : float
         How often rows are wrong by their confidence.
     worst : label or None
-        The class that is furthest off, its column where classes have no names; None where classes are taken together.
+        The class that is furthest off, its column where classes have no names; None where classes
+        are taken together.
     worst_rows, worst_right, worst_confidence : int, float, float
         Of the rows predicted as such: how many, how often right, and with which mean confidence.
     """
@@ -84,15 +90,22 @@ class MarginalCheck:
 
     @property
     def fails(self) -> bool:
-        """Whether it is no chance and matters: by two points of probability, or by a quarter of the errors expected."""
+        """Whether it is no chance and matters: by two points of probability, or by a quarter of the
+        errors expected.
+        """
         return self.off and self.gap > min(_POINT, _SHARE * self.wrong)
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """What a note says where it fails: the gap, and of the rows that are furthest off the facts; else None."""
+        """What a note says where it fails: the gap, and of the rows that are furthest off the
+        facts; else None.
+        """
         if not self.fails:
             return None
-        which = {"predicted": None if self.worst is None else str(self.worst), "rows": self.worst_rows}
+        which = {
+            "predicted": None if self.worst is None else str(self.worst),
+            "rows": self.worst_rows,
+        }
         return {"gap": self.gap, **which, "right": self.worst_right, "said": self.worst_confidence}
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,11 +116,18 @@ class MarginalCheck:
         if not self.dof:
             return "by predicted class: these rows cannot tell"
         chance = f"p = {self.p_value:.2g}" if self.off else "which chance explains"
-        return f"by predicted class confidence is {100 * self.gap:.1f} points off beyond chance, {chance}"
+        return (
+            f"by predicted class confidence is {100 * self.gap:.1f} points off beyond chance,"
+            f" {chance}"
+        )
 
 
 def marginal_check(
-    proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None, fitted: bool = False
+    proba: ArrayLike,
+    labels: ArrayLike,
+    *,
+    classes: Sequence[Any] | None = None,
+    fitted: bool = False,
 ) -> MarginalCheck:
     """Check whether rows predicted as each class are right as often as their confidence says.
 
@@ -116,7 +136,8 @@ def marginal_check(
     proba, labels, classes
         As in `top_label`.
     fitted : bool
-        Whether the calibrator was fitted on these very rows: classes are then compared at equal confidence.
+        Whether the calibrator was fitted on these very rows: classes are then compared at equal
+        confidence.
 
     Examples
     --------
@@ -130,11 +151,15 @@ def marginal_check(
     """
     table = checked_table(proba, labels, classes=classes)
     top = table.top_label()
-    return checked(top.confidence, top.correct, predicted_columns(table), classes=classes, fitted=fitted)
+    return checked(
+        top.confidence, top.correct, predicted_columns(table), classes=classes, fitted=fitted
+    )
 
 
 class ByClass(NamedTuple):
-    """What the marginal check needs: the predicted column of each row, names, whether a map was fitted on the rows."""
+    """What the marginal check needs: the predicted column of each row, names, whether a map was
+    fitted on the rows.
+    """
 
     predicted: Codes
     classes: Sequence[Any] | Array | None = None
@@ -144,7 +169,9 @@ class ByClass(NamedTuple):
         """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
         own = slice(None) if accept is None else accept
         columns = top.confidence[own], top.correct[own], self.predicted[own]
-        return checked(*columns, classes=self.classes, fitted=self.fitted) if len(columns[0]) else None
+        return (
+            checked(*columns, classes=self.classes, fitted=self.fitted) if len(columns[0]) else None
+        )
 
 
 def predicted_columns(table: CheckedTable) -> Codes:
@@ -153,15 +180,28 @@ def predicted_columns(table: CheckedTable) -> Codes:
 
 
 def checked(
-    confidence: Float, correct: ArrayLike, predicted: Codes, *, classes: Sequence[Any] | Array | None, fitted: bool
+    confidence: Float,
+    correct: ArrayLike,
+    predicted: Codes,
+    *,
+    classes: Sequence[Any] | Array | None,
+    fitted: bool,
 ) -> MarginalCheck:
-    """The check from columns; `predicted` may be any number of a row that does not depend on its label."""
+    """The check from columns; `predicted` may be any number of a row that does not depend on its
+    label.
+    """
     correct = np.asarray(correct, dtype=np.float64)
     spread = confidence * (1.0 - confidence)
     cells = _cells(predicted, spread)
     counts, right, sure, variance, fourth = (
         np.bincount(cells, values)
-        for values in (np.ones(len(cells)), correct, confidence, spread, spread * (1.0 - 6.0 * spread))
+        for values in (
+            np.ones(len(cells)),
+            correct,
+            confidence,
+            spread,
+            spread * (1.0 - 6.0 * spread),
+        )
     )
     gaps = np.subtract(right, sure, dtype=np.float64)
     own, values, vectors = variance, np.asarray(variance, np.float64), np.eye(len(variance))
@@ -190,7 +230,9 @@ def checked(
 
 
 def _cells(predicted: Codes, spread: Float) -> Codes:
-    """The cell of each row: its predicted class, or one for all classes that have little to tell."""
+    """The cell of each row: its predicted class, or one for all classes that have little to
+    tell.
+    """
     known, codes = np.unique(predicted, return_inverse=True)
     small = np.bincount(codes, spread, len(known)) < _LEAST
     cells = np.cumsum(~small)
@@ -207,6 +249,11 @@ def _projected(
     bins = np.empty(len(order), dtype=np.intp)
     bins[order] = np.minimum((n_bins * above / max(above[-1], 1e-300)).astype(np.intp), n_bins - 1)
     information = np.maximum(np.bincount(bins, spread, n_bins), 1e-300)
-    shared = np.bincount(cells * n_bins + bins, spread, len(gaps) * n_bins).reshape(len(gaps), n_bins)
+    shared = np.bincount(cells * n_bins + bins, spread, len(gaps) * n_bins).reshape(
+        len(gaps), n_bins
+    )
     taken = shared / information
-    return gaps - taken @ np.bincount(bins, correct - confidence, n_bins), covariance - taken @ shared.T
+    return (
+        gaps - taken @ np.bincount(bins, correct - confidence, n_bins),
+        covariance - taken @ shared.T,
+    )

@@ -17,13 +17,16 @@ from metacal.metrics.classwise import upper_entries, weighted_column_sums
 from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, checked_table
 
-_rule = partial(register, input=PROBABILITIES, evaluated=True, compared=True, proper=True, needs_errors=True)
+_rule = partial(
+    register, input=PROBABILITIES, evaluated=True, compared=True, proper=True, needs_errors=True
+)
 
 
 def log_loss_rows(checked: CheckedTable) -> Float:
     """-log of the true class's probability, row by row."""
     with np.errstate(divide="ignore"):
-        # A sum within tolerance of 1 may carry a lone probability just above it; 0 is then the right loss.
+        # A sum within tolerance of 1 may carry a lone probability just above it; 0 is then the
+        # right loss.
         return np.maximum(-np.log(checked.true_probability), 0.0)
 
 
@@ -55,7 +58,8 @@ def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = 
 
 @_rule(title="Brier score", heading="Brier", losses=brier_rows, range=(0.0, 2.0))
 def brier(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
-    """Brier score, ``(1/n) Σ_i Σ_k (p_ik - 1(y_i = k))²``, summed over classes: from 0 to 2 (Brier 1950).
+    """Brier score, ``(1/n) Σ_i Σ_k (p_ik - 1(y_i = k))²``, summed over classes: from 0 to 2 (Brier
+    1950).
 
     Examples
     --------
@@ -67,19 +71,21 @@ def brier(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None 
 
 @dataclass(frozen=True)
 class BrierDecomposition:
-    """Parts of the Brier score; ``reliability - resolution + uncertainty + remainder`` is the score.
+    """Parts of the Brier score; ``reliability - resolution + uncertainty + remainder`` is the
+    score.
 
     Attributes
     ----------
     reliability : float
-        Squared gap between mean forecast and frequency per bin: 0 for calibrated forecasts. Lower is better.
+        Squared gap between mean forecast and frequency per bin: 0 for calibrated forecasts. Lower
+        is better.
     resolution : float
         Squared distance of the bins' frequencies from the base rate. Higher is better.
     uncertainty : float
         Variance of the labels; no forecast changes it.
     remainder : float
-        Variance of the forecasts within bins less twice their covariance with the labels; 0 when each bin holds one
-        forecast value.
+        Variance of the forecasts within bins less twice their covariance with the labels; 0 when
+        each bin holds one forecast value.
     """
 
     reliability: float
@@ -98,12 +104,14 @@ def brier_decomposition(
 ) -> BrierDecomposition:
     """Reliability, resolution and uncertainty of the Brier score, with what binning leaves over.
 
-    Each class's forecasts are put in `n_bins` equal-width bins. With p̄_kb and ȳ_kb the mean forecast and frequency of
-    class k in bin b, and ȳ_k the base rate, summed over classes,
+    Each class's forecasts are put in `n_bins` equal-width bins. With p̄_kb and ȳ_kb the mean
+    forecast and frequency of class k in bin b, and ȳ_k the base rate, summed over classes,
 
-        reliability Σ (n_kb/n)(p̄_kb - ȳ_kb)²,  resolution Σ (n_kb/n)(ȳ_kb - ȳ_k)²,  uncertainty Σ ȳ_k (1 - ȳ_k)
+        reliability Σ (n_kb/n)(p̄_kb - ȳ_kb)²,  resolution Σ (n_kb/n)(ȳ_kb - ȳ_k)²,  uncertainty Σ
+        ȳ_k (1 - ȳ_k)
 
-    (Murphy 1973), and the within-bin variance less covariance of Stephenson, Coelho & Jolliffe 2008,
+    (Murphy 1973), and the within-bin variance less covariance of Stephenson, Coelho & Jolliffe
+    2008,
 
         remainder (1/n) Σ (p_ik - p̄_kb)² - (2/n) Σ (p_ik - p̄_kb)(y_ik - ȳ_kb),
 

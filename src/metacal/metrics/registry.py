@@ -1,9 +1,10 @@
-"""The one registry of metrics: what `evaluate`, `compare`, `interval`, the command line and the report ask.
+"""The one registry of metrics: what `evaluate`, `compare`, `interval`, the command line and the
+report ask.
 
-**To add a metric** touch its family's file (`calibration`, `proper`, `selective`, `ranking`): the function, what
-prepares its statistic, and `register` above it; and docs/metrics.md, the line that says what it measures.
-`metacal.metrics` has every metric that is registered, by its name. A metric of your own, outside the package, is
-entered in the same way.
+**To add a metric** touch its family's file (`calibration`, `proper`, `selective`, `ranking`): the
+function, what prepares its statistic, and `register` above it; and docs/metrics.md, the line that
+says what it measures. `metacal.metrics` has every metric that is registered, by its name. A metric
+of your own, outside the package, is entered in the same way.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from metacal.metrics.toplabel import CheckedTable, checked_table, top_columns
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What an interval is made from: the successes and trials of a proportion, or a statistic of row weights; a bare number
-#: has none.
+#: What an interval is made from: the successes and trials of a proportion, or a statistic of row
+#: weights; a bare number has none.
 Measured = tuple[int, int] | Statistic | float
 
 
-#: What a metric is a function of, said by what reads it: from the arguments of the public function to the checked value
-#: that statistics are prepared from; None where only counts are taken.
+#: What a metric is a function of, said by what reads it: from the arguments of the public function
+#: to the checked value that statistics are prepared from; None where only counts are taken.
 Input = Callable[..., Any]
 #: (proba, labels), the whole table; the statistic is prepared from a `CheckedTable`.
 PROBABILITIES: Input = checked_table
-#: (proba, labels), the top class alone, or its two columns; the statistic is prepared from a `TopLabel`.
+#: (proba, labels), the top class alone, or its two columns; the statistic is prepared from a
+#: `TopLabel`.
 TOP_LABEL: Input = top_columns
 #: (accept, correct), the gate's decisions; only counted.
 DECISION = None
@@ -38,7 +40,8 @@ DECISION = None
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Metric:
-    """One metric. Exactly one of `statistic`, `losses` and `counts` is enough; `counts` may stand beside either.
+    """One metric. Exactly one of `statistic`, `losses` and `counts` is enough; `counts` may stand
+    beside either.
 
     Attributes
     ----------
@@ -51,33 +54,40 @@ class Metric:
     statistic : callable, optional
         From what `input` reads (and `n_bins` where `binned`) to a function of row weights.
     debiased : callable, optional
-        A statistic in place of `statistic` where methods are compared: without what chance adds on few rows.
+        A statistic in place of `statistic` where methods are compared: without what chance adds on
+        few rows.
     losses : callable, optional
-        For a mean over rows of something that each row of the table has by itself: from a `CheckedTable` to one number
-        per row. Such a metric can be computed block by block.
+        For a mean over rows of something that each row of the table has by itself: from a
+        `CheckedTable` to one number per row. Such a metric can be computed block by block.
     sums : callable, optional
-        For a metric of the whole table that comes from sums over its rows: from (n_classes, n_bins) to something with
-        `add(checked, accept)`, ``+=`` and `value(accepted)`, of the accepted rows or of all, the same in whatever order
-        rows are added. It is then measured where the rows are; only an interval needs the table.
+        For a metric of the whole table that comes from sums over its rows: from (n_classes, n_bins)
+        to something with `add(checked, accept)`, ``+=`` and `value(accepted)`, of the accepted rows
+        or of all, the same in whatever order rows are added. It is then measured where the rows
+        are; only an interval needs the table.
     counts : callable, optional
-        For a proportion: successes and trials, which give an exact interval; None where the data are no plain counts.
+        For a proportion: successes and trials, which give an exact interval; None where the data
+        are no plain counts.
     range : (float, float)
         Where its values lie; intervals are clipped to it.
     smaller_is_better : bool
     calibration_error : bool
-        Whether it is 0 under perfect calibration but never on a sample; its interval reaches 0 when chance explains it.
+        Whether it is 0 under perfect calibration but never on a sample; its interval reaches 0 when
+        chance explains it.
     evaluated, compared : bool
         Whether `evaluate` (and the report) and `compare` show it.
     proper : bool
         A proper scoring rule; comparisons show these first.
     needs_errors : bool
-        Whether a few wrong rows make most of it: without enough of them no resample knows how large it may be.
+        Whether a few wrong rows make most of it: without enough of them no resample knows how large
+        it may be.
     has_interval : bool
-        Whether an interval is computed. False for a metric whose bootstrap interval does not hold at any sample size.
+        Whether an interval is computed. False for a metric whose bootstrap interval does not hold
+        at any sample size.
     needs_rejected : bool
         Of a decision: whether the model's own answer on rejected rows enters.
     words : str or None
-        What `metacal evaluate` prints it as; the title when "", nothing (only --json has it) when None.
+        What `metacal evaluate` prints it as; the title when "", nothing (only --json has it) when
+        None.
     """
 
     function: Callable[..., float]
@@ -132,13 +142,19 @@ class Metric:
         return self.statistic(source, **options)
 
     def measured(self, source: Any, **options: Any) -> Measured:
-        """Return successes and trials where the metric is a plain proportion of these data, else its statistic."""
+        """Return successes and trials where the metric is a plain proportion of these data, else
+        its statistic.
+        """
         counts = None if self.counts is None else self.counts(source)
         return self.prepared(source, **options) if counts is None else counts
 
 
 def value(
-    input: Input, statistic: Callable[..., Statistic], data: tuple[Any, ...], *options: object, **classes: Any
+    input: Input,
+    statistic: Callable[..., Statistic],
+    data: tuple[Any, ...],
+    *options: object,
+    **classes: Any,
 ) -> float:
     """A metric itself: its statistic on these data, with every row counted once."""
     source = input(*data, **classes)
@@ -150,7 +166,8 @@ METRICS: dict[str, Metric] = {}
 
 
 def register(**facts: Any) -> Callable[[F], F]:
-    """Enter the function below as a metric: it is evaluated, compared and reported as `Metric` says, with an interval.
+    """Enter the function below as a metric: it is evaluated, compared and reported as `Metric`
+    says, with an interval.
 
     Examples
     --------
@@ -164,7 +181,9 @@ def register(**facts: Any) -> Callable[[F], F]:
     def enter(function: F) -> F:
         metric = Metric(function=function, **facts)
         if metric.name in METRICS:
-            raise InputError(f"there is a metric named {metric.name!r} already; give the function another name.")
+            raise InputError(
+                f"there is a metric named {metric.name!r} already; give the function another name."
+            )
         METRICS[metric.name] = metric
         return function
 
@@ -195,11 +214,15 @@ def compared() -> list[Metric]:
     >>> [metric.heading for metric in compared()]
     ['NLL', 'Brier', 'ECE', 'ECE eq. mass']
     """
-    return sorted((metric for metric in METRICS.values() if metric.compared), key=lambda metric: not metric.proper)
+    return sorted(
+        (metric for metric in METRICS.values() if metric.compared),
+        key=lambda metric: not metric.proper,
+    )
 
 
 def titles_of(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
-    """What people see of these metrics, and as what: their titles, or names where they are not registered (any more).
+    """What people see of these metrics, and as what: their titles, or names where they are not
+    registered (any more).
 
     With `few` those that `metacal evaluate` prints, in its words.
     """

@@ -1,4 +1,5 @@
-"""Intervals by resampling: the bootstrap of any metric, and exact intervals where it is a proportion.
+"""Intervals by resampling: the bootstrap of any metric, and exact intervals where it is a
+proportion.
 
 `interval(metric, *data)` takes the metric function itself and the data it takes::
 
@@ -7,27 +8,31 @@
     interval(aurc, score, correct)
     interval(coverage_accuracy, accept, correct)
 
-**Proportions** get the exact interval of Clopper & Pearson (1934). **Most other metrics** get the hull of the
-percentile and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the metric's range. A plug-in
-calibration error is too large on a finite sample, and its resamples are larger again: the percentile interval can
-exclude its own estimate, the basic one stops short above; the hull contains the estimate by construction. The interval
-of a **calibration error** reaches down by what chance may have added: giving the residuals random signs (a wild
-bootstrap) says how large the error would be on average without any gap, c. Noise of mean absolute size c makes of a gap
-g at most g + c on average (the triangle inequality), so that the lower end is the estimate less c and less half the
-spread of the resamples, or the hull's where that is lower; it is 0 where errors as large as the estimate could be
-chance alone. A resample is a vector of row weights, never a resampled table.
+**Proportions** get the exact interval of Clopper & Pearson (1934). **Most other metrics** get the
+hull of the percentile and the basic bootstrap, ``θ ± max(q_high - θ, θ - q_low)``, clipped to the
+metric's range. A plug-in calibration error is too large on a finite sample, and its resamples are
+larger again: the percentile interval can exclude its own estimate, the basic one stops short above;
+the hull contains the estimate by construction. The interval of a **calibration error** reaches down
+by what chance may have added: giving the residuals random signs (a wild bootstrap) says how large
+the error would be on average without any gap, c. Noise of mean absolute size c makes of a gap g at
+most g + c on average (the triangle inequality), so that the lower end is the estimate less c and
+less half the spread of the resamples, or the hull's where that is lower; it is 0 where errors as
+large as the estimate could be chance alone. A resample is a vector of row weights, never a
+resampled table.
 
-**Areas of a ranking** (AUROC, AURC and the like) get a Bayesian bootstrap that allows for an unseen row, because a few
-rows make most of such an area: `metacal.metrics.ranking` describes it.
+**Areas of a ranking** (AUROC, AURC and the like) get a Bayesian bootstrap that allows for an unseen
+row, because a few rows make most of such an area: `metacal.metrics.ranking` describes it.
 
-A log loss or Brier score of rows that are nearly all right is made by the few that are wrong, and with fewer than five
-of them no resample knows how large it may be: it has no interval then, and says why.
+A log loss or Brier score of rows that are nearly all right is made by the few that are wrong, and
+with fewer than five of them no resample knows how large it may be: it has no interval then, and
+says why.
 
-A draw is one small whole number a row. It is kept as such, a byte each, and turned into floats a few resamples at a
-time: those stay in the cache while everything is computed from them. A bootstrap is thousands of small products with
-other work in between. BLAS hands each to all cores, and its threads then wait for the next one at full speed: on two
-cores 1,000 resamples of 25,000 x 1,000 burned five times the processor time of one thread, and more on more cores. One
-thread also gives the same bits whatever the number of cores. A metric that is a sum over the thousands of cells of a
+A draw is one small whole number a row. It is kept as such, a byte each, and turned into floats a
+few resamples at a time: those stay in the cache while everything is computed from them. A bootstrap
+is thousands of small products with other work in between. BLAS hands each to all cores, and its
+threads then wait for the next one at full speed: on two cores 1,000 resamples of 25,000 x 1,000
+burned five times the processor time of one thread, and more on more cores. One thread also gives
+the same bits whatever the number of cores. A metric that is a sum over the thousands of cells of a
 large table takes the longest and is nearly normal: it is drawn less often (`binning.NearlyNormal`).
 """
 
@@ -72,9 +77,11 @@ _SMALL = 1 << 14
 _FEWEST_ERRORS = 5
 #: Draws of random signs for the question whether an error could be chance.
 _CHANCE_DRAWS = 200
-#: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a whole table.
+#: Weights drawn at once, as small whole numbers, up to 64 resamples of them: one product with a
+#: whole table.
 _BATCH_ELEMENTS = 1 << 22
-#: Those of them that are floats at a time, for everything else: up to 32 resamples of few rows, 8 of many.
+#: Those of them that are floats at a time, for everything else: up to 32 resamples of few rows, 8
+#: of many.
 _FEW_ELEMENTS, _LEAST_ELEMENTS = 1 << 18, 1 << 20
 #: Rows from which on they are many: what is computed from 8 resamples then fills the cache.
 _MANY = 1 << 14
@@ -89,15 +96,18 @@ def one_blas_thread() -> Iterator[None]:
     >>> with one_blas_thread():
     ...     pass
     """
-    with import_module("threadpoolctl").threadpool_limits(limits=1, user_api="blas"):  # it comes with scikit-learn
+    with import_module("threadpoolctl").threadpool_limits(
+        limits=1, user_api="blas"
+    ):  # it comes with scikit-learn
         yield
 
 
 def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
-    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch size.
+    """Yield `count` draws of row weights, several at a time; the draws do not depend on the batch
+    size.
 
-    A batch has the shape (resamples, rows). Weights are a handful at most: that a row is drawn 128 times out of n rows
-    has a probability below 1/128!.
+    A batch has the shape (resamples, rows). Weights are a handful at most: that a row is drawn 128
+    times out of n rows has a probability below 1/128!.
     """
     step = max(1, min(64, _BATCH_ELEMENTS // n_rows))
     held = np.empty((step, n_rows), dtype=np.int8)
@@ -110,9 +120,13 @@ def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[We
 
 
 def few_as_floats(batch: Weights) -> Iterator[Weights]:
-    """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse products want them."""
+    """The same weights a few resamples at a time; in memory as (rows, resamples), as sparse
+    products want them.
+    """
     n_rows = batch.shape[1]
-    step = min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
+    step = (
+        min(8, _LEAST_ELEMENTS // n_rows) if n_rows >= _MANY else min(32, _FEW_ELEMENTS // n_rows)
+    )
     step = max(1, step)
     for start in range(0, len(batch), step):
         yield np.ascontiguousarray(batch[start : start + step].T, dtype=np.float64).T
@@ -128,7 +142,8 @@ def bootstrap(
 ) -> Interval:
     """Bootstrap interval of any statistic of columns with integer row weights.
 
-    The hull of the percentile and the basic interval, ``θ ± max(q_high - θ, θ - q_low)``; it always contains θ.
+    The hull of the percentile and the basic interval, ``θ ± max(q_high - θ, θ - q_low)``; it always
+    contains θ.
 
     Parameters
     ----------
@@ -137,7 +152,8 @@ def bootstrap(
     *data : arrays
         Columns with one entry per row.
     level, n_resamples, random_state
-        Coverage asked for, number of resamples, and a seed or numpy Generator: same seed, same bits.
+        Coverage asked for, number of resamples, and a seed or numpy Generator: same seed, same
+        bits.
     bounds : (low, high), optional
         The range of the statistic; the interval is clipped to it.
 
@@ -156,7 +172,10 @@ def bootstrap(
     arrays = [np.asarray(column) for column in data]
     if not arrays or len({len(column) for column in arrays}) != 1 or not len(arrays[0]):
         lengths = [len(column) for column in arrays]
-        raise InputError(f"bootstrap needs at least one column, all of one non-zero length; got lengths {lengths}.")
+        raise InputError(
+            "bootstrap needs at least one column, all of one non-zero length; got lengths"
+            f" {lengths}."
+        )
     weighted = per_resample(lambda weights: float(statistic(*arrays, weights)))
     plan = Resampling(level, n_resamples, random_state)
     return plan.intervals({"": Target(weighted, *bounds)}, len(arrays[0]))[""]
@@ -164,9 +183,11 @@ def bootstrap(
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect calibration.
+    """What to bootstrap: a statistic, its range, and whether it is an error that is 0 under perfect
+    calibration.
 
-    A `wide` one goes through a whole table: it gets many resamples at a time, so that the table is read less often.
+    A `wide` one goes through a whole table: it gets many resamples at a time, so that the table is
+    read less often.
     """
 
     statistic: Statistic
@@ -183,7 +204,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are NaN.
+    """How to draw intervals; with ``n_resamples=0`` only estimates are computed and the ends are
+    NaN.
 
     Shares have their exact interval all the same, where `shares` asks for it.
     """
@@ -196,10 +218,16 @@ class Resampling:
     def __post_init__(self) -> None:
         fraction("level", self.level)
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
-            raise InputError(f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual choice.")
+            raise InputError(
+                f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual"
+                " choice."
+            )
 
-    def measure(self, wanted: list[tuple[Metric, Measured]], n_rows: int, errors: float = inf) -> dict[str, Interval]:
-        """Return each metric's interval: exact for a proportion, from shared resamples otherwise, none for a number.
+    def measure(
+        self, wanted: list[tuple[Metric, Measured]], n_rows: int, errors: float = inf
+    ) -> dict[str, Interval]:
+        """Return each metric's interval: exact for a proportion, from shared resamples otherwise,
+        none for a number.
 
         `errors` of the rows are wrong, where that is known.
         """
@@ -214,9 +242,18 @@ class Resampling:
                 drawn[metric.name] = self.bare(estimate(found, n_rows))
         if self.n_resamples and errors < _FEWEST_ERRORS:
             for metric, found in wanted:
-                if callable(found) and metric.needs_errors and isfinite(drawn[metric.name].estimate):
-                    drawn[metric.name] = replace(self.bare(drawn[metric.name].estimate), method=TOO_FEW_ERRORS)
-        return {one.name: drawn[one.name] if callable(own) else self._without_draws(own) for one, own in wanted}
+                if (
+                    callable(found)
+                    and metric.needs_errors
+                    and isfinite(drawn[metric.name].estimate)
+                ):
+                    drawn[metric.name] = replace(
+                        self.bare(drawn[metric.name].estimate), method=TOO_FEW_ERRORS
+                    )
+        return {
+            one.name: drawn[one.name] if callable(own) else self._without_draws(own)
+            for one, own in wanted
+        }
 
     def _without_draws(self, found: tuple[int, int] | float) -> Interval:
         if not isinstance(found, tuple):
@@ -229,12 +266,20 @@ class Resampling:
         return Interval(value, nan, nan, self.level, NO_INTERVAL)
 
     def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
-        """Return the intervals of several statistics from the same resamples; each is what it would be alone."""
+        """Return the intervals of several statistics from the same resamples; each is what it would
+        be alone.
+        """
         plain = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
-        return self._drawn(targets, plain, n_rows) if self.n_resamples else {n: self.bare(v) for n, v in plain.items()}
+        return (
+            self._drawn(targets, plain, n_rows)
+            if self.n_resamples
+            else {n: self.bare(v) for n, v in plain.items()}
+        )
 
     @one_blas_thread()
-    def _drawn(self, targets: Mapping[str, Target], values: Mapping[str, float], n_rows: int) -> dict[str, Interval]:
+    def _drawn(
+        self, targets: Mapping[str, Target], values: Mapping[str, float], n_rows: int
+    ) -> dict[str, Interval]:
         if n_rows <= _SMALL:
             keep_freed_memory()
         random = generator(self.random_state)
@@ -245,28 +290,45 @@ class Resampling:
             return np.bincount(random.integers(n_rows, size=n_rows, dtype=kind), minlength=n_rows)
 
         areas = {
-            name: target.statistic for name, target in targets.items() if isinstance(target.statistic, AreaStatistic)
+            name: target.statistic
+            for name, target in targets.items()
+            if isinstance(target.statistic, AreaStatistic)
         }
         area_intervals = self._area_intervals(areas, values, area_draws)
         targets = {name: target for name, target in targets.items() if name not in areas}
         again = replicates(targets, batches(self.n_resamples if targets else 0, n_rows, drawn))
         # A resample may lack what the metric divides by.
         again = {name: own[~np.isnan(own)] for name, own in again.items()}
-        found = {name: self._hull(values[name], again[name], target) for name, target in targets.items()}
-        doubted = {name: target for name, target in targets.items() if target.calibration_error and found[name].low > 0}
-        signs = batches(_CHANCE_DRAWS if doubted else 0, n_rows, lambda: 2 * by_chance.integers(2, size=n_rows) - 1)
+        found = {
+            name: self._hull(values[name], again[name], target) for name, target in targets.items()
+        }
+        doubted = {
+            name: target
+            for name, target in targets.items()
+            if target.calibration_error and found[name].low > 0
+        }
+        signs = batches(
+            _CHANCE_DRAWS if doubted else 0,
+            n_rows,
+            lambda: 2 * by_chance.integers(2, size=n_rows) - 1,
+        )
         for name, chance in replicates(doubted, signs).items():
             found[name] = self._down_to_chance(found[name], chance, again[name], doubted[name])
         return {**found, **area_intervals}
 
     def _area_intervals(
-        self, areas: Mapping[str, AreaStatistic], values: Mapping[str, float], random: np.random.Generator
+        self,
+        areas: Mapping[str, AreaStatistic],
+        values: Mapping[str, float],
+        random: np.random.Generator,
     ) -> dict[str, Interval]:
         """Compute the intervals of the areas of a ranking, which allow for an unseen row."""
         if not areas:
             return {}
         intervals = {}
-        for name, (low, high) in area_limits(areas, self.n_resamples, (1.0 - self.level) / 2.0, random).items():
+        for name, (low, high) in area_limits(
+            areas, self.n_resamples, (1.0 - self.level) / 2.0, random
+        ).items():
             value = values[name]
             if isnan(value):
                 low = high = nan
@@ -291,12 +353,17 @@ class Resampling:
         if isinstance(target.statistic, NearlyNormal) and len(drawn) > 1:
             reach = float(ndtri(1.0 - tail) * drawn.std(ddof=1))
             return float(drawn.mean()) - reach, float(drawn.mean()) + reach
-        # Order statistics, not interpolation: inf - inf between two infinite resamples would be NaN.
+        # Order statistics, not interpolation: inf - inf between two infinite resamples would be
+        # NaN.
         lower, upper = np.quantile(drawn, [tail, 1.0 - tail], method="inverted_cdf").tolist()
         return lower, upper
 
-    def _down_to_chance(self, found: Interval, drawn: Float, again: Float, target: Target) -> Interval:
-        """Let the interval reach down by what chance adds, to 0 where it alone gives as much often enough."""
+    def _down_to_chance(
+        self, found: Interval, drawn: Float, again: Float, target: Target
+    ) -> Interval:
+        """Let the interval reach down by what chance adds, to 0 where it alone gives as much often
+        enough.
+        """
         by_chance = float(np.quantile(drawn, (1.0 + self.level) / 2.0, method="inverted_cdf"))
         if found.estimate <= by_chance * (1.0 + 1e-9):
             return replace(found, low=0.0)
@@ -334,7 +401,8 @@ def interval(
     metric : function
         Any metric of `metacal.metrics` that returns one number.
     *data
-        What the metric takes: (proba, labels), (confidence, correct), (accept, correct) or (score, correct).
+        What the metric takes: (proba, labels), (confidence, correct), (accept, correct) or (score,
+        correct).
     level, n_resamples, random_state
         As in `bootstrap`; proportions are exact and draw nothing.
     **options
@@ -359,11 +427,15 @@ def interval(
         )
     known = list(inspect.signature(metric).parameters)
     if unknown := [option for option in options if option not in known]:
-        raise InputError(f"{name} has no option {unknown[0]!r}; its arguments are {', '.join(known)}.")
+        raise InputError(
+            f"{name} has no option {unknown[0]!r}; its arguments are {', '.join(known)}."
+        )
     if row.input is None:  # decisions are only counted
         counts = row.counts(*data, **options) if row.counts is not None else None
         return plan.measure([(row, counts or (0, 0))], 0)[row.name]
-    source = row.input(*data, **({"classes": options.pop("classes")} if "classes" in options else {}))
+    source = row.input(
+        *data, **({"classes": options.pop("classes")} if "classes" in options else {})
+    )
     errors = inf
     if row.needs_errors:
         top = source if isinstance(source, TopLabel) else source.top_label()

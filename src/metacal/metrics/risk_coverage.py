@@ -1,4 +1,6 @@
-"""The risk-coverage curve of a ranking score: the error rate among accepted rows at every threshold."""
+"""The risk-coverage curve of a ranking score: the error rate among accepted rows at every
+threshold.
+"""
 
 from __future__ import annotations
 
@@ -46,4 +48,6 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
     threshold, codes = np.unique(column, return_inverse=True)
     accepted = np.cumsum(np.bincount(codes.reshape(-1)))
     wrong = np.cumsum(np.bincount(codes.reshape(-1), ~right))
-    return RiskCoverageCurve(threshold, accepted / len(column), wrong / accepted, wrong / len(column))
+    return RiskCoverageCurve(
+        threshold, accepted / len(column), wrong / accepted, wrong / len(column)
+    )

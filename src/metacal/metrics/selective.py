@@ -1,8 +1,9 @@
-"""How well a gate's decisions separate right answers from wrong ones: shares of (``accept``, ``correct``).
+"""How well a gate's decisions separate right answers from wrong ones: shares of (``accept``,
+``correct``).
 
-``correct`` says whether the uncalibrated model's answer is right, for accepted and rejected rows alike. A ratio whose
-denominator is empty (nothing accepted, no correct row, …) is NaN. How well a score *ranks* the rows, whatever the
-threshold, is in `metacal.metrics.ranking`.
+``correct`` says whether the uncalibrated model's answer is right, for accepted and rejected rows
+alike. A ratio whose denominator is empty (nothing accepted, no correct row, …) is NaN. How well a
+score *ranks* the rows, whatever the threshold, is in `metacal.metrics.ranking`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ def coverage(accept: ArrayLike) -> float:
     return _ratio(*coverage_counts(accept))
 
 
-@_share(title="miscoverage, P(reject | correct)", words="miscoverage, P(reject | right)", counts=miscoverage_counts)
+@_share(
+    title="miscoverage, P(reject | correct)",
+    words="miscoverage, P(reject | right)",
+    counts=miscoverage_counts,
+)
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
     """Share of the right answers that are rejected, P(reject | correct); NaN without a correct row.
 
@@ -97,9 +102,12 @@ def coverage_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
     return _ratio(*coverage_accuracy_counts(accept, correct))
 
 
-@_share(title="type I error, P(reject | correct)", words=None, counts=miscoverage_counts)  # the miscoverage again
+@_share(
+    title="type I error, P(reject | correct)", words=None, counts=miscoverage_counts
+)  # the miscoverage again
 def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
-    """P(reject | correct), the miscoverage rate under its statistical name: "correct" is the null hypothesis.
+    """P(reject | correct), the miscoverage rate under its statistical name: "correct" is the null
+    hypothesis.
 
     Examples
     --------
@@ -109,7 +117,9 @@ def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
     return miscoverage(accept, correct)
 
 
-@_share(title="type II error, P(accept | wrong)", words="P(accept | wrong)", counts=type_2_error_counts)
+@_share(
+    title="type II error, P(accept | wrong)", words="P(accept | wrong)", counts=type_2_error_counts
+)
 def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Share of the wrong answers that pass, P(accept | wrong); NaN without a wrong row.
 

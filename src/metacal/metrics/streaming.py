@@ -1,7 +1,9 @@
-"""The main metrics batch by batch, as TorchMetrics has them: update, compute, reset, and merge across processes.
+"""The main metrics batch by batch, as TorchMetrics has them: update, compute, reset, and merge
+across processes.
 
-What is kept are sums, so that memory does not grow with the rows and two halves add up to the whole. `state` is one
-NumPy array of them: `torch.distributed.all_reduce(torch.from_numpy(metric.state))` sums it over processes in place.
+What is kept are sums, so that memory does not grow with the rows and two halves add up to the
+whole. `state` is one NumPy array of them:
+`torch.distributed.all_reduce(torch.from_numpy(metric.state))` sums it over processes in place.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from metacal.metrics.toplabel import top_label
 
 
 class Streaming:
-    """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end. Here a mean."""
+    """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end.
+    Here a mean.
+    """
 
     metric: ClassVar[Callable[..., float]]
 
@@ -30,7 +34,9 @@ class Streaming:
         self.state: Float = np.zeros(2)
 
     def update(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Self:
-        """Take in a batch: probabilities (arrays or tensors), one column per class, and true labels."""
+        """Take in a batch: probabilities (arrays or tensors), one column per class, and true
+        labels.
+        """
         self.state += self._sums(proba, labels, **options)
         return self
 
@@ -48,7 +54,9 @@ class Streaming:
     def merge(self, other: Self) -> Self:
         """Add what another one of the same kind has seen."""
         if type(other) is not type(self) or other.state.shape != self.state.shape:
-            raise InputError(f"{type(self).__name__} can be merged with one of the same kind and bins alone.")
+            raise InputError(
+                f"{type(self).__name__} can be merged with one of the same kind and bins alone."
+            )
         self.state += other.state
         return self
 

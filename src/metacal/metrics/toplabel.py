@@ -1,11 +1,13 @@
-"""The two columns most calibration metrics need: how sure the top class is, and whether it is right.
+"""The two columns most calibration metrics need: how sure the top class is, and whether it is
+right.
 
-A probability table is validated and reduced in one blocked sweep: read as unsigned integers, the floats of [0, 1] keep
-their order while negative numbers and NaN come out larger than 1.0, so one integer maximum per row gives the confidence
-and the range check together.
+A probability table is validated and reduced in one blocked sweep: read as unsigned integers, the
+floats of [0, 1] keep their order while negative numbers and NaN come out larger than 1.0, so one
+integer maximum per row gives the confidence and the range check together.
 
-Arguments in the wrong order are told apart by shape and type, and named in the error: (labels, proba) is a flat array
-of classes before a table, and (correct, confidence) is yes and no before fractions; nothing else looks like that.
+Arguments in the wrong order are told apart by shape and type, and named in the error: (labels,
+proba) is a flat array of classes before a table, and (correct, confidence) is yes and no before
+fractions; nothing else looks like that.
 """
 
 from __future__ import annotations
@@ -35,22 +37,24 @@ _TIES_POSSIBLE_BELOW = 0.51
 
 #: What helps where a table is none of probabilities.
 _ADVICE = (
-    "Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits, axis=1), or what a "
-    "calibrator makes of them, metacal.TemperatureScaling().fit(logits, labels).predict_proba(new_logits); rows that "
-    "are not normalised, divided by their sums."
+    "Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits,"
+    " axis=1), or what a calibrator makes of them, metacal.TemperatureScaling().fit(logits,"
+    " labels).predict_proba(new_logits); rows that are not normalised, divided by their sums."
 )
 
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """Confidence and correctness of the top class, one entry per row; unpacks as ``confidence, correct``.
+    """Confidence and correctness of the top class, one entry per row; unpacks as ``confidence,
+    correct``.
 
     Attributes
     ----------
     confidence : float64 array
         The largest probability of the row.
     correct : float64 array
-        1 if the true class holds it alone, 0 if it does not hold it, 1/m if it shares it with m - 1 others.
+        1 if the true class holds it alone, 0 if it does not hold it, 1/m if it shares it with m - 1
+        others.
     """
 
     confidence: Float
@@ -65,7 +69,8 @@ class TopLabel:
 
 @dataclass(frozen=True, eq=False)
 class CheckedTable:
-    """A validated probability table, or some of its rows, with the labels as column numbers and the row maxima.
+    """A validated probability table, or some of its rows, with the labels as column numbers and the
+    row maxima.
 
     Attributes
     ----------
@@ -92,15 +97,21 @@ class CheckedTable:
 
     @property
     def table(self) -> Array:
-        """The rows that count as one table: a copy where only some do; `blocks` needs less memory."""
+        """The rows that count as one table: a copy where only some do; `blocks` needs less
+        memory.
+        """
         return self.whole if self.keep is None else self.whole[self.keep]
 
     def subset(self, keep: Flags) -> CheckedTable:
         """Some rows of a whole table, which is not copied."""
-        return self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
+        return (
+            self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
+        )
 
     def rows(self, start: int, stop: int) -> Array:
-        """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of them."""
+        """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of
+        them.
+        """
         return self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
@@ -115,7 +126,9 @@ class CheckedTable:
         return self._at_label.astype(np.float64)
 
     def top_label(self) -> TopLabel:
-        """Return the confidence and correctness columns; ties of the top probability share one count."""
+        """Return the confidence and correctness columns; ties of the top probability share one
+        count.
+        """
         holds = self._at_label == self.top
         correct = holds.astype(np.float64)
         doubtful = np.flatnonzero(holds & (self.top <= self.top.dtype.type(_TIES_POSSIBLE_BELOW)))
@@ -123,7 +136,8 @@ class CheckedTable:
         for start in range(0, len(doubtful), step):
             rows = doubtful[start : start + step]
             equal = self.whole[self._places[rows]] == self.top[rows, None]
-            # One equal entry per row is the top itself: counting the block at once mostly settles it.
+            # One equal entry per row is the top itself: counting the block at once mostly settles
+            # it.
             if np.count_nonzero(equal) > len(rows):
                 correct[rows] /= equal.sum(axis=1)
         return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
@@ -138,11 +152,14 @@ class CheckedTable:
         return np.arange(len(self.whole)) if self.keep is None else np.flatnonzero(self.keep)
 
 
-def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> TopLabel:
+def top_label(
+    proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
+) -> TopLabel:
     """Confidence of the top class and whether it is the true one.
 
-    A row whose top probability is tied among m classes counts 1/m if the true class is among them and 0 otherwise: the
-    expectation under random tie breaking. A uniform row (what a rejected row looks like) therefore counts 1/K.
+    A row whose top probability is tied among m classes counts 1/m if the true class is among them
+    and 0 otherwise: the expectation under random tie breaking. A uniform row (what a rejected row
+    looks like) therefore counts 1/K.
 
     Parameters
     ----------
@@ -162,14 +179,19 @@ def top_label(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | N
     return checked_table(proba, labels, classes=classes).top_label()
 
 
-def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> CheckedTable:
+def checked_table(
+    proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
+) -> CheckedTable:
     """Validate a probability table and its labels, keeping the row maxima found on the way."""
     refuse_labels_first(proba, labels)
     table: Any = proba
     top = _quick_maxima(proba) if type(proba) in (np.ndarray, np.memmap) else None
     if top is None:
-        # Anything out of the ordinary, P(positive) alone too: the full checks raise with the right words, or accept.
-        given = validate.two_columns(proba, "probabilities") if validate.is_one_score(proba) else proba
+        # Anything out of the ordinary, P(positive) alone too: the full checks raise with the right
+        # words, or accept.
+        given = (
+            validate.two_columns(proba, "probabilities") if validate.is_one_score(proba) else proba
+        )
         table = validate.probability_table(given, advice=_ADVICE)
         top = table.max(axis=1)
     own = validate.two_classes(labels) if classes is None and table.shape[1] == 2 else classes
@@ -177,8 +199,11 @@ def checked_table(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any]
     return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
 
 
-def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> TopLabel:
-    """Confidence and correctness, from a table and its labels or as two flat columns that are there already.
+def top_columns(
+    proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
+) -> TopLabel:
+    """Confidence and correctness, from a table and its labels or as two flat columns that are there
+    already.
 
     Examples
     --------
@@ -192,8 +217,14 @@ def top_columns(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] |
         return top_label(proba, labels, classes=classes)
     refuse_labels_first(proba, labels)
     if classes is not None:
-        raise InputError("classes name the columns of a table; two flat columns, confidence and correct, have none.")
-    columns = {"confidence": number_column(proba, "confidence"), "correct": number_column(labels, "correct")}
+        raise InputError(
+            "classes name the columns of a table; two flat columns, confidence and correct, have"
+            " none."
+        )
+    columns = {
+        "confidence": number_column(proba, "confidence"),
+        "correct": number_column(labels, "correct"),
+    }
     refuse_correct_first(np.asarray(proba), np.asarray(labels), "confidence")
     same_length(**columns)
     for name, column in columns.items():
@@ -213,7 +244,9 @@ def number_column(values: ArrayLike, name: str) -> Float:
     column = array.astype(np.float64)
     missing = np.isnan(column)
     if missing.any():
-        raise InputError(f"{name} must not hold NaN; row {int(missing.argmax())} does. Drop such rows first.")
+        raise InputError(
+            f"{name} must not hold NaN; row {int(missing.argmax())} does. Drop such rows first."
+        )
     return column
 
 
@@ -236,8 +269,9 @@ def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
     first, second = shape_of(proba), shape_of(labels)
     if len(second) == 2 and len(first) == 1:
         raise InputError(
-            f"proba and labels are the other way round: the first argument has shape {first} and the second {second}. "
-            "Metrics take (proba, labels): the table of probabilities first, then the true classes."
+            f"proba and labels are the other way round: the first argument has shape {first} and"
+            f" the second {second}. Metrics take (proba, labels): the table of probabilities first,"
+            " then the true classes."
         )
 
 
@@ -262,13 +296,16 @@ def refuse_correct_first(values: Array, correct: Array, name: str) -> None:
     if yes_or_no and correct.dtype.kind == "f" and not np.isin(correct, (0.0, 1.0)).all():
         row = int((~np.isin(correct, (0.0, 1.0))).argmax())
         raise InputError(
-            f"{name} and correct are the other way round: the first argument holds only 0 and 1 (whole numbers), the "
-            f"second fractions (row {row}: {correct[row]}). The order is ({name}, correct)."
+            f"{name} and correct are the other way round: the first argument holds only 0 and 1"
+            f" (whole numbers), the second fractions (row {row}: {correct[row]}). The order is"
+            f" ({name}, correct)."
         )
 
 
 def _quick_maxima(table: Any) -> Array | None:
-    """Row maxima if the array can be read in place and every row is plainly a probability vector, else None."""
+    """Row maxima if the array can be read in place and every row is plainly a probability vector,
+    else None.
+    """
     size = table.dtype.itemsize
     plain = table.dtype.kind == "f" and size <= 8 and table.dtype.isnative
     if not plain or table.ndim != 2 or not len(table) or table.shape[1] < 2:
@@ -303,7 +340,12 @@ def bool_column(values: ArrayLike, name: str) -> Flags:
     """
     column = number_column(values, name)
     advice = "For correctness that is logits.argmax(axis=1) == labels."
-    refuse_where((column != 0.0) & (column != 1.0), column, f"{name} must be True or False in each row", advice)
+    refuse_where(
+        (column != 0.0) & (column != 1.0),
+        column,
+        f"{name} must be True or False in each row",
+        advice,
+    )
     return np.asarray(column == 1.0, dtype=np.bool_)
 
 

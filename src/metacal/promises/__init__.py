@@ -1,7 +1,7 @@
 """Promises: from the columns (score, correct) to a threshold with its certificate.
 
-Each promise has a file of its own; which ones there are is said in `metacal.promises.kinds`. A name is imported when it
-is first asked for.
+Each promise has a file of its own; which ones there are is said in `metacal.promises.kinds`. A name
+is imported when it is first asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Under which circumstances a rule was used: shared by scores, on units, weighted, cross-fitted.
 
-Each adds its words to the rule and changes what the promise rests on (`metacal.promises.words`), and may leave less to
-promise.
+Each adds its words to the rule and changes what the promise rests on (`metacal.promises.words`),
+and may leave less to promise.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate, Guarantee
 
-#: How weights are known: exactly, exactly but for the largest that a row can have, or estimated from other rows.
+#: How weights are known: exactly, exactly but for the largest that a row can have, or estimated
+#: from other rows.
 Weights = Literal["given", "unbounded", "estimated"]
-#: What is counted of rows that belong together: one row of each unit, every row, or the mean of each unit.
+#: What is counted of rows that belong together: one row of each unit, every row, or the mean of
+#: each unit.
 CountedBy = Literal["unit", "row", "mean"]
 
 
@@ -27,7 +29,8 @@ class Circumstances:
     scores, share : int and float
         How many ranking scores shared delta, and the share of the one that was taken.
     units : "unit", "row", "mean" or None
-        Whether rows belong together, and what was counted: one row of each unit, every row, or the mean of each unit.
+        Whether rows belong together, and what was counted: one row of each unit, every row, or the
+        mean of each unit.
     weights : "given", "unbounded", "estimated" or None
         Whether rows were kept in proportion to weights, and how these are known.
     folds : int
@@ -39,8 +42,8 @@ class Circumstances:
     aside : int
         How many calibration rows were set aside to lay out the tests of the others.
     random_state : int or None
-        The seed that the user gave for a draw that the certificate depends on. None: there was no such draw, or its
-        seed was derived from the rows (`metacal.rows.draws`).
+        The seed that the user gave for a draw that the certificate depends on. None: there was no
+        such draw, or its seed was derived from the rows (`metacal.rows.draws`).
 
     >>> Circumstances(folds=5).guarantee("certified")
     'approximate'
@@ -67,8 +70,16 @@ class Circumstances:
     def unknown(self) -> str | None:
         """What is not known well enough for an exact promise; None where all is."""
         if self.weights in ("estimated", "unbounded"):
-            return "the weights are estimates" if self.weights == "estimated" else "no largest weight was declared"
-        return "no largest unit was declared" if self.units == "row" and not self.largest_declared else None
+            return (
+                "the weights are estimates"
+                if self.weights == "estimated"
+                else "no largest weight was declared"
+            )
+        return (
+            "no largest unit was declared"
+            if self.units == "row" and not self.largest_declared
+            else None
+        )
 
     @property
     def whole_units(self) -> bool:
@@ -77,7 +88,9 @@ class Circumstances:
 
     def together(self, other: Circumstances) -> Circumstances:
         """Both at once; `other` where the two say the same thing differently."""
-        own: dict[str, Any] = {name: value or getattr(self, name) for name, value in vars(other).items()}
+        own: dict[str, Any] = {
+            name: value or getattr(self, name) for name, value in vars(other).items()
+        }
         least, most = min(self.share, other.share), max(self.scores, other.scores)
         seed = self.random_state if other.random_state is None else other.random_state
         return Circumstances(**{**own, "share": least, "scores": most, "random_state": seed})
@@ -87,7 +100,11 @@ class Circumstances:
         if self.folds < 0 or self.folds == 1 or self.folds > most_folds:
             return f"{most_folds:,} rows cannot be scored in {self.folds:,} folds"
         sized = self.largest_unit is not None
-        if sized != self.whole_units or (self.largest_declared and not sized) or (self.largest_unit or 1) < 1:
+        if (
+            sized != self.whole_units
+            or (self.largest_declared and not sized)
+            or (self.largest_unit or 1) < 1
+        ):
             return "the size of a unit matters where whole units count, and only then"
         if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
             return f"{self.aside:,} rows cannot be set aside to lay out tests"
@@ -95,12 +112,21 @@ class Circumstances:
             return f"{self.random_state} cannot be a seed"
         if self.scores > 1 and delta is None:
             return "scores can only share a delta"
-        if not (0.0 < self.share < 1.0 and 1 < self.scores < 1000 if self.scores != 1 else self.share == 1.0):
-            return f"{self.scores:,} scores cannot have shared delta so that one has {self.share:g} of it"
+        if not (
+            0.0 < self.share < 1.0 and 1 < self.scores < 1000
+            if self.scores != 1
+            else self.share == 1.0
+        ):
+            return (
+                f"{self.scores:,} scores cannot have shared delta so that one has {self.share:g}"
+                " of it"
+            )
         return None
 
 
 def under(certificate: Certificate, more: Circumstances) -> Certificate:
     """The certificate with further circumstances told, and no more promised than they allow."""
     around = certificate.circumstances.together(more)
-    return replace(certificate, guarantee=around.guarantee(certificate.guarantee), circumstances=around)
+    return replace(
+        certificate, guarantee=around.guarantee(certificate.guarantee), circumstances=around
+    )

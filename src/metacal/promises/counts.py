@@ -1,7 +1,9 @@
-"""Counts of calibration rows: those that certified (`Tested`), and those that describe what arrives (`Traffic`).
+"""Counts of calibration rows: those that certified (`Tested`), and those that describe what arrives
+(`Traffic`).
 
-Mostly the two are the same rows. They are not where some rows were set aside, or where only right rows were looked at,
-and then neither may stand in for the other: what was certified says nothing about coverage. So they are two types.
+Mostly the two are the same rows. They are not where some rows were set aside, or where only right
+rows were looked at, and then neither may stand in for the other: what was certified says nothing
+about coverage. So they are two types.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
 
-#: Whose traffic rows describe: where the calibration rows come from, or the target that weights describe.
+#: Whose traffic rows describe: where the calibration rows come from, or the target that weights
+#: describe.
 Population = Literal["source", "target"]
 #: Of fields that a file has only where they say something.
 OPTIONAL = {"optional": True}
@@ -22,7 +25,9 @@ OPTIONAL = {"optional": True}
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows there were, how many of them are accepted, how many right, how many both; 0 where nobody knows."""
+    """How many rows there were, how many of them are accepted, how many right, how many both; 0
+    where nobody knows.
+    """
 
     n_rows: int
     n_accepted: int
@@ -37,7 +42,8 @@ class Tested(Counts):
 
 @dataclass(frozen=True)
 class Traffic(Counts):
-    """What rows that arrive look like, and whose they are: coverage, accuracy, forecasts, what a monitor compares with.
+    """What rows that arrive look like, and whose they are: coverage, accuracy, forecasts, what a
+    monitor compares with.
 
     >>> Traffic(100, 80, 90, 76).coverage, Traffic(100, 80, 90, 76).accuracy
     (0.8, 0.95)
@@ -56,11 +62,13 @@ class Traffic(Counts):
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
 
 
-# ── counts that cannot be ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── counts that cannot be ─────────────────────────────────────────────────────────────────────────
 
 
 def other_traffic(certificate: Certificate, split: bool) -> str | None:
-    """What describes the traffic but cannot: the rows that certify do or, after a split, all of which they are part."""
+    """What describes the traffic but cannot: the rows that certify do or, after a split, all of
+    which they are part.
+    """
     if certificate.other_traffic is None:
         return None
     tested, traffic = vars(certificate.tested), vars(certificate.traffic)
@@ -73,22 +81,34 @@ def other_traffic(certificate: Certificate, split: bool) -> str | None:
 
 
 def other_marks(certificate: Certificate) -> str | None:
-    """Whether a table of marks has other rows than the certificate, or the marks are not in order."""
+    """Whether a table of marks has other rows than the certificate, or the marks are not in
+    order.
+    """
     table = certificate.marks
     kept = [row for row in table if row[0] <= certificate.threshold]
-    rows, wrong, accepted, wrong_accepted = (sum(row[i] for row in own) for own in (table, kept) for i in (1, 2))
+    rows, wrong, accepted, wrong_accepted = (
+        sum(row[i] for row in own) for own in (table, kept) for i in (1, 2)
+    )
     counts = (rows, rows - wrong, accepted, accepted - wrong_accepted)
-    said = (certificate.n_rows, certificate.n_correct, certificate.n_accepted, certificate.n_correct_accepted)
+    said = (
+        certificate.n_rows,
+        certificate.n_correct,
+        certificate.n_accepted,
+        certificate.n_correct_accepted,
+    )
     rising = all(low[0] < high[0] for low, high in pairwise(table))
     fits = rising and counts == said and all(0 <= row[2] <= row[1] for row in table)
-    return None if not table or fits else "the rows of its table of marks are not those that it counts"
+    return (
+        None if not table or fits else "the rows of its table of marks are not those that it counts"
+    )
 
 
 def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
-    """What cannot be where labels were asked for; None where all agrees, or every row came with its label.
+    """What cannot be where labels were asked for; None where all agrees, or every row came with its
+    label.
 
-    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right rows are counted among
-    those with a label.
+    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right
+    rows are counted among those with a label.
     """
     labels, n = certificate.labels, certificate.n_rows
     if labels is None:

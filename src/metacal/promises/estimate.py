@@ -1,32 +1,40 @@
-r"""What can be said of rows before they have labels: how many go to review, how many of the accepted are right.
+r"""What can be said of rows before they have labels: how many go to review, how many of the
+accepted are right.
 
-**Next rows**: a prediction interval, before any of them has been seen. The law of the share that goes to review:
+**Next rows**: a prediction interval, before any of them has been seen. The law of the share that
+goes to review:
 
-- The threshold is the k-th smallest of n scores, and that row is accepted (MaxReview; of the right rows
-  MaxMiscoverage): P(h <= t) ~ Beta(k, n-k+1), so the share beyond is Beta(n-k+1, k), whatever the law of the scores.
-- It lies just below the (m+1)-th of n scores (accuracy): the share beyond is Beta(n-m, m+1). Exact for a rank that was
-  fixed beforehand; where labels chose it, measured: 90% intervals cover 89 to 93%.
-- The wrong rows have no say in a threshold for miscoverage: of n0 of them a0 lie below it, and the share beyond is
-  Beta(n0-a0+1/2, a0+1/2) (Jeffreys). Rows in all are a mixture of right and wrong ones, of which n1 and n0 were seen.
-- Where each class or group has a threshold, all rows are a mixture of its parts, each by its own counts.
+- The threshold is the k-th smallest of n scores, and that row is accepted (MaxReview; of the right
+  rows MaxMiscoverage): P(h <= t) ~ Beta(k, n-k+1), so the share beyond is Beta(n-k+1, k), whatever
+  the law of the scores.
+- It lies just below the (m+1)-th of n scores (accuracy): the share beyond is Beta(n-m, m+1). Exact
+  for a rank that was fixed beforehand; where labels chose it, measured: 90% intervals cover 89 to
+  93%.
+- The wrong rows have no say in a threshold for miscoverage: of n0 of them a0 lie below it, and the
+  share beyond is Beta(n0-a0+1/2, a0+1/2) (Jeffreys). Rows in all are a mixture of right and wrong
+  ones, of which n1 and n0 were seen.
+- Where each class or group has a threshold, all rows are a mixture of its parts, each by its own
+  counts.
 
-Of a mixture Σ w_j R_j with w ~ Dirichlet(counts + 1/2) and independent beta shares R_j mean and variance are known; the
-beta law that has both stands for it. Of N new rows as many go to review as a beta-binomial law says. A binomial with
-the calibration's share would cover 76 to 80%: it takes for known what a finite calibration set only estimates.
+Of a mixture Σ w_j R_j with w ~ Dirichlet(counts + 1/2) and independent beta shares R_j mean and
+variance are known; the beta law that has both stands for it. Of N new rows as many go to review as
+a beta-binomial law says. A binomial with the calibration's share would cover 76 to 80%: it takes
+for known what a finite calibration set only estimates.
 
 **Accuracy**: what calibrated confidence says of the accepted rows. An estimate, and nothing more.
 
-A calibrated row of confidence c is right with probability c, so the mean confidence c̄ of N accepted rows estimates how
-many of them are right. Three things are off:
+A calibrated row of confidence c is right with probability c, so the mean confidence c̄ of N
+accepted rows estimates how many of them are right. Three things are off:
 
 - chance: given their confidences, N rows are right c̄ of the time give or take √(Σ c(1 - c)) / N;
-- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know its level on them
-  better than √(p(1 - p) / n);
+- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know
+  its level on them better than √(p(1 - p) / n);
 - its shape: on those very rows its mean confidence is g beside the share of right ones.
 
-The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from the same source as the
-calibration rows. **Shift breaks it**, and nothing in the confidences tells: a classifier that meets strange rows is
-often sure and wrong. Labels tell; that is what monitors are for.
+The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from
+the same source as the calibration rows. **Shift breaks it**, and nothing in the confidences tells:
+a classifier that meets strange rows is often sure and wrong. Labels tell; that is what monitors are
+for.
 """
 
 from __future__ import annotations
@@ -57,7 +65,9 @@ _MOST_ROWS = 10_000_000
 
 
 class Reviewed(NamedTuple):
-    """Rows of one kind: so many were seen, and the share of them that goes to review is Beta(a, b); 0: none, or all."""
+    """Rows of one kind: so many were seen, and the share of them that goes to review is Beta(a, b);
+    0: none, or all.
+    """
 
     seen: float
     a: float
@@ -65,10 +75,16 @@ class Reviewed(NamedTuple):
 
     @classmethod
     def beyond(cls, n: int, accepted: int, threshold: float, *, at_a_row: bool) -> Self:
-        """Beyond a threshold that accepts so many of n, and is one of their scores or just below the next one."""
+        """Beyond a threshold that accepts so many of n, and is one of their scores or just below
+        the next one.
+        """
         if math.isinf(threshold):
             return cls(n, *((0.0, 1.0) if threshold > 0.0 else (1.0, 0.0)))
-        return cls(n, n - accepted + 1.0, accepted) if at_a_row else cls(n, max(1.0, n - accepted), accepted + 1.0)
+        return (
+            cls(n, n - accepted + 1.0, accepted)
+            if at_a_row
+            else cls(n, max(1.0, n - accepted), accepted + 1.0)
+        )
 
     @classmethod
     def mixed(cls, kinds: Sequence[Reviewed]) -> Reviewed:
@@ -97,38 +113,62 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
     parts = certificate.parts
     if parts is None:
         if name is not None:
-            raise InputError(f"one threshold is for all rows: there is no part {name!r} of its own.")
-        finite = math.inf if certificate.accepts_everything else min(certificate.threshold, sys.float_info.max)
-        # Rows of whole units say less than as many independent ones: at least as much as one of each largest unit.
+            raise InputError(
+                f"one threshold is for all rows: there is no part {name!r} of its own."
+            )
+        finite = (
+            math.inf
+            if certificate.accepts_everything
+            else min(certificate.threshold, sys.float_info.max)
+        )
+        # Rows of whole units say less than as many independent ones: at least as much as one of
+        # each largest unit.
         most = certificate.circumstances.largest_unit or 1
         seen, *shape = _reviewed(certificate, certificate.traffic, finite)
-        return Reviewed(seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape))
+        return Reviewed(
+            seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape)
+        )
     own = [part for part in parts.items if (part.n_rows if name is None else name in part.names)]
     if not own:
-        raise InputError(f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}.")
+        raise InputError(
+            f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}."
+        )
     kinds = [_reviewed(certificate, part, part.threshold) for part in own]
     # A part that is pooled was tested on some of its rows: the others came too.
     rest = certificate.n_rows - sum(part.n_rows for part in parts.items)
-    kinds = [kind._replace(seen=kind.seen + rest * (len(part.names) > 1)) for kind, part in zip(kinds, own)]
+    kinds = [
+        kind._replace(seen=kind.seen + rest * (len(part.names) > 1))
+        for kind, part in zip(kinds, own)
+    ]
     return Reviewed.mixed(kinds)
 
 
 def _reviewed(certificate: Certificate, seen: Traffic | Part, threshold: float) -> Reviewed:
-    """By the law of the promise: an order statistic of the right rows, or of all, or a threshold below the next row."""
+    """By the law of the promise: an order statistic of the right rows, or of all, or a threshold
+    below the next row.
+    """
     promised, accepted = certificate.quantity, seen.n_accepted
     if not (promised.accepting_is_safe and promised.needs_labels):
-        return Reviewed.beyond(seen.n_rows, accepted, threshold, at_a_row=promised.accepting_is_safe)
+        return Reviewed.beyond(
+            seen.n_rows, accepted, threshold, at_a_row=promised.accepting_is_safe
+        )
     right = Reviewed.beyond(seen.n_correct, seen.n_correct_accepted, threshold, at_a_row=True)
     wrong, among = seen.n_rows - seen.n_correct, accepted - seen.n_correct_accepted
     half = (0.5, 0.5) if math.isfinite(threshold) else (0.0, 0.0)
-    return Reviewed.mixed([right, Reviewed(wrong, wrong - among + half[0], among + half[1])]) if wrong else right
+    return (
+        Reviewed.mixed([right, Reviewed(wrong, wrong - among + half[0], among + half[1])])
+        if wrong
+        else right
+    )
 
 
 @dataclass(frozen=True)
 class NextRows:
-    """How many of the next `rows` rows go to review: at least `fewest` and at most `most`, with probability `level`.
+    """How many of the next `rows` rows go to review: at least `fewest` and at most `most`, with
+    probability `level`.
 
-    `each` is "unit" where calibration rows belong together: then each of these rows is of a unit of its own.
+    `each` is "unit" where calibration rows belong together: then each of these rows is of a unit of
+    its own.
 
     >>> print(next_rows(1000, 0.9, Reviewed(1000, 108, 893)))
     of the next 1,000 rows 86 to 131 go to review (90% interval)
@@ -147,16 +187,26 @@ class NextRows:
         if self.most == 0:
             return f"none of the next {what} goes to review"
         share = f"{100 * self.level:.6g}%"
-        return f"of the next {what} {self.fewest:,} to {self.most:,} go to review ({share} interval)"
+        return (
+            f"of the next {what} {self.fewest:,} to {self.most:,} go to review ({share} interval)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return vars(self).copy()
 
 
-def next_rows(rows: int, level: float, reviewed: Reviewed, *, each: Literal["row", "unit"] = "row") -> NextRows:
-    """The equal-tailed interval of a beta-binomial count, for a share that goes to review of a known law."""
-    if isinstance(rows, bool) or not isinstance(rows, int | np.integer) or not 1 <= rows <= _MOST_ROWS:
+def next_rows(
+    rows: int, level: float, reviewed: Reviewed, *, each: Literal["row", "unit"] = "row"
+) -> NextRows:
+    """The equal-tailed interval of a beta-binomial count, for a share that goes to review of a
+    known law.
+    """
+    if (
+        isinstance(rows, bool)
+        or not isinstance(rows, int | np.integer)
+        or not 1 <= rows <= _MOST_ROWS
+    ):
         raise InputError(f"rows must be a whole number from 1 to {_MOST_ROWS:,}, got {rows!r}.")
     fraction("level", level)
     _, a, b = reviewed
@@ -164,7 +214,13 @@ def next_rows(rows: int, level: float, reviewed: Reviewed, *, each: Literal["row
         return NextRows(int(rows), float(level), *((int(rows),) * 2 if a else (0, 0)), each)
     n = int(rows)
     k = np.arange(n + 1.0)
-    log_mass = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) + gammaln(k + a) + gammaln(n - k + b)
+    log_mass = (
+        gammaln(n + 1.0)
+        - gammaln(k + 1.0)
+        - gammaln(n - k + 1.0)
+        + gammaln(k + a)
+        + gammaln(n - k + b)
+    )
     mass = np.exp(log_mass - log_mass.max())
     below = np.cumsum(mass) / mass.sum()
     tail = (1.0 - level) / 2.0
@@ -197,7 +253,10 @@ class AccuracyEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON types, and what the estimate rests on."""
-        return {**vars(self), "basis": "calibrated confidence of accepted rows, no labels; wrong under shift"}
+        return {
+            **vars(self),
+            "basis": "calibrated confidence of accepted rows, no labels; wrong under shift",
+        }
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`."""
@@ -210,9 +269,10 @@ class AccuracyEstimate:
         if self.accuracy is None or self.low is None or self.high is None:
             return f"No row of {self.n_rows:,} was accepted: there is nothing to estimate."
         return (
-            f"About {100 * self.accuracy:.2f}% of the {self.n_accepted:,} accepted rows are right, "
-            f"{100 * self.low:.2f}% to {100 * self.high:.2f}%: an estimate from confidence alone, at {self.level:.0%}. "
-            "If the rows have shifted since calibration it is wrong; only labels would tell."
+            f"About {100 * self.accuracy:.2f}% of the {self.n_accepted:,} accepted rows are right,"
+            f" {100 * self.low:.2f}% to {100 * self.high:.2f}%: an estimate from confidence alone,"
+            f" at {self.level:.0%}. If the rows have shifted since calibration it is wrong; only"
+            " labels would tell."
         )
 
 
@@ -240,8 +300,8 @@ def estimate_from_sums(
     fraction("level", level)
     if certificate is None or not certificate.labelled:
         raise InputError(
-            "accuracy is estimated from the confidence of a gate that was fitted on labelled rows under a promise; "
-            "this one does not know how well it is calibrated."
+            "accuracy is estimated from the confidence of a gate that was fitted on labelled rows"
+            " under a promise; this one does not know how well it is calibrated."
         )
     if not n_accepted:
         return AccuracyEstimate(None, None, None, level, n_rows, 0)
@@ -252,12 +312,21 @@ def estimate_from_sums(
     share = (right + 0.5) / (of + 1.0)
     of_calibrator = share * (1.0 - share) / (of + 1.0)
     mean = confidence / n_accepted
-    half = float(ndtri(0.5 + 0.5 * level)) * math.sqrt(variance / n_accepted**2 + of_calibrator) + gap
-    return AccuracyEstimate(mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted)
+    half = (
+        float(ndtri(0.5 + 0.5 * level)) * math.sqrt(variance / n_accepted**2 + of_calibrator) + gap
+    )
+    return AccuracyEstimate(
+        mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted
+    )
 
 
 def sums_of(confidence: NDArray[Any], accept: Flags) -> dict[str, Any]:
     """What `estimate_from_sums` needs of these rows."""
     sure = np.asarray(confidence, dtype=np.float64)[accept]
     spread = float((sure * (1.0 - sure)).sum())
-    return {"n_rows": len(accept), "n_accepted": len(sure), "confidence": float(sure.sum()), "variance": spread}
+    return {
+        "n_rows": len(accept),
+        "n_accepted": len(sure),
+        "confidence": float(sure.sum()),
+        "variance": spread,
+    }

@@ -1,27 +1,31 @@
-"""Fingerprint of the calibration rows, by which a gate recognises them in rows that are to judge it.
+"""Fingerprint of the calibration rows, by which a gate recognises them in rows that are to judge
+it.
 
 A gate stores two things about the rows that it was fitted on. Both ignore the order of the rows.
 
-- `data_hash` identifies the whole multiset of rows. A row is its ranking score, rounded to 12 bits so that all kernels
-  agree on it, and whether its prediction is correct.
-- A `RowSketch` has the smallest row hashes of the finely rounded scores. The rows with these hashes are a random sample
-  of the rows: a row of the sample that occurs again reveals that some of the rows were used before.
+- `data_hash` identifies the whole multiset of rows. A row is its ranking score, rounded to 12 bits
+  so that all kernels agree on it, and whether its prediction is correct.
+- A `RowSketch` has the smallest row hashes of the finely rounded scores. The rows with these hashes
+  are a random sample of the rows: a row of the sample that occurs again reveals that some of the
+  rows were used before.
 
-**Equal scores are no evidence by themselves.** Two samples of one population share many scores if the score has few
-distinct values. So both comparisons ask how likely the observation is for rows that are drawn independently of the
-calibration rows, and count as evidence only what happens with probability at most `COINCIDENCE`.
+**Equal scores are no evidence by themselves.** Two samples of one population share many scores if
+the score has few distinct values. So both comparisons ask how likely the observation is for rows
+that are drawn independently of the calibration rows, and count as evidence only what happens with
+probability at most `COINCIDENCE`.
 
 1. *Equal digests.* Let c_1, ..., c_m be how often each distinct row occurs among the n rows. For every population, n
-   independent rows have exactly these counts with probability at most n! prod_i (c_i / n)^c_i / c_i!, which is the
-   largest probability that any multinomial distribution gives them.
+   independent rows have exactly these counts with probability at most n! prod_i (c_i / n)^c_i /
+   c_i!, which is the largest probability that any multinomial distribution gives them.
 2. *Rows of the sketch that occur again.* Consider the scores that occur exactly twice in both samples together. Let the
-   calibration rows have score v at rate a, and the other rows at rate b. The two occurrences lie in different samples
-   with probability 2ab / (a + b)^2, which is at most 1/2 for every a and b, so also after a shift. With x such scores
-   in different samples and w in the same sample, P(Binomial(x + w, 1/2) >= x) bounds the probability of at least x.
-   Rows that were used before add to x and never to w.
+   calibration rows have score v at rate a, and the other rows at rate b. The two occurrences lie in
+   different samples with probability 2ab / (a + b)^2, which is at most 1/2 for every a and b, so
+   also after a shift. With x such scores in different samples and w in the same sample,
+   P(Binomial(x + w, 1/2) >= x) bounds the probability of at least x. Rows that were used before add
+   to x and never to w.
 
-The tempting shortcut, to count the scores that occur again, calls any two samples of one population the same rows if
-the score is a mark from 1 to 5.
+The tempting shortcut, to count the scores that occur again, calls any two samples of one population
+the same rows if the score is a mark from 1 to 5.
 """
 
 from __future__ import annotations
@@ -42,9 +46,11 @@ from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, row_hashes
 
-#: Rows are taken for calibration rows only if independent rows look like this with at most this probability.
+#: Rows are taken for calibration rows only if independent rows look like this with at most this
+#: probability.
 COINCIDENCE = 1e-5
-#: Number of distinct row hashes in a sketch. The smallest overlap that a sketch reveals is about 17 of these.
+#: Number of distinct row hashes in a sketch. The smallest overlap that a sketch reveals is about 17
+#: of these.
 SKETCH_SIZE = 256
 #: Scores in `data_hash` keep so few bits that kernels differ in a row with probability 2^-32.
 _COARSE = Grid(RELATIVE.floor, bits=12)
@@ -73,7 +79,10 @@ class FitRows:
 
     def __str__(self) -> str:
         if self.is_estimate:
-            return f"about {float(f'{self.n_fit_rows:.2g}'):,.0f} of these {self.n_rows:,} rows were part of the fit"
+            return (
+                f"about {float(f'{self.n_fit_rows:.2g}'):,.0f} of these {self.n_rows:,} rows were"
+                " part of the fit"
+            )
         if self.n_fit_rows < self.n_rows:
             return f"{self.n_fit_rows:,} of these {self.n_rows:,} rows were part of the fit"
         return f"all {self.n_rows:,} rows were part of the fit"
@@ -96,12 +105,13 @@ class RowSketch:
     n_rows : int
         Number of calibration rows.
     bound : str
-        The largest row hash that the sketch covers, as 16 hexadecimal digits. All calibration rows whose hash is at
-        most `bound` are in the sketch.
+        The largest row hash that the sketch covers, as 16 hexadecimal digits. All calibration rows
+        whose hash is at most `bound` are in the sketch.
     hashes : str
         The distinct row hashes up to `bound` in rising order, 16 hexadecimal digits each.
     counts : str
-        How many calibration rows have each of these hashes, one digit each: "1", "2", or "3" for three or more.
+        How many calibration rows have each of these hashes, one digit each: "1", "2", or "3" for
+        three or more.
     """
 
     n_rows: int
@@ -111,12 +121,23 @@ class RowSketch:
 
     def __post_init__(self) -> None:
         n_hashes = len(self.counts)
-        formed = re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", self.bound) and re.fullmatch("[123]*", self.counts)
+        formed = re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", self.bound) and re.fullmatch(
+            "[123]*", self.counts
+        )
         if not formed or not re.fullmatch(f"[0-9a-f]{{{_DIGITS * n_hashes}}}", self.hashes):
-            raise InputError("a sketch of rows has 16 hexadecimal digits and one count for each hash.")
+            raise InputError(
+                "a sketch of rows has 16 hexadecimal digits and one count for each hash."
+            )
         words = self.words
-        if n_hashes > SKETCH_SIZE or (words[1:] <= words[:-1]).any() or (words > np.uint64(int(self.bound, 16))).any():
-            raise InputError(f"a sketch of rows has at most {SKETCH_SIZE} different hashes up to its bound, in order.")
+        if (
+            n_hashes > SKETCH_SIZE
+            or (words[1:] <= words[:-1]).any()
+            or (words > np.uint64(int(self.bound, 16))).any()
+        ):
+            raise InputError(
+                f"a sketch of rows has at most {SKETCH_SIZE} different hashes up to its bound, in"
+                " order."
+            )
         if sum(map(int, self.counts)) > self.n_rows:
             raise InputError("a sketch of rows counts more rows than there are.")
 
@@ -153,21 +174,24 @@ class RowSketch:
         n_within += int((found_counts == 2).sum() - (found_counts[theirs] == 2).sum())
         if not n_across or bdtrc(n_across - 1, n_across + n_within, 0.5) > COINCIDENCE:
             return 0
-        # As many of the scores in both samples are coincidences as there are pairs within one, at most.
+        # As many of the scores in both samples are coincidences as there are pairs within one, at
+        # most.
         share = max(1, n_across - n_within) / int((counts == 1).sum())
         return max(1, min(round(share * self.n_rows), self.n_rows, len(scores)))
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Digest and smallest row hashes of some rows. Fingerprints of disjoint blocks of rows can be added.
+    """Digest and smallest row hashes of some rows. Fingerprints of disjoint blocks of rows can be
+    added.
 
     Attributes
     ----------
     digest : RowsDigest
         Digest of coarsely rounded scores and correctness.
     hashes, counts : ndarray of uint64, ndarray of int64
-        The smallest distinct hashes of the finely rounded scores, one more than a sketch has, and their counts.
+        The smallest distinct hashes of the finely rounded scores, one more than a sketch has, and
+        their counts.
     """
 
     digest: RowsDigest
@@ -201,7 +225,9 @@ class Fingerprint:
 
 #: Fingerprint of no rows, to which those of blocks are added.
 _NO_ROWS = Fingerprint(
-    digest_rows(np.empty(0, dtype=np.uint64)), np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64)
+    digest_rows(np.empty(0, dtype=np.uint64)),
+    np.empty(0, dtype=np.uint64),
+    np.empty(0, dtype=np.int64),
 )
 
 
@@ -245,7 +271,9 @@ def hash_in_order(scores: Any) -> str:
     return f"sha256:{hashlib.sha256(np.ascontiguousarray(rounded).data).hexdigest()}"
 
 
-def find_fit_rows(data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None) -> FitRows | None:
+def find_fit_rows(
+    data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None
+) -> FitRows | None:
     """Find calibration rows among some rows.
 
     Parameters
@@ -274,14 +302,18 @@ def find_fit_rows(data_hash: str, sketch: RowSketch, scores: Any, correct: Flags
     None
     """
     n_rows = len(scores)
-    if correct is not None and _is_same_multiset(data_hash, scores, np.asarray(correct, dtype=bool)):
+    if correct is not None and _is_same_multiset(
+        data_hash, scores, np.asarray(correct, dtype=bool)
+    ):
         return FitRows(min(sketch.n_rows, n_rows), n_rows, is_estimate=False)
     n_common = sketch.count_common_rows(scores)
     return FitRows(n_common, n_rows, is_estimate=True) if n_common else None
 
 
 def _is_same_multiset(data_hash: str, scores: Any, correct: Flags) -> bool:
-    """Return whether the rows have this digest, and equal counts by coincidence are out of the question."""
+    """Return whether the rows have this digest, and equal counts by coincidence are out of the
+    question.
+    """
     hashes = _by_blocks(_coarse_hashes, scores, correct)
     if f"sha256:{digest_rows(hashes).hexdigest()}" != data_hash:
         return False
@@ -303,7 +335,9 @@ def _up_to(bound: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def _by_blocks(hash_block: Callable[..., NDArray[np.uint64]], *columns: Any) -> NDArray[np.uint64]:
     """Hash the rows of some columns block by block."""
     blocks = range(0, len(columns[0]), _BLOCK)
-    hashed = [hash_block(*(column[start : start + _BLOCK] for column in columns)) for start in blocks]
+    hashed = [
+        hash_block(*(column[start : start + _BLOCK] for column in columns)) for start in blocks
+    ]
     return np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
 
 
@@ -315,8 +349,12 @@ def _fine_hashes(scores: Any) -> NDArray[np.uint64]:
     return row_hashes(np.asarray(kernels.rounded(scores, RELATIVE)))
 
 
-def _smallest(hashes: NDArray[np.uint64], counts: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Add up the counts of equal hashes, and return the smallest hashes, one more than a sketch has."""
+def _smallest(
+    hashes: NDArray[np.uint64], counts: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Add up the counts of equal hashes, and return the smallest hashes, one more than a sketch
+    has.
+    """
     distinct, place = np.unique(hashes, return_inverse=True)
     totals = np.zeros(len(distinct), dtype=np.int64)
     np.add.at(totals, place, counts)

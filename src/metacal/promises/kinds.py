@@ -1,7 +1,8 @@
-"""The one registry of promises: the name that a saved file gives to each, and where its class stands.
+"""The one registry of promises: the name that a saved file gives to each, and where its class
+stands.
 
-Public names, what can be saved and loaded, and the schema of files are read from here. Nothing is imported before it is
-asked for. A promise of somebody else's is entered with `register_promise`.
+Public names, what can be saved and loaded, and the schema of files are read from here. Nothing is
+imported before it is asked for. A promise of somebody else's is entered with `register_promise`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from metacal.promises.rules.two_sided import MinRecall as MinRecall
     from metacal.promises.rules.two_sided import TwoSided as TwoSided
 
-#: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as `metacal.paper.X`.
+#: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as
+#: `metacal.paper.X`.
 PROMISES: dict[str, str] = {
     **written_in(__name__),
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
@@ -39,7 +41,8 @@ PROMISES: dict[str, str] = {
 
 
 def register_promise(name: str, place: str) -> None:
-    """Enter a promise that lives outside metacal, under the name that files give it; `place` is "module:Class".
+    """Enter a promise that lives outside metacal, under the name that files give it; `place` is
+    "module:Class".
 
     Examples
     --------
@@ -50,12 +53,16 @@ def register_promise(name: str, place: str) -> None:
     if name in PROMISES:
         raise InputError(f"there is a promise {name!r} already.")
     if not all(place.partition(":")):
-        raise InputError(f"a promise is registered with its place as 'module:Class'; got {place!r}.")
+        raise InputError(
+            f"a promise is registered with its place as 'module:Class'; got {place!r}."
+        )
     PROMISES[name] = place
 
 
 def homes() -> dict[str, str]:
-    """Public name of each promise -> the module it lives in; "paper.X" is found as `metacal.paper.X`."""
+    """Public name of each promise -> the module it lives in; "paper.X" is found as
+    `metacal.paper.X`.
+    """
     places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
     return {name: module for name, module in places.items() if "." not in name}
 

@@ -1,7 +1,8 @@
-"""Notes: what a reader should know about a fit. A note is its kind and its facts; the sentence is made from them.
+"""Notes: what a reader should know about a fit. A note is its kind and its facts; the sentence is
+made from them.
 
-Each kind is a function from facts to a sentence. `@noted` makes of it what gives a `Note`, under the function's name; a
-file holds that name and the facts, each of the type that the function says.
+Each kind is a function from facts to a sentence. `@noted` makes of it what gives a `Note`, under
+the function's name; a file holds that name and the facts, each of the type that the function says.
 """
 
 from __future__ import annotations
@@ -74,15 +75,16 @@ def remark(*, text: str) -> str:
     return text
 
 
-# ── about the promise ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── about the promise ─────────────────────────────────────────────────────────────────────────────
 
 
 @noted
 def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     """No right row can be rejected."""
     return (
-        f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage of {alpha:g}; "
-        f"rejecting starts at {rounded_up(best):g} with these rows, or with {needed} correct rows."
+        f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage"
+        f" of {alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed}"
+        " correct rows."
     )
 
 
@@ -90,21 +92,27 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
 def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
     """No row can be sent to review."""
     return (
-        f"everything is accepted: {rows} rows are too few to send any to review at a share of at most {share:g}; that "
-        f"starts at {rounded_up(best):g} with these rows, or with {needed} rows."
+        f"everything is accepted: {rows} rows are too few to send any to review at a share of at"
+        f" most {share:g}; that starts at {rounded_up(best):g} with these rows, or with {needed}"
+        " rows."
     )
 
 
 @noted
 def too_few_units(*, units: int, rows: int) -> str:
     """Nothing can be rejected where whole units are bet on."""
-    return f"everything is accepted: {units:,} units of {rows:,} rows are too few to reject any row."
+    return (
+        f"everything is accepted: {units:,} units of {rows:,} rows are too few to reject any row."
+    )
 
 
 @noted
 def review_is_cheapest(*, review: float) -> str:
     """Nothing is accepted."""
-    return f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs least."
+    return (
+        f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs"
+        " least."
+    )
 
 
 @noted
@@ -117,8 +125,9 @@ def one_row_of_each_unit(*, units: int, rows: int) -> str:
 def whole_units_counted(*, units: int, rows: int) -> str:
     """Every row of a unit counts."""
     return (
-        f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the scores of a tenth of the "
-        "units, drawn at random, say where they begin and which thresholds they are on."
+        f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the"
+        " scores of a tenth of the units, drawn at random, say where they begin and which"
+        " thresholds they are on."
     )
 
 
@@ -126,8 +135,8 @@ def whole_units_counted(*, units: int, rows: int) -> str:
 def kept_by_weight(*, kept: int, rows: int) -> str:
     """Which rows count where they have weights."""
     return (
-        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights: the promise is about "
-        "the target that the weights describe."
+        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights: the"
+        " promise is about the target that the weights describe."
     )
 
 
@@ -135,9 +144,10 @@ def kept_by_weight(*, kept: int, rows: int) -> str:
 def cross_fitted(*, folds: int) -> str:
     """Why a cross-fitted promise is approximate."""
     return (
-        f"cross-fitted: the rows were scored by {folds} classifiers that had not seen them, not by the one in use; "
-        "so the confidence is not exact. No distribution-free guarantee exists for this (Barber et al. 2021); CV+ and "
-        "cross-conformal prediction (Vovk 2015) promise no more than twice the limit. Hold rows out for an exact one."
+        f"cross-fitted: the rows were scored by {folds} classifiers that had not seen them, not by"
+        " the one in use; so the confidence is not exact. No distribution-free guarantee exists"
+        " for this (Barber et al. 2021); CV+ and cross-conformal prediction (Vovk 2015) promise no"
+        " more than twice the limit. Hold rows out for an exact one."
     )
 
 
@@ -152,8 +162,8 @@ def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
 def decision_learned(*, aside: int, at: float) -> str:
     """Of two classes: where the decision between them lies, and who chose it."""
     return (
-        f"what is promised is about this decision: the second class where log-odds > {at:.6g}, chosen on {aside:,} "
-        "rows drawn for it, which certify nothing."
+        f"what is promised is about this decision: the second class where log-odds > {at:.6g},"
+        f" chosen on {aside:,} rows drawn for it, which certify nothing."
     )
 
 
@@ -161,9 +171,9 @@ def decision_learned(*, aside: int, at: float) -> str:
 def decision_disagrees(*, rows: int, differ: int) -> str:
     """Of two classes: the answers are not the more probable classes."""
     return (
-        f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable one by the "
-        "calibrated probabilities: the promise is about the classifier's own decision. "
-        f"{option('decision', 'calibrated')} decides by them."
+        f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable"
+        " one by the calibrated probabilities: the promise is about the classifier's own decision."
+        f" {option('decision', 'calibrated')} decides by them."
     )
 
 
@@ -177,12 +187,12 @@ def weights_not_certified() -> str:
 def about_largest_logit() -> str:
     """The base calibrator may change the answer."""
     return (
-        "the base calibrator may change the largest class; the promise is about the largest logit, which predict "
-        "returns."
+        "the base calibrator may change the largest class; the promise is about the largest logit,"
+        " which predict returns."
     )
 
 
-# ── about the rows ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── about the rows ────────────────────────────────────────────────────────────────────────────────
 
 
 @noted
@@ -195,12 +205,13 @@ def suspicion(*, looks: Suspected, lowest: float | None) -> str:
 def few_errors(*, errors: int, rows: int) -> str:
     """Rows that look like training data."""
     return (
-        f"{errors} errors in {rows:,} rows: is this the training data? Promises hold only for rows from the same "
-        "source as the calibration rows."
+        f"{errors} errors in {rows:,} rows: is this the training data? Promises hold only for rows"
+        " from the same source as the calibration rows."
     )
 
 
-#: Whose scores tie: those of logits, those of a sample of such rows, or scores that came from elsewhere.
+#: Whose scores tie: those of logits, those of a sample of such rows, or scores that came from
+#: elsewhere.
 Tied = Literal["logits", "sampled logits", "given scores"]
 
 
@@ -208,10 +219,14 @@ Tied = Literal["logits", "sampled logits", "given scores"]
 def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
     """Scores that tie."""
     sampled = "sampled " if of == "sampled logits" else ""
-    remedy = "A finer score breaks them." if of == "given scores" else "Logits in higher precision break them."
+    remedy = (
+        "A finer score breaks them."
+        if of == "given scores"
+        else "Logits in higher precision break them."
+    )
     return (
-        f"{tied:,} of {rows:,} {sampled}rows share their score with other rows: ties are accepted or rejected "
-        f"together, which costs coverage. {remedy}"
+        f"{tied:,} of {rows:,} {sampled}rows share their score with other rows: ties are accepted"
+        f" or rejected together, which costs coverage. {remedy}"
     )
 
 
@@ -219,9 +234,10 @@ def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
 def repeated_rows(*, repeated: int, rows: int) -> str:
     """Rows that repeat an earlier one."""
     return (
-        f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies, and not "
-        "different inputs, the rows are not independent and the stated confidence does not hold. Keep one row of each, "
-        f"or say which rows belong together with {spelled('fit(..., units=...)', '--unit-key NAME')}."
+        f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies,"
+        " and not different inputs, the rows are not independent and the stated confidence does"
+        " not hold. Keep one row of each, or say which rows belong together with"
+        f" {spelled('fit(..., units=...)', '--unit-key NAME')}."
     )
 
 
@@ -229,8 +245,8 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
 def rows_without_score(*, missing: int, rows: int) -> str:
     """Rows that were left out."""
     return (
-        f"{missing:,} of {rows:,} rows have no score: they were left out, such rows are always rejected, and the "
-        "promise is about rows that have one."
+        f"{missing:,} of {rows:,} rows have no score: they were left out, such rows are always"
+        " rejected, and the promise is about rows that have one."
     )
 
 
@@ -243,30 +259,45 @@ def pool_without_score(*, missing: int, rows: int) -> str:
 @noted
 def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
     """How delta is shared by the rows that were drawn first and those of the extension."""
-    return f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at {shares[1]:g}."
+    return (
+        f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at"
+        f" {shares[1]:g}."
+    )
 
 
 @noted
 def upside_down(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
-    """A score that seems to be the other way round: its higher values are what is said here; or a loss that is none."""
-    other = " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely wrong." if losses else ""
+    """A score that seems to be the other way round: its higher values are what is said here; or a
+    loss that is none.
+    """
+    other = (
+        " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely wrong."
+        if losses
+        else ""
+    )
     return (
-        "the rows that the score calls sure are wrong more often than the others: if a higher score is "
-        f"{higher_is}, say so with {option('higher_is', higher_is)}.{other}"
+        "the rows that the score calls sure are wrong more often than the others: if a higher"
+        f" score is {higher_is}, say so with {option('higher_is', higher_is)}.{other}"
     )
 
 
-# ── about the probabilities ──────────────────────────────────────────────────────────────────────────────────────────
+# ── about the probabilities ───────────────────────────────────────────────────────────────────────
 
 #: A measure with the calibrator, without it, and the standard error of the difference.
 Compared = tuple[float, float, float]
 
 
 @noted
-def calibration_harms(*, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool) -> str:
+def calibration_harms(
+    *, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool
+) -> str:
     """The calibrator does not help; `softmax`: it has given way."""
     measures = (("log loss", log_loss), ("ECE", ece))
-    told = " and ".join(f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})" for name, one in measures if one)
+    told = " and ".join(
+        f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})"
+        for name, one in measures
+        if one
+    )
     end = "; the probabilities are the softmax of the logits, not calibrated." if softmax else "."
     return f"calibration does not help: cross-fitted on {rows:,} accepted rows, {told}{end}"
 
@@ -276,9 +307,9 @@ def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, 
     """The marginal check fails: `gap` on average, most for the rows that are predicted so."""
     which = "of classes with few rows" if predicted is None else f"predicted {predicted}"
     return (
-        f"confidence is off by predicted class, by {100 * gap:.1f} points on average beyond chance: of {rows:,} rows "
-        f"{which} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a calibrator with parameters for each "
-        "class, VectorScaling say, may mend it."
+        f"confidence is off by predicted class, by {100 * gap:.1f} points on average beyond chance:"
+        f" of {rows:,} rows {which} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a"
+        " calibrator with parameters for each class, VectorScaling say, may mend it."
     )
 
 
@@ -286,8 +317,8 @@ def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, 
 def not_compared() -> str:
     """Fitting it anew takes too long."""
     return (
-        "whether calibration helps the accepted rows was not compared: fitting this calibrator anew would take too "
-        "long; compare on new rows."
+        "whether calibration helps the accepted rows was not compared: fitting this calibrator anew"
+        " would take too long; compare on new rows."
     )
 
 
@@ -295,27 +326,30 @@ def not_compared() -> str:
 def not_calibrated() -> str:
     """No labels, no calibrator."""
     return (
-        "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the logits, as honest "
-        "as the classifier is."
+        "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the"
+        " logits, as honest as the classifier is."
     )
 
 
 @noted
 def cascade_not_calibrated() -> str:
     """Labels are known where models disagree alone."""
-    return "labels are missing where the models agree: the probabilities are the models' own, not calibrated."
+    return (
+        "labels are missing where the models agree: the probabilities are the models' own, not"
+        " calibrated."
+    )
 
 
 @noted
 def labels_ran_out() -> str:
     """The walk of a cascade ended for want of labels."""
     return (
-        "the walk ended where labels are missing: label more of the rows on which the two models disagree, in the "
-        "order of the small one's score, and fit again."
+        "the walk ended where labels are missing: label more of the rows on which the two models"
+        " disagree, in the order of the small one's score, and fit again."
     )
 
 
-# ── what is odd about calibration rows, if anything: said in a warning and in the certificate before it counts ───────
+# ── what is odd about calibration rows, if anything: said in a warning and in the certificate befor
 
 #: A smaller share of repeated rows changes no confidence by much.
 _REPEATED_SHARE = 0.01
@@ -339,15 +373,20 @@ def too_few_errors(errors: int, n: int) -> list[Note]:
 
 def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     """Scores that tie, if there are many."""
-    if 1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n:  # of c > 2 rows with one score c - 1 are repeats
+    if (
+        1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n
+    ):  # of c > 2 rows with one score c - 1 are repeats
         return []
     counts = np.diff(ranking.ranks, prepend=0)
-    tied = int(counts[counts > 2].sum())  # among millions of rows some pairs share a grid point by chance
+    tied = int(
+        counts[counts > 2].sum()
+    )  # among millions of rows some pairs share a grid point by chance
     return [] if tied <= 0.01 * ranking.n else [tied_scores(tied=tied, rows=ranking.n, of=of)]
 
 
 def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:
-    """Rows that repeat an earlier one: copies are not independent, and what is certified from them is not as sure.
+    """Rows that repeat an earlier one: copies are not independent, and what is certified from them
+    is not as sure.
 
     `distinct` scores there are, where that is known.
 
@@ -368,5 +407,7 @@ def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> l
 
 def _row_marks(block: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row that equal rows share, in any process, and others only by accident."""
-    marks = b"".join(blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block))
+    marks = b"".join(
+        blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
+    )
     return np.frombuffer(marks, dtype=np.int64)

@@ -1,9 +1,11 @@
-"""Quantity: what a promise limits. Its name, how it is counted, which direction is good, and how it is said.
+"""Quantity: what a promise limits. Its name, how it is counted, which direction is good, and how it
+is said.
 
-A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`); or the mean of a cost over
-the rows that it looks at. Everyone who needs to know whether "at most" or "at least" is promised, how to count it on
-labelled rows, which rows count against it or how to speak of it asks the object. It is a string, its name, so that
-files and callers may go on reading `certificate.quantity == "miscoverage"`; no module of metacal does.
+A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`); or the
+mean of a cost over the rows that it looks at. Everyone who needs to know whether "at most" or "at
+least" is promised, how to count it on labelled rows, which rows count against it or how to speak of
+it asks the object. It is a string, its name, so that files and callers may go on reading
+`certificate.quantity == "miscoverage"`; no module of metacal does.
 
 A new quantity is one entry in `QUANTITIES`, or a call of `register_quantity` from elsewhere.
 """
@@ -33,20 +35,22 @@ class Quantity(str):
     Attributes
     ----------
     counted : callable
-        counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks at.
+        counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks
+        at.
     at_most : bool, default True
         Whether small is good: the promise is then "at most", otherwise "at least".
     accepting_is_safe : bool, default False
-        Whether accepting one more row can never break the promise. Where two scores cannot be told apart, the row is
-        accepted if so, and rejected otherwise. Where it can, the promise says how good the answers are that the gate
-        gives, and not only how many.
+        Whether accepting one more row can never break the promise. Where two scores cannot be told
+        apart, the row is accepted if so, and rejected otherwise. Where it can, the promise says how
+        good the answers are that the gate gives, and not only how many.
     sentence : str
         The promise as a sentence without its full stop, with {} for the limit.
     short : str
-        The word for it where there is little room, and the name of its curve in a report; its name by default.
+        The word for it where there is little room, and the name of its curve in a report; its name
+        by default.
     measured : str
-        What follows a measured percentage: "of the {n:,} accepted rows are right", with the number of rows that it
-        looks at.
+        What follows a measured percentage: "of the {n:,} accepted rows are right", with the number
+        of rows that it looks at.
     In these sentences "{name}" stands for the class that the quantity is about.
     bad_rows : str
         The rows that count against the promise: "wrong answers among the accepted".
@@ -57,18 +61,20 @@ class Quantity(str):
     needs_labels : bool, default True
         Whether it can be counted only where the true labels are known.
     mean : bool, default False
-        Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no share of them.
-        What each row costs then comes in a column of its own (`metacal.promises.rules.costs.Losses`).
+        Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no
+        share of them. What each row costs then comes in a column of its own
+        (`metacal.promises.rules.costs.Losses`).
     of_class : bool, default False
-        Of two classes: whether it looks at all rows of a class, whatever they are called, and no row's own part alone.
+        Of two classes: whether it looks at all rows of a class, whatever they are called, and no
+        row's own part alone.
     graded : bool, default False
         Whether a row may be partly right: what is called right has no loss at all.
     paired : bool, default False
-        Whether it is the difference of two error rates on the same rows. Each row is then worse, 1, better, -1, or
-        neither, in such a column.
+        Whether it is the difference of two error rates on the same rows. Each row is then worse, 1,
+        better, -1, or neither, in such a column.
     of_agreement : bool, default False
-        Whether it is counted from whether each answer of a cascade is the last model's. `correct` then has that, and
-        nothing is known of right and wrong.
+        Whether it is counted from whether each answer of a cascade is the last model's. `correct`
+        then has that, and nothing is known of right and wrong.
 
     Examples
     --------
@@ -102,7 +108,9 @@ class Quantity(str):
         facts = {"short": name, "bad_share": name, **facts}
         missing = {fact for fact in cls.__annotations__ if not hasattr(cls, fact)} - set(facts)
         if wrong := missing | (set(facts) - set(cls.__annotations__)):
-            raise InputError(f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}.")
+            raise InputError(
+                f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}."
+            )
         self = super().__new__(cls, name)
         self.__dict__.update(facts)
         return self
@@ -141,7 +149,9 @@ class Quantity(str):
         """
         if correct is None:
             if self.needs_labels:
-                raise InputError(f"whether {self} is kept shows on labelled rows only; give the true labels.")
+                raise InputError(
+                    f"whether {self} is kept shows on labelled rows only; give the true labels."
+                )
             correct = np.zeros_like(accept)
         return self.counted(accept, correct)
 
@@ -173,13 +183,23 @@ class Quantity(str):
         return low > target if self.at_most else high < target
 
     def claim(
-        self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str], name: Any = "positive"
+        self,
+        limit: float,
+        at_least: Callable[[float], str],
+        at_most: Callable[[float], str],
+        name: Any = "positive",
     ) -> str:
-        """The promise as a sentence without its full stop; the two functions write a share, `name` is of a class."""
+        """The promise as a sentence without its full stop; the two functions write a share, `name`
+        is of a class.
+        """
         return self.sentence.format(self.written(limit, at_least, at_most), name=name)
 
-    def written(self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]) -> str:
-        """The limit as people write it: a share by one of the two functions, a cost as a number, rounded outward."""
+    def written(
+        self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]
+    ) -> str:
+        """The limit as people write it: a share by one of the two functions, a cost as a number,
+        rounded outward.
+        """
         if self.mean:
             return amount(limit)
         return (at_most if self.at_most else at_least)(limit)
@@ -194,7 +214,9 @@ def amount(value: float) -> str:
     >>> amount(2.0), amount(0.12345612), amount(12345678.0)
     ('2', '0.123457', '12345700')
     """
-    number = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING).create_decimal(repr(float(value)))
+    number = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING).create_decimal(
+        repr(float(value))
+    )
     return f"{number.normalize():f}"
 
 
@@ -276,11 +298,14 @@ LOSS = Quantity(
     bad_among="answered worse than by the large model alone",
     paired=True,
 )
-#: P(the cascade answers otherwise than its last model). It is at least the loss, and needs no true label.
+#: P(the cascade answers otherwise than its last model). It is at least the loss, and needs no true
+#: label.
 DISAGREEMENT = Quantity(
     "disagreement",
     counted=lambda accept, correct: (~correct, np.ones_like(accept)),
-    sentence="At most {0} of all answers differ from the large model's, so at most {0} more are wrong",
+    sentence=(
+        "At most {0} of all answers differ from the large model's, so at most {0} more are wrong"
+    ),
     measured="of all answers differ from the large model's",
     bad_rows="answers that differ from the large model's",
     bad_among="differ from the large model's",
@@ -301,8 +326,8 @@ PRECISION = Quantity(
     bad_share="share of false alarms",
     **_FALSE_ALARMS,
 )
-#: P(not called by the other class | of the class): `accept` says which rows are called by the other, `correct` whether
-#: they are of it.
+#: P(not called by the other class | of the class): `accept` says which rows are called by the
+#: other, `correct` whether they are of it.
 RECALL = Quantity(
     "recall",
     counted=lambda accept, correct: (~correct & ~accept, ~correct),
@@ -359,7 +384,8 @@ def quantity(name: str) -> Quantity:
 
 
 def register_quantity(new: Quantity) -> Quantity:
-    """Enter a quantity that lives outside metacal, so that certificates about it can be read from files.
+    """Enter a quantity that lives outside metacal, so that certificates about it can be read from
+    files.
 
     Examples
     --------

@@ -32,7 +32,9 @@ _STEPS = 50
 
 
 class Evidence(ABC):
-    """What a promise is certified from: rows (`Sample`), counts of rows (`Passes`), labels that arrive (`Answers`)."""
+    """What a promise is certified from: rows (`Sample`), counts of rows (`Passes`), labels that
+    arrive (`Answers`).
+    """
 
     @abstractmethod
     def certify(self, promise: Promise) -> Certificate:
@@ -40,11 +42,12 @@ class Evidence(ABC):
 
 
 class WholeUnits(NamedTuple):
-    """Clusters whose every row counts: the number of each row's cluster, and how many rows a cluster can have.
+    """Clusters whose every row counts: the number of each row's cluster, and how many rows a
+    cluster can have.
 
-    The clusters are numbered in random order (`RowDraws.unit_numbers`): the first ones are pilot clusters, and the
-    others are bet on in the order of their numbers. With `mean` a cluster counts as one, by the mean of those of its
-    rows that are looked at, if there are any.
+    The clusters are numbered in random order (`RowDraws.unit_numbers`): the first ones are pilot
+    clusters, and the others are bet on in the order of their numbers. With `mean` a cluster counts
+    as one, by the mean of those of its rows that are looked at, if there are any.
     """
 
     code: Codes
@@ -68,7 +71,8 @@ class Sample(Evidence):
     Attributes
     ----------
     score : array of shape (n,)
-        The ranking score of each row, higher is less sure; on the grid, where `metacal.scores.named` puts its own.
+        The ranking score of each row, higher is less sure; on the grid, where
+        `metacal.scores.named` puts its own.
     correct : array of bool, or None
         Whether each row's answer is right; None where there are no labels.
     losses : Losses or None
@@ -76,15 +80,15 @@ class Sample(Evidence):
     part, names : array of int and sequence, optional
         The number of each row's class or group, and what these are called.
     truth, classes : array of int and sequence, optional
-        Of two classes with two sides (`rules.two_sided`): the true class of each row, -1 for none of them, and what the
-        classes are called.
+        Of two classes with two sides (`rules.two_sided`): the true class of each row, -1 for none
+        of them, and what the classes are called.
     units : WholeUnits, optional
         Where rows belong together, and every one of them counts.
     scouts : Scouts, optional
         Pilot rows, whose scores choose the value at which the tests begin.
     starting_errors : callable, optional
-        Replaces `rules.sequence.usual_starts`: (n, beta, delta) to the errors that each start allows and its share
-        of delta. `take` drops it.
+        Replaces `rules.sequence.usual_starts`: (n, beta, delta) to the errors that each start
+        allows and its share of delta. `take` drops it.
 
     Examples
     --------
@@ -106,17 +110,22 @@ class Sample(Evidence):
 
     @classmethod
     def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
-        """The rows, checked; where they are not all rows there are (`of_all`), none need be correct."""
+        """The rows, checked; where they are not all rows there are (`of_all`), none need be
+        correct.
+        """
         scores = np.asarray(scores, dtype=np.float64)
         if correct is None:
             if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-                raise InputError(f"certify needs a score for every row, and at least one; got shape {scores.shape}.")
+                raise InputError(
+                    "certify needs a score for every row, and at least one; got shape"
+                    f" {scores.shape}."
+                )
             return cls(RELATIVE.rounded(scores), **more)
         correct = np.asarray(correct)
         if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
             raise InputError(
-                f"certify needs one score and one boolean per row; got shapes {scores.shape} and {correct.shape} "
-                f"({correct.dtype})."
+                f"certify needs one score and one boolean per row; got shapes {scores.shape} and"
+                f" {correct.shape} ({correct.dtype})."
             )
         if np.isnan(scores).any():
             raise InputError("certify needs a score for every row; some are NaN.")
@@ -130,7 +139,10 @@ class Sample(Evidence):
     def certify(self, promise: Promise) -> Certificate:
         """By the promise's rule for rows."""
         if self.correct is None and promise.needs_labels:
-            raise InputError(f"{type(promise).__name__} is about right and wrong answers; say of each row which it is.")
+            raise InputError(
+                f"{type(promise).__name__} is about right and wrong answers; say of each row which"
+                " it is."
+            )
         return promise.from_sample(self) if self.units is None else promise.from_units(self)
 
     @property
@@ -168,7 +180,8 @@ class Sample(Evidence):
     def draws(self, random_state: int | None = None) -> RowDraws:
         """Return the source of random draws from these rows, derived from all their columns.
 
-        Losses that follow from correctness are left out, so that promises that mean the same draw the same rows.
+        Losses that follow from correctness are left out, so that promises that mean the same draw
+        the same rows.
         """
         losses = None
         if self.losses is not None and not self.losses.all_or_nothing:
@@ -179,15 +192,23 @@ class Sample(Evidence):
 
     def take(self, rows: Flags | Codes) -> Sample:
         """Some of the rows, by a flag for each or by their places."""
-        columns = {"score": self.score, "correct": self.correct, "part": self.part, "truth": self.truth}
-        taken: dict[str, Any] = {name: column[rows] for name, column in columns.items() if column is not None}
+        columns = {
+            "score": self.score,
+            "correct": self.correct,
+            "part": self.part,
+            "truth": self.truth,
+        }
+        taken: dict[str, Any] = {
+            name: column[rows] for name, column in columns.items() if column is not None
+        }
         losses = None if self.losses is None else self.losses.where(rows)
         units = None if self.units is None else self.units.take(rows)
         return replace(self, **taken, losses=losses, units=units, starting_errors=None)
 
 
 def even_odds(s: Float, positive: Flags) -> float:
-    """The score at which the odds are even, by logistic regression with a ridge; within the scores, or just beyond.
+    """The score at which the odds are even, by logistic regression with a ridge; within the scores,
+    or just beyond.
 
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=5000)
@@ -212,12 +233,14 @@ def even_odds(s: Float, positive: Flags) -> float:
 
 
 def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
-    """Raise when the classifier got every calibration row wrong, of these or, where they are counts, of so many."""
+    """Raise when the classifier got every calibration row wrong, of these or, where they are
+    counts, of so many.
+    """
     if not correct.any():
         n_rows = len(correct) if n_rows is None else n_rows
         raise InputError(
-            f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be promised. "
-            "Check that the labels and the columns use the same class order."
+            f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be"
+            " promised. Check that the labels and the columns use the same class order."
         )
 
 
@@ -233,10 +256,12 @@ class Outcome(NamedTuple):
 
 
 class Stretches(NamedTuple):
-    """Rows in order, cut where wrong ones begin: some wrong rows, then right ones up to the next cut.
+    """Rows in order, cut where wrong ones begin: some wrong rows, then right ones up to the next
+    cut.
 
-    `begin` rows lie before each, `wrong` ones come first in it, `errors` there are then in all. The first stretch has
-    no wrong row. Of counted rows, `mixed` is the block that a stretch begins with where its order is open, else -1.
+    `begin` rows lie before each, `wrong` ones come first in it, `errors` there are then in all. The
+    first stretch has no wrong row. Of counted rows, `mixed` is the block that a stretch begins with
+    where its order is open, else -1.
     """
 
     begin: Codes
@@ -249,10 +274,11 @@ class Stretches(NamedTuple):
 class Ranking:
     """The calibration rows by rising score, at the ranks that end a block of equal scores.
 
-    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them. Where rows are only
-    counted (`promises.rules.passes`), `mixed` says which blocks hold several scores, in an order that nobody knows.
-    `scouts` are the scores of other rows, sorted, where values are tested in place of ranks (`promises.scouts`).
-    `starting_errors` replaces the usual starts of the tests (`Sample`).
+    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them.
+    Where rows are only counted (`promises.rules.passes`), `mixed` says which blocks hold several
+    scores, in an order that nobody knows. `scouts` are the scores of other rows, sorted, where
+    values are tested in place of ranks (`promises.scouts`). `starting_errors` replaces the usual
+    starts of the tests (`Sample`).
     """
 
     ranks: Codes
@@ -286,7 +312,9 @@ class Ranking:
 
     @cached_property
     def stretches(self) -> Stretches:
-        """Of counted rows: from each block with wrong ones up to the next such block, and those before the first."""
+        """Of counted rows: from each block with wrong ones up to the next such block, and those
+        before the first.
+        """
         wrong = np.diff(self.errors, prepend=0)
         at = np.flatnonzero(wrong)
         mixed = np.zeros(len(wrong), dtype=bool) if self.mixed is None else self.mixed
@@ -298,24 +326,37 @@ class Ranking:
 
     def settle(self, *blocks: int) -> None:
         """Raise `Undecided` where one of these blocks, if it is there, is mixed."""
-        if self.mixed is not None and any(self.mixed[block] for block in blocks if 0 <= block < len(self.ranks)):
+        if self.mixed is not None and any(
+            self.mixed[block] for block in blocks if 0 <= block < len(self.ranks)
+        ):
             raise self.undecided(blocks)
 
     def undecided(self, blocks: Iterable[int]) -> Undecided:
-        """The mixed ones of these blocks and those beside them: a threshold in one has a neighbour in the next."""
+        """The mixed ones of these blocks and those beside them: a threshold in one has a neighbour
+        in the next.
+        """
         assert self.mixed is not None
-        around = {near for block in blocks for near in (block - 1, block, block + 1) if 0 <= near < len(self.ranks)}
+        around = {
+            near
+            for block in blocks
+            for near in (block - 1, block, block + 1)
+            if 0 <= near < len(self.ranks)
+        }
         return Undecided(near for near in around if self.mixed[near])
 
     def just_below_next(self, accepted: int) -> float:
-        """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of them."""
+        """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of
+        them.
+        """
         if accepted == self.n:
             return math.inf
         following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
         return float(np.nextafter(following, -np.inf))
 
     def strictly_before(self, accepted: int) -> float:
-        """The threshold before the next row, where so many are accepted; rows that tie with that one are not."""
+        """The threshold before the next row, where so many are accepted; rows that tie with that
+        one are not.
+        """
         block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
         return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
 
@@ -327,7 +368,9 @@ class Ranking:
     def outcome(self, threshold: float) -> Outcome:
         """What the rows look like under a threshold."""
         above = int(np.searchsorted(self.scores, threshold, side="right"))
-        accepted, wrong = (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
+        accepted, wrong = (
+            (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
+        )
         return Outcome(
             n_rows=self.n,
             n_correct=self.n - int(self.errors[-1:].sum()),
@@ -338,10 +381,12 @@ class Ranking:
         )
 
     def accepted_at(self, rank: int) -> int:
-        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
+        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins
+        or ends.
 
-        Equal scores are ordered wrong rows first. With all wrong rows of the block among the first `rank`, the whole
-        block is accepted, else none of it: see `promises.rules.accuracy.certified_prefix`.
+        Equal scores are ordered wrong rows first. With all wrong rows of the block among the first
+        `rank`, the whole block is accepted, else none of it: see
+        `promises.rules.accuracy.certified_prefix`.
 
         >>> ranking = Ranking.of(np.array([0.0, 1.0, 1.0, 1.0]), np.array([True, False, True, True]))
         >>> [ranking.accepted_at(rank) for rank in (1, 2, 3, 4)]
@@ -349,11 +394,15 @@ class Ranking:
         """
         block = self.at_least(rank)
         end = int(self.ranks[block])
-        begin, wrong = (int(self.ranks[block - 1]), int(self.errors[block - 1])) if block else (0, 0)
+        begin, wrong = (
+            (int(self.ranks[block - 1]), int(self.errors[block - 1])) if block else (0, 0)
+        )
         return end if rank == end or rank - begin >= int(self.errors[block]) - wrong else begin
 
     def threshold_at(self, rank: int) -> float:
-        """The threshold of a rank that passed: just below the next score; of a block that ends behind it, its score."""
+        """The threshold of a rank that passed: just below the next score; of a block that ends
+        behind it, its score.
+        """
         accepted = self.accepted_at(rank)
         if accepted <= rank or accepted == self.n:
             return self.just_below_next(accepted)
@@ -365,7 +414,9 @@ class Ranking:
 
 
 class Undecided(Exception):
-    """Where rows are only counted (`promises.rules.passes`): these cells must be known more finely."""
+    """Where rows are only counted (`promises.rules.passes`): these cells must be known more
+    finely.
+    """
 
     def __init__(self, cells: Iterable[int]) -> None:
         super().__init__()

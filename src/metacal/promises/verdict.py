@@ -1,4 +1,6 @@
-"""Verdict: whether labelled rows show that a promise is kept, with the measured value and its exact interval."""
+"""Verdict: whether labelled rows show that a promise is kept, with the measured value and its exact
+interval.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,11 @@ class Seen:
     """What rows say about one promised limit: `bad` of `n` rows count against it.
 
     Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` is a
-    share of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such shares, in random
-    order, always the same: bets on rows that a file has sorted would see a drift that is none. Of the loss of a cascade
-    `bad` rows are answered worse than by its last model alone, and as many as `better` better. Where rows belong
-    together, `units` has the counts of each: bets are then on whole units (`promises.rules.whole_units`).
+    share of the `largest` cost of a row; where costs are of many sizes, `costs` has them as such
+    shares, in random order, always the same: bets on rows that a file has sorted would see a drift
+    that is none. Of the loss of a cascade `bad` rows are answered worse than by its last model
+    alone, and as many as `better` better. Where rows belong together, `units` has the counts of
+    each: bets are then on whole units (`promises.rules.whole_units`).
     """
 
     quantity: Quantity
@@ -62,13 +65,19 @@ class Seen:
         losses: Losses | None = None,
         units: WholeUnits | None = None,
     ) -> Seen:
-        """What these rows say; `losses`, what each costs, is needed where a cost or a loss is promised."""
+        """What these rows say; `losses`, what each costs, is needed where a cost or a loss is
+        promised.
+        """
         if units is not None and (promised.paired or promised.mean):
-            raise InputError(f"{promised} is tested on independent rows; fit with units: one row of each is tested.")
+            raise InputError(
+                f"{promised} is tested on independent rows; fit with units: one row of each is"
+                " tested."
+            )
         if promised.paired:
             if losses is None:
                 raise InputError(
-                    f"the {promised} of a cascade shows where all models have answered: give their tables."
+                    f"the {promised} of a cascade shows where all models have answered: give their"
+                    " tables."
                 )
             worse, better = (int((sign * losses.answered > 0.0).sum()) for sign in (1.0, -1.0))
             n = len(losses.answered)
@@ -78,11 +87,18 @@ class Seen:
             value, together = hit / n if n else None, None
             if units is not None:
                 together = UnitCounts.of_rows(promised, units, accept, correct)
-                value = together.share if promised.at_most or together.share is None else 1.0 - together.share
+                value = (
+                    together.share
+                    if promised.at_most or together.share is None
+                    else 1.0 - together.share
+                )
             return cls(promised, target, value, bad, n, units=together)
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
-            raise InputError(f"whether the {promised} is kept shows only where each row's cost is known: give losses.")
+            raise InputError(
+                f"whether the {promised} is kept shows only where each row's cost is known: give"
+                " losses."
+            )
         unordered = losses.of(promised, accept)
         paid = unordered[RowDraws(unordered).order("order of bets")]
         mean = float(paid.mean()) if len(paid) else None
@@ -97,7 +113,9 @@ class Seen:
         return self.quantity.limit_on_bad(self.target) / self.largest
 
     def interval(self, level: float) -> tuple[float, float]:
-        """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact tests for a loss."""
+        """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact
+        tests for a loss.
+        """
         assert self.value is not None
         if self.better is not None:
             return difference_interval(self.bad, self.better, self.n, level)
@@ -110,11 +128,15 @@ class Seen:
             low = bounds.clopper_pearson_lower(hit, self.n, each)
             high = bounds.clopper_pearson_upper(hit, self.n, each)
         else:
-            low, high = betting.lower_mean(self.costs, each, guess), betting.upper_mean(self.costs, each, guess)
+            low, high = (
+                betting.lower_mean(self.costs, each, guess),
+                betting.upper_mean(self.costs, each, guess),
+            )
         return min(self.largest * low, self.value), max(self.largest * high, self.value)
 
     def p_value(self, level: float) -> float:
-        """How likely so many bad rows, or so much, are if the promise is just kept: P(Bin(n, limit) >= bad).
+        """How likely so many bad rows, or so much, are if the promise is just kept: P(Bin(n, limit)
+        >= bad).
 
         Small is bad news. Bets stake what suits a test at `level`.
 
@@ -137,32 +159,36 @@ class Seen:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What labelled rows show about a promise: kept, undecided or refuted; not judged on rows of the fit.
+    """What labelled rows show about a promise: kept, undecided or refuted; not judged on rows of
+    the fit.
 
     Attributes
     ----------
     quantity, target : Quantity, float
         What was promised.
     value, low, high, level : float or None
-        What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost; None when no row
-        speaks about it.
+        What was measured, and its interval: Clopper-Pearson for a share, betting for a mean cost;
+        None when no row speaks about it.
     kept : bool
         Whether what was measured keeps the target; where two things are promised, both.
     refuted : bool
-        Whether the whole interval lies on the wrong side of a target: more than bad luck. With neither what was
-        measured misses the target, which the interval includes: these rows do not decide.
+        Whether the whole interval lies on the wrong side of a target: more than bad luck. With
+        neither what was measured misses the target, which the interval includes: these rows do not
+        decide.
     seen : Seen
         The rows behind it.
     part : str or None
         The predicted class or the group whose rows were counted; None: all rows.
     about : str, int or None
-        For promises about two classes: the class that the quantity is about, as in "recall of fraud".
+        For promises about two classes: the class that the quantity is about, as in "recall of
+        fraud".
     fit_rows : FitRows or None
-        Rows that were part of the fit. If there are any, the rows do not judge the promise: nothing is measured.
+        Rows that were part of the fit. If there are any, the rows do not judge the promise: nothing
+        is measured.
     several : tuple of Verdict
-        Where there are several: of each promised quantity or, where each class or group has its own promise, of every
-        one that rows speak about, the strongest evidence against it first. Numbers and words are then those of the
-        first, `kept` and `refuted` are about all.
+        Where there are several: of each promised quantity or, where each class or group has its own
+        promise, of every one that rows speak about, the strongest evidence against it first.
+        Numbers and words are then those of the first, `kept` and `refuted` are about all.
     """
 
     quantity: Quantity
@@ -180,7 +206,9 @@ class Verdict:
     fit_rows: FitRows | None = None
 
     @classmethod
-    def of(cls, seen: Seen, level: float, part: str | None = None, about: Name | None = None) -> Verdict:
+    def of(
+        cls, seen: Seen, level: float, part: str | None = None, about: Name | None = None
+    ) -> Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
         low, high = (None, None) if value is None else seen.interval(level)
@@ -194,7 +222,20 @@ class Verdict:
         several = []
         for promised, target in certificate.limits:
             nothing = Seen(promised, target, None, 0, 0)
-            several.append(cls(promised, target, None, None, None, level, False, False, nothing, fit_rows=fit_rows))
+            several.append(
+                cls(
+                    promised,
+                    target,
+                    None,
+                    None,
+                    None,
+                    level,
+                    False,
+                    False,
+                    nothing,
+                    fit_rows=fit_rows,
+                )
+            )
         return cls.of_all(several)
 
     @classmethod
@@ -208,7 +249,9 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """Kept, undecided, refuted or not judged: the same word in Python, on the command line and on every page."""
+        """Kept, undecided, refuted or not judged: the same word in Python, on the command line and
+        on every page.
+        """
         if self.fit_rows is not None:
             return "not judged"
         if self.refuted:
@@ -217,7 +260,9 @@ class Verdict:
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
-        """One verdict per promised quantity, or for each class or group, each about itself alone."""
+        """One verdict per promised quantity, or for each class or group, each about itself
+        alone.
+        """
         return self.several or (self,)
 
     @property
@@ -232,12 +277,16 @@ class Verdict:
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
-        """What is said first: one for each quantity or, where there are parts, the one with the most against it."""
+        """What is said first: one for each quantity or, where there are parts, the one with the
+        most against it.
+        """
         return (replace(self, several=()),) if self.of_parts else self.tests
 
     @property
     def p_value(self) -> float:
-        """The chance of as many bad rows or more, in these rows alone, if the promise is just kept."""
+        """The chance of as many bad rows or more, in these rows alone, if the promise is just
+        kept.
+        """
         return self.seen.p_value(0.5 * (1.0 - self.level))
 
     @property
@@ -247,8 +296,9 @@ class Verdict:
             return self.fit_rows.advice
         if self.refuted:
             return (
-                "check that these rows and their labels come from the same source as the calibration rows; if they do, "
-                "fit again on recent labelled rows, and have a person look at what is accepted until then."
+                "check that these rows and their labels come from the same source as the"
+                " calibration rows; if they do, fit again on recent labelled rows, and have a"
+                " person look at what is accepted until then."
             )
         open_ones = [one for one in self.tests if not one._beyond_chance]
         if not open_ones:
@@ -260,7 +310,9 @@ class Verdict:
         enough = enough if more <= _TIMES else f"more than {_TIMES} times as many"
         if self.kept:
             return f"nothing; {enough} labelled rows would rule out chance."
-        return f"label more rows before you rely on it: {enough} would decide, if they look the same."
+        return (
+            f"label more rows before you rely on it: {enough} would decide, if they look the same."
+        )
 
     @property
     def _beyond_chance(self) -> bool:
@@ -275,7 +327,9 @@ class Verdict:
         apart = self.value - self.target
         if abs(apart) < 1e-12:
             return _TIMES + 1
-        if self.seen.costs is None and self.seen.better is None and self.seen.units is None:  # tests are binomial
+        if (
+            self.seen.costs is None and self.seen.better is None and self.seen.units is None
+        ):  # tests are binomial
             sure = float(ndtri(0.5 + 0.5 * self.level))
             limit = self.seen.limit
             times = sure**2 * limit * (1.0 - limit) / (apart / self.seen.largest) ** 2 / self.seen.n
@@ -288,19 +342,34 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         names = ("target", "value", "low", "high", "level", "kept", "refuted")
-        plain = {"quantity": self.quantity.name, **{name: getattr(self, name) for name in names}, "verdict": self.word}
+        plain = {
+            "quantity": self.quantity.name,
+            **{name: getattr(self, name) for name in names},
+            "verdict": self.word,
+        }
         plain |= {} if self.part is None else {"part": self.part}
         plain |= {} if self.about is None else {"class": self.about}
         plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
-        return {**plain, "also": self.several[1].to_dict()} if self.several and not self.of_parts else plain
+        return (
+            {**plain, "also": self.several[1].to_dict()}
+            if self.several and not self.of_parts
+            else plain
+        )
 
     def __str__(self) -> str:
         if self.fit_rows is not None:
             return self.short
         if self.of_parts:
-            kept, bad = (sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted"))
-            counts = f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
-            return f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part}, {self.of_parts[0].short}"
+            kept, bad = (
+                sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted")
+            )
+            counts = (
+                f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
+            )
+            return (
+                f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part},"
+                f" {self.of_parts[0].short}"
+            )
         return "; ".join(part.short.rstrip(".") for part in self.tests) + "."
 
     @property
@@ -311,7 +380,10 @@ class Verdict:
         if self.value is None or self.low is None or self.high is None:
             return f"{self.word}: no row here says anything about the {self.measured_quantity}."
         measured = f"{_digits(self.value, self.target)} {outward(self.low, self.high)}"
-        return f"{self.word}: {self.measured_quantity} {measured}, promised {self.quantity.direction} {self.target:g}."
+        return (
+            f"{self.word}: {self.measured_quantity} {measured}, promised {self.quantity.direction}"
+            f" {self.target:g}."
+        )
 
 
 def judge(
@@ -326,12 +398,13 @@ def judge(
 ) -> Verdict:
     """Measure on labelled rows what the certificate promises.
 
-    `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
-    cost is promised (`Gate.losses`). `names` are the predicted classes or the groups of the rows, where each has its
-    own promise. Where several limits are promised their intervals hold at this level together (Bonferroni), so that a
-    promise that is kept is called refuted with probability at most (1 - level) / 2. `units` are those of the rows where
-    they belong together, and every one counts. If there are `fit_rows` among the rows, nothing is measured: the verdict
-    is "not judged".
+    `correct` may be None where nothing is promised that needs labels; `losses`, what each row
+    costs, is needed where a cost is promised (`Gate.losses`). `names` are the predicted classes or
+    the groups of the rows, where each has its own promise. Where several limits are promised their
+    intervals hold at this level together (Bonferroni), so that a promise that is kept is called
+    refuted with probability at most (1 - level) / 2. `units` are those of the rows where they
+    belong together, and every one counts. If there are `fit_rows` among the rows, nothing is
+    measured: the verdict is "not judged".
 
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> import numpy as np
@@ -345,15 +418,21 @@ def judge(
     limit, parts = certificate.limits[0], certificate.parts
     seen: list[tuple[Part | None, Seen]] = []
     if parts is None:
-        seen += [(None, Seen.of(*one, accept, correct, losses, units)) for one in certificate.limits]
+        seen += [
+            (None, Seen.of(*one, accept, correct, losses, units)) for one in certificate.limits
+        ]
     elif correct is None:
         raise InputError("what each class or group is promised needs labels; give them.")
     elif names is None:
-        raise InputError(f"this promise is for each {parts.by}; say which one every row belongs to.")
+        raise InputError(
+            f"this promise is for each {parts.by}; say which one every row belongs to."
+        )
     else:
         for part, rows, accepted, right in parts.judged(names, accept, correct):
             promised = part.quantity or limit[0], part.target or limit[1]
-            own = Seen.of(*promised, accepted, right, units=None if units is None else units.take(rows))
+            own = Seen.of(
+                *promised, accepted, right, units=None if units is None else units.take(rows)
+            )
             seen += [(part, own)] if own.n else []
         seen.sort(key=lambda pair: pair[1].p_value(level))
     if not seen:
@@ -372,4 +451,6 @@ def judge(
 
 def _digits(value: float, target: float) -> str:
     """As many digits as it takes to tell the value from the target."""
-    return next((text for n in range(4, 17) if float(text := f"{value:.{n}f}") != target), repr(value))
+    return next(
+        (text for n in range(4, 17) if float(text := f"{value:.{n}f}") != target), repr(value)
+    )

@@ -28,9 +28,16 @@ if TYPE_CHECKING:
 #: What a test of a gate says about each kind of promise.
 _TESTED = {
     "certified": "the promise itself, which at most {delta} of all fits break by bad luck",
-    "approximate": "whether this gate keeps its target; the confidence of a cross-fitted gate was never exact",
-    "in expectation": "whether this gate keeps its target; in expectation about half of all gates do not",
-    "none": "whether this gate keeps its target, which it aims at without a promise (the paper's own rule)",
+    "approximate": (
+        "whether this gate keeps its target; the confidence of a cross-fitted gate was never exact"
+    ),
+    "in expectation": (
+        "whether this gate keeps its target; in expectation about half of all gates do not"
+    ),
+    "none": (
+        "whether this gate keeps its target, which it aims at without a promise (the paper's own"
+        " rule)"
+    ),
 }
 #: How rows were counted that belong together.
 _UNITS = {
@@ -45,21 +52,24 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a promise stands on labelled rows: prints itself, is a table in a notebook, `to_frame` for pandas.
+    """Whether a promise stands on labelled rows: prints itself, is a table in a notebook,
+    `to_frame` for pandas.
 
     Attributes
     ----------
     certificate : Certificate
         What was promised.
     verdict : Verdict
-        What the rows say of it: `verdict.word` is kept, undecided, refuted or, if the rows were part of the fit, not
-        judged; `verdict.advice` is what to do.
+        What the rows say of it: `verdict.word` is kept, undecided, refuted or, if the rows were
+        part of the fit, not judged; `verdict.advice` is what to do.
     confidence : float
-        Of the intervals; a promise that is kept is refuted with probability at most (1 - confidence) / 2.
+        Of the intervals; a promise that is kept is refuted with probability at most (1 -
+        confidence) / 2.
     n_rows, n_accepted : int
         Of the rows that were tested.
     units : "unit", "row", "mean" or None
-        Where rows belong together: whether one row of each unit was tested, or every row by bets on whole units.
+        Where rows belong together: whether one row of each unit was tested, or every row by bets on
+        whole units.
     """
 
     certificate: Certificate
@@ -71,7 +81,9 @@ class Verification:
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
-        """A verdict for each promised limit, or for each class or group, the worst first; none if not judged."""
+        """A verdict for each promised limit, or for each class or group, the worst first; none if
+        not judged.
+        """
         return () if self.verdict.fit_rows is not None else self.verdict.tests
 
     @property
@@ -95,10 +107,16 @@ class Verification:
     def tested(self) -> str:
         """What the test is about, which depends on what was promised."""
         parts = self.certificate.parts
-        if parts is not None and parts.shares != "together" and self.certificate.guarantee == "certified":
+        if (
+            parts is not None
+            and parts.shares != "together"
+            and self.certificate.guarantee == "certified"
+        ):
             few = at_most(self.certificate.delta or 0.0)
             return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
-        return _TESTED[self.certificate.guarantee].format(delta=at_most(self.certificate.delta or 0.0))
+        return _TESTED[self.certificate.guarantee].format(
+            delta=at_most(self.certificate.delta or 0.0)
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -122,10 +140,15 @@ class Verification:
         """For people; `source` says where the rows come from, as in "5,000 of test.npz"."""
         head = [
             f"{self.verdict.word}: {self.certificate.statement}",
-            f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,} accepted{_UNITS[self.units]}",
+            (
+                f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,}"
+                f" accepted{_UNITS[self.units]}"
+            ),
         ]
         if self.verdict.fit_rows is not None:
-            return "\n".join([*head, f"  why          {self.verdict.fit_rows}", f"  what to do   {self.advice}"])
+            return "\n".join(
+                [*head, f"  why          {self.verdict.fit_rows}", f"  what to do   {self.advice}"]
+            )
         left = len(self.tests) - _FEW if self.certificate.parts else 0
         rest = [f"  measured     and {left:,} more, with less against them"] if left > 0 else []
         return "\n".join(
@@ -133,8 +156,10 @@ class Verification:
                 *head,
                 *(line for test in self.tests[:_FEW] for line in _lines(test)),
                 *rest,
-                f"  tested       {self.tested}; a kept promise is called refuted by at most "
-                f"{at_most(0.5 * (1.0 - self.confidence))} of such tests",
+                (
+                    f"  tested       {self.tested}; a kept promise is called refuted by at most "
+                    f"{at_most(0.5 * (1.0 - self.confidence))} of such tests"
+                ),
                 f"  what to do   {self.advice}",
             ]
         )
@@ -146,7 +171,9 @@ class Verification:
         return display.facts(statement, display.named(lines))
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the worst first."""
+        """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the
+        worst first.
+        """
         columns = ("quantity", "class", "part", "target", "value", "low", "high", "level")
         plain = [{**_plain(test), "part": test.part, "class": test.about} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "verdict")
@@ -161,7 +188,13 @@ def _bad(test: Verdict) -> float:
 def _plain(test: Verdict) -> dict[str, Any]:
     """Plain JSON types."""
     better = {} if test.seen.better is None else {"n_better": test.seen.better}
-    return {**test.to_dict(), "n_bad": _bad(test), "n_rows": test.seen.n, "p_value": test.p_value, **better}
+    return {
+        **test.to_dict(),
+        "n_bad": _bad(test),
+        "n_rows": test.seen.n,
+        "p_value": test.p_value,
+        **better,
+    }
 
 
 def _lines(test: Verdict) -> list[str]:
@@ -172,20 +205,31 @@ def _lines(test: Verdict) -> list[str]:
     interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
     if test.part is not None:
         return [
-            f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval}, {bad:,} of "
-            f"{seen.n:,} {promised.bad_among.format(name=test.about)}, p-value {test.p_value:.4g}"
+            f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval},"
+            f" {bad:,} of {seen.n:,} {promised.bad_among.format(name=test.about)}, p-value"
+            f" {test.p_value:.4g}"
         ]
     counted = f"{bad:,} {promised.bad_rows.format(name=test.about)}, of {seen.n:,}"
     if better is not None:
-        counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
+        counted = (
+            f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
+        )
     if promised.mean:
-        counted = f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
+        counted = (
+            f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
+        )
     bets = seen.costs is not None or seen.units is not None
-    chance = "at most the chance of such bets to win so much" if bets else "the chance of as many or more"
+    chance = (
+        "at most the chance of such bets to win so much"
+        if bets
+        else "the chance of as many or more"
+    )
     level = f"{at_least(test.level)} interval"
     return [
-        f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
-        f"promised {promised.sign} {test.target:g}",
+        (
+            f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
+            f"promised {promised.sign} {test.target:g}"
+        ),
         f"  counted      {counted}",
         f"  p-value      {test.p_value:.4g}: {chance} if the promise is just kept",
     ]
@@ -203,16 +247,19 @@ def verify_decisions(
 ) -> Verification:
     """Test on labelled rows what the certificate promises.
 
-    `correct` may be None where nothing is promised that needs labels; `losses`, what each row costs, is needed where a
-    cost is promised (`Gate.losses`): that is tested by bets in the order of the rows.
+    `correct` may be None where nothing is promised that needs labels; `losses`, what each row
+    costs, is needed where a cost is promised (`Gate.losses`): that is tested by bets in the order
+    of the rows.
 
-    Among n correct rows the rejected ones are Bin(n, F0), among n accepted rows the wrong ones Bin(n, 1 - F1): exact
-    intervals, which `judge` and with it evaluate and report use too. A promise that holds is refuted, which is to lie
-    outside of one end, with probability at most (1 - confidence) / 2. Where each class or group has its own promise,
-    `names` are those of the rows; each that rows speak about is tested, the worst first.
+    Among n correct rows the rejected ones are Bin(n, F0), among n accepted rows the wrong ones
+    Bin(n, 1 - F1): exact intervals, which `judge` and with it evaluate and report use too. A
+    promise that holds is refuted, which is to lie outside of one end, with probability at most (1 -
+    confidence) / 2. Where each class or group has its own promise, `names` are those of the rows;
+    each that rows speak about is tested, the worst first.
 
-    Where rows belong together (`units`), counts of them are not binomial. A promise about a random row of a random unit
-    is tested on one row of each, drawn at random; one about rows, or means of units, by bets on whole units.
+    Where rows belong together (`units`), counts of them are not binomial. A promise about a random
+    row of a random unit is tested on one row of each, drawn at random; one about rows, or means of
+    units, by bets on whole units.
 
     If there are `fit_rows` among the rows, nothing is tested: the verdict is "not judged".
 
@@ -223,7 +270,10 @@ def verify_decisions(
     True
     """
     if fraction("confidence", confidence) <= 0.5:
-        raise InputError(f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes: 0.95.")
+        raise InputError(
+            f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes:"
+            " 0.95."
+        )
     by, whole = None, None
     if units is not None:
         by, codes = certificate.circumstances.units or "row", units.codes(len(accept))
@@ -231,10 +281,15 @@ def verify_decisions(
         if by == "unit" and (selection := select_rows(len(accept), codes)) is not None:
             picked = selection.draw(*columns).rows
             accept, correct = accept[picked], None if correct is None else correct[picked]
-            losses, names = None if losses is None else losses.where(picked), None if names is None else names[picked]
+            losses, names = (
+                None if losses is None else losses.where(picked),
+                None if names is None else names[picked],
+            )
         elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
             numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
-            whole = WholeUnits(numbers, max(known, int(np.bincount(codes).max())), mean=by == "mean")
+            whole = WholeUnits(
+                numbers, max(known, int(np.bincount(codes).max())), mean=by == "mean"
+            )
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -1,7 +1,8 @@
-"""A certificate in words: its promise, its rule, what it rests on. Made from its facts, and never read back.
+"""A certificate in words: its promise, its rule, what it rests on. Made from its facts, and never
+read back.
 
-A rule has a short name, which certificates and files hold, and its words here, which may be improved at any time:
-`register_rule` is called beside the mathematics of each.
+A rule has a short name, which certificates and files hold, and its words here, which may be
+improved at any time: `register_rule` is called beside the mathematics of each.
 """
 
 from __future__ import annotations
@@ -27,20 +28,35 @@ if TYPE_CHECKING:
     from metacal.promises.circumstances import Circumstances
     from metacal.promises.parts.part import Part, Parts, Shares, Stages, Status
 
-SAME_SOURCE = "new rows come from the same source as the calibration rows, which the classifier was not trained on"
+SAME_SOURCE = (
+    "new rows come from the same source as the calibration rows, which the classifier was not"
+    " trained on"
+)
 RISING = "the chance of an error does not fall as the score rises"
-RANKED = "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
+RANKED = (
+    "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
+)
 #: What a cascade rests on.
-SAME_SOURCE_OF_BOTH = "new rows come from the same source as the calibration rows, which neither model was trained on"
-DRAWN_FROM_POOL = "the labelled rows were drawn at random from the pool, and the last model answers them"
+SAME_SOURCE_OF_BOTH = (
+    "new rows come from the same source as the calibration rows, which neither model was trained on"
+)
+DRAWN_FROM_POOL = (
+    "the labelled rows were drawn at random from the pool, and the last model answers them"
+)
 _ESTIMATED = "the weights are estimates: how far they are off is not accounted for"
 #: What a cross-fitted certificate rests on, besides what its rule does.
 _ONE_SEED = "random_state={seed} was chosen before the rows were seen, and no other seed was tried"
-_ALIKE = "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that scored the rows"
+_ALIKE = (
+    "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that"
+    " scored the rows"
+)
 
-#: How "on average over calibration sets" goes on; where accepting can break a promise, some sets certify nothing.
+#: How "on average over calibration sets" goes on; where accepting can break a promise, some sets
+#: certify nothing.
 _HALF = " (about half of them may exceed it)"
-_NOTHING_KEPT = ", one that certifies nothing counting as kept (about half of the others may miss it)"
+_NOTHING_KEPT = (
+    ", one that certifies nothing counting as kept (about half of the others may miss it)"
+)
 
 #: Lines of a certificate about single parts, of those that are always rejected and of the others.
 _FEW = 8
@@ -59,13 +75,18 @@ _COUNTED_BY = {
 _SHARED: dict[Shares, str] = {
     "together": "delta shared by all (Holm 1979)",
     "each": "delta for each",
-    "fcr": "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli 2005)",
+    "fcr": (
+        "delta times the share of those that accept (false-coverage rate, Benjamini & Yekutieli"
+        " 2005)"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The words of a rule, with its reference, and what it rests on, the source of new rows first."""
+    """The words of a rule, with its reference, and what it rests on, the source of new rows
+    first.
+    """
 
     text: str
     assumptions: tuple[str, ...]
@@ -77,7 +98,8 @@ RULES: dict[str, Rule] = {}
 
 
 def register_rule(name: str, text: str, *assumptions: str, at_values: str = "") -> str:
-    """Enter the words of a rule under the name that certificates and files have for it, which comes back.
+    """Enter the words of a rule under the name that certificates and files have for it, which comes
+    back.
 
     >>> from metacal.promises.rules.paper import ALGORITHM_1
     >>> register_rule(ALGORITHM_1, "a rule of mine")
@@ -101,7 +123,7 @@ def rule_named(name: str) -> Rule:
     return RULES[name]
 
 
-# ── what is promised ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is promised ──────────────────────────────────────────────────────────────────────────────
 
 
 def statement(certificate: Certificate) -> str:
@@ -114,11 +136,16 @@ def statement(certificate: Certificate) -> str:
 
 def _promise_sentence(certificate: Certificate) -> str:
     """Return the promise as one sentence."""
-    claim, *more = (promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits)
+    claim, *more = (
+        promised.claim(limit, at_least, at_most) for promised, limit in certificate.limits
+    )
     claim = " and ".join([claim, *map(lower, more)])
     stages = certificate.stages
     if stages is not None and stages.people and certificate.quantity.paired:
-        claim = f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as right"
+        claim = (
+            f"Of all answers at most {at_most(certificate.target)} are wrong, people's counted as"
+            " right"
+        )
     if stages is not None and stages.pool is not None:
         claim += f", of the pool of {stages.pool:,} rows"
     parts = certificate.parts
@@ -136,7 +163,11 @@ def _promise_sentence(certificate: Certificate) -> str:
     if guarantee == "certified" and sure is not None:
         return f"{claim}, {'both ' if more else ''}with {at_least(sure)} confidence."
     if guarantee == "approximate":
-        surely = "on average over calibration sets" if sure is None else f"with about {at_least(sure)} confidence"
+        surely = (
+            "on average over calibration sets"
+            if sure is None
+            else f"with about {at_least(sure)} confidence"
+        )
         return f"{claim}, {surely} {inexact}."
     if guarantee == "in expectation":
         always = all(promised.accepting_is_safe for promised, _ in certificate.limits)
@@ -144,11 +175,12 @@ def _promise_sentence(certificate: Certificate) -> str:
     return f"Aimed at, without a guarantee: {lower(claim)}."
 
 
-# ── how, and on what it rests ────────────────────────────────────────────────────────────────────────────────────────
+# ── how, and on what it rests ─────────────────────────────────────────────────────────────────────
 
 
 def rule(certificate: Certificate) -> str:
-    """How the threshold was chosen, with its reference, by which parts and under which circumstances.
+    """How the threshold was chosen, with its reference, by which parts and under which
+    circumstances.
 
     >>> import numpy as np
     >>> from metacal.promises.circumstances import Circumstances, under
@@ -158,15 +190,27 @@ def rule(certificate: Certificate) -> str:
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
-    named, parts, around = rule_named(certificate.rule), certificate.parts, certificate.circumstances
+    named, parts, around = (
+        rule_named(certificate.rule),
+        certificate.parts,
+        certificate.circumstances,
+    )
     said = named.at_values if around.by_value else named.text
-    said += "" if parts is None or parts.of_all else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
+    said += (
+        ""
+        if parts is None or parts.of_all
+        else f"; each {parts.by} by itself, {_SHARED[parts.shares]}"
+    )
     if around.by_value:
         who = f"{around.aside:,} calibration rows, set aside," if around.aside else "other rows"
         said += f"; the scores of {who} chose the first value"
     elif around.aside:
         said += f"; {around.aside:,} calibration rows were set aside to lay out the tests"
-    said += f", the best of {around.scores} scores, this one at {around.share:g} of delta" if around.scores > 1 else ""
+    said += (
+        f", the best of {around.scores} scores, this one at {around.share:g} of delta"
+        if around.scores > 1
+        else ""
+    )
     said += ", one row of each unit" if around.units == "unit" else ""
     how = "estimated" if around.weights == "estimated" else "given"
     said += f", on rows kept in proportion to {how} weights" if around.weights else ""
@@ -196,13 +240,14 @@ def _source(around: Circumstances) -> str:
     return said + ("; a new row is any row of a new unit" if around.units == "unit" else "")
 
 
-# ── line by line ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── line by line ──────────────────────────────────────────────────────────────────────────────────
 
 
 def condition(certificate: Certificate) -> str:
     """What an accepted row fulfils: "entropy <= 0.3", or "mark >= 0.3" where the score is "-mark".
 
-    Where the number shown is itself a score that was rejected, as with scores of few digits, the sign says so.
+    Where the number shown is itself a score that was rejected, as with scores of few digits, the
+    sign says so.
     """
     if certificate.parts is not None and certificate.parts.sides:
         return called(certificate, certificate.parts)
@@ -220,7 +265,11 @@ def condition(certificate: Certificate) -> str:
 
 def lines(certificate: Certificate) -> list[tuple[str, str]]:
     """The certificate, a (name, text) a line: gate, from, on these, rule, parts."""
-    gate = "accept every row" if certificate.accepts_everything else f"accept if {condition(certificate)}"
+    gate = (
+        "accept every row"
+        if certificate.accepts_everything
+        else f"accept if {condition(certificate)}"
+    )
     gate = "accept no row" if certificate.threshold == -math.inf else gate
     parts, stages = certificate.parts, certificate.stages
     if stages is not None:
@@ -240,11 +289,17 @@ def lines(certificate: Certificate) -> list[tuple[str, str]]:
 
 
 def _lines_of_marks(certificate: Certificate) -> list[tuple[str, str]]:
-    """A line for each mark of a scale: how many rows, how many of them wrong, accepted or not; the surest first."""
+    """A line for each mark of a scale: how many rows, how many of them wrong, accepted or not; the
+    surest first.
+    """
     sign = -1.0 if certificate.score.startswith("-") else 1.0
     lines = []
     for mark, rows, wrong in certificate.marks:
-        seen = f"{rows:,} rows, {wrong:,} wrong ({percent(round(wrong / rows, 3))})" if rows else "no row"
+        seen = (
+            f"{rows:,} rows, {wrong:,} wrong ({percent(round(wrong / rows, 3))})"
+            if rows
+            else "no row"
+        )
         seen += "; accepted" if mark <= certificate.threshold else "; not certified, rejected"
         lines.append(("mark", f"{sign * mark + 0.0:.6g}: {seen}"))
     return lines
@@ -266,7 +321,10 @@ def _lines_of_stages(certificate: Certificate, stages: Stages) -> list[tuple[str
     needed = "entries of agreement" if certificate.quantity.of_agreement else "labels"
     lines = [
         *rules,
-        ("from", f"{n:,} calibration rows; {stages.n_labels:,} of their {needed} were needed{aside}"),
+        (
+            "from",
+            f"{n:,} calibration rows; {stages.n_labels:,} of their {needed} were needed{aside}",
+        ),
         ("on these", ", ".join(shares)),
         ("difference", _compared_with_last(certificate, stages)),
     ]
@@ -279,12 +337,18 @@ def _compared_with_last(certificate: Certificate, stages: Stages) -> str:
     """Say how a cascade compares with its last model, in the counts that were observed."""
     n, last = certificate.n_rows, stages.items[-1].name
     if stages.n_differ is not None:
-        return f"{stages.n_differ:,} answers differ from the {last} model's: {stages.n_differ / n:.4f} of all"
+        return (
+            f"{stages.n_differ:,} answers differ from the {last} model's: {stages.n_differ / n:.4f}"
+            " of all"
+        )
     assert stages.n_worse is not None
     assert stages.n_better is not None
     alone = "people" if stages.people and certificate.quantity.paired else f"the {last} model"
     difference = (stages.n_worse - stages.n_better) / n
-    return f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better: {difference:+.4f} of all"
+    return (
+        f"{stages.n_worse:,} worse than by {alone} alone, {stages.n_better:,} better:"
+        f" {difference:+.4f} of all"
+    )
 
 
 def _rows_behind(certificate: Certificate) -> str:
@@ -292,7 +356,11 @@ def _rows_behind(certificate: Certificate) -> str:
         drawn = f"{certificate.n_rows:,} rows drawn from a pool"
         return f"{drawn}, {certificate.labels:,} of them labelled, {certificate.n_correct:,} right"
     right = "without loss" if certificate.quantity.graded else "right"
-    known = "without labels" if not certificate.labelled else f"{certificate.n_correct:,} of them {right}"
+    known = (
+        "without labels"
+        if not certificate.labelled
+        else f"{certificate.n_correct:,} of them {right}"
+    )
     return f"{certificate.n_rows:,} calibration rows, {known}"
 
 
@@ -302,9 +370,17 @@ def _outcome(certificate: Certificate) -> str:
     if certificate.other_traffic is not None:
         said += f" of all {traffic.n_rows:,} rows"
     if certificate.labelled and not certificate.quantity.graded:
-        accuracy = "-" if math.isnan(certificate.coverage_accuracy) else f"{certificate.coverage_accuracy:.4f}"
+        accuracy = (
+            "-"
+            if math.isnan(certificate.coverage_accuracy)
+            else f"{certificate.coverage_accuracy:.4f}"
+        )
         said += f", accuracy of accepted {accuracy}"
-        said += "" if math.isnan(certificate.miscoverage) else f", miscoverage {certificate.miscoverage:.4f}"
+        said += (
+            ""
+            if math.isnan(certificate.miscoverage)
+            else f", miscoverage {certificate.miscoverage:.4f}"
+        )
     cost = certificate.mean_cost
     return said + ("" if cost is None else f", {certificate.quantity} {cost:.6g}")
 
@@ -322,15 +398,24 @@ def _lines_of_parts(parts: Parts, score: str) -> list[tuple[str, str]]:
     said = ", ".join(_STATUSES[status].format(n) for status, n in counts.items() if n)
     lines = [(parts.plural, f"{sum(len(part.names) for part in parts.items):,}: {said}")]
     if pooled := parts.pooled:
-        lines.append(("pooled", ", ".join(map(str, pooled[:_FEW])) + (", ..." if len(pooled) > _FEW else "")))
+        lines.append(
+            ("pooled", ", ".join(map(str, pooled[:_FEW])) + (", ..." if len(pooled) > _FEW else ""))
+        )
     lines += [("rejected", f"{part.name}: {why_rejected(part)}") for part in parts.rejected[:_FEW]]
     if len(parts.rejected) > _FEW:
         lines.append(("rejected", f"and {len(parts.rejected) - _FEW:,} more"))
-    kept = sorted((part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0)
+    kept = sorted(
+        (part for part in parts.items if part.n_accepted), key=lambda part: part.coverage or 0.0
+    )
     for part in kept[:_FEW]:
         gate = "accept every row" if part.accepts_everything else _beyond(score, part.threshold)
         seen = f"coverage {part.coverage:.4f} of {part.n_rows:,} rows"
-        lines.append(("accepts", f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}"))
+        lines.append(
+            (
+                "accepts",
+                f"{part.name}: {gate}; {seen}, accuracy of accepted {part.coverage_accuracy:.4f}",
+            )
+        )
     if len(kept) > _FEW:
         lines.append(("accepts", f"and {len(kept) - _FEW:,} more, of higher coverage"))
     return lines
@@ -346,11 +431,15 @@ def why_rejected(part: Part) -> str:
     if not part.n_rows:
         return f"no calibration row; it takes at least {part.rows_needed:,}"
     can = "" if part.best is None else f", certify {rounded_down(part.best):g} at most"
-    do = "" if part.rows_needed is None else f"; about {part.rows_needed:,} rows may be enough (a rough estimate)"
+    do = (
+        ""
+        if part.rows_needed is None
+        else f"; about {part.rows_needed:,} rows may be enough (a rough estimate)"
+    )
     return f"{part.n_rows:,} rows, {part.n_correct:,} right{can}{do}"
 
 
-# ── shares as people write them: to the nearest, or to the side on which a promise stays true ─────────────────────────
+# ── shares as people write them: to the nearest, or to the side on which a promise stays true ─────
 
 
 def percent(value: float) -> str:
@@ -362,13 +451,17 @@ def percent(value: float) -> str:
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
     text = f"{round(100.0 * value, 6):g}%"
-    if 0.0 < value < 1.0 and text in ("0%", "100%"):  # a share that is not all, or not nothing, is not called so
+    if 0.0 < value < 1.0 and text in (
+        "0%",
+        "100%",
+    ):  # a share that is not all, or not nothing, is not called so
         return f"{100.0 * value:.15g}%"
     return text
 
 
 def at_least(value: float) -> str:
-    """A share that is promised from below, or a confidence, as people write it: six digits, the rest cut off.
+    """A share that is promised from below, or a confidence, as people write it: six digits, the
+    rest cut off.
 
     >>> at_least(0.97), at_least(0.9999996), at_least(1.0 - 0.07)
     ('97%', '99.9999%', '93%')
@@ -385,7 +478,8 @@ def at_most(value: float) -> str:
     return _rounded(value, decimal.ROUND_CEILING)
 
 
-#: Six digits of a percentage; what a float's last bit adds or takes, as in 1 - 0.07, is no part of what was promised.
+#: Six digits of a percentage; what a float's last bit adds or takes, as in 1 - 0.07, is no part of
+#: what was promised.
 _DIGITS, _NOISE = 6, decimal.Decimal("1e-15")
 
 

@@ -1,4 +1,6 @@
-"""The report: `summary` has the numbers, `html` makes one self-contained page of them; `write_report` does both."""
+"""The report: `summary` has the numbers, `html` makes one self-contained page of them;
+`write_report` does both.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ def write_report(
     title: str | None = None,
     **options: Any,
 ) -> int:
-    """Write the page on labelled rows that the gate has not seen, whole or not at all; return its size in bytes.
+    """Write the page on labelled rows that the gate has not seen, whole or not at all; return its
+    size in bytes.
 
     Parameters
     ----------
     gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, or None
         What is reported on; None for the classifier alone.
     X, y : array-like
-        Logits (or what the gate takes) and true labels; for a gate on scores the scores, and whether each row is right.
+        Logits (or what the gate takes) and true labels; for a gate on scores the scores, and
+        whether each row is right.
     path : path
         The page, one file that opens without a network.
     large : table, optional
@@ -33,7 +37,8 @@ def write_report(
     title : str, optional
         Its heading.
     **options
-        Keywords of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`, `n_resamples`, `compare`, …
+        Keywords of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`,
+        `n_resamples`, `compare`, …
 
     Examples
     --------

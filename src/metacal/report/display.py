@@ -1,8 +1,8 @@
 """Display: how a matplotlib display is made and what it shares with others on its axis.
 
-Without a name a display fills its axis: before and after calibration, the gate's own point, what is promised. With
-`name` it is one of several: the calibrated probabilities alone, in the next colour, and what is the same for all of
-them (the diagonal, a promised limit) is drawn once.
+Without a name a display fills its axis: before and after calibration, the gate's own point, what is
+promised. With `name` it is one of several: the calibrated probabilities alone, in the next colour,
+and what is the same for all of them (the diagonal, a promised limit) is drawn once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,15 @@ from metacal.report.summary import Summary, summarise
 #: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 #: Those of named displays on one axis, in turn, with their markers.
-_NAMED = ((BLUE, "s"), (ORANGE, "o"), (GREEN, "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"), ("0.1", "X"))
+_NAMED = (
+    (BLUE, "s"),
+    (ORANGE, "o"),
+    (GREEN, "^"),
+    ("#CC79A7", "D"),
+    ("#E69F00", "v"),
+    ("#56B4E9", "P"),
+    ("0.1", "X"),
+)
 #: Opacity of a band.
 BAND = 0.18
 #: Marks the one curve by which a named display is counted.
@@ -40,9 +48,10 @@ class Display:
         if not isinstance(given, Summary):
             name = type(self).__name__
             raise InputError(
-                f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns it; got "
-                f"{type(given).__name__}. Of an estimator: {name}.from_estimator(estimator, logits, labels); of a "
-                f"table: {name}.from_predictions(labels, proba)."
+                f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns"
+                f" it; got {type(given).__name__}. Of an estimator:"
+                f" {name}.from_estimator(estimator, logits, labels); of a table:"
+                f" {name}.from_predictions(labels, proba)."
             )
         self.summary = summary
 
@@ -74,9 +83,9 @@ class Display:
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
-                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal or calibrator "
-                f"first; got {type(estimator).__name__}. Of a table of probabilities alone: "
-                f"{cls.__name__}.from_predictions(labels, proba)."
+                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal"
+                f" or calibrator first; got {type(estimator).__name__}. Of a table of probabilities"
+                f" alone: {cls.__name__}.from_predictions(labels, proba)."
             )
         return cls._made(logits, labels, estimator, ax, {"name": name, **options})
 
@@ -97,8 +106,8 @@ class Display:
         ----------
         labels : array of shape (n,)
         proba : array of shape (n, K)
-            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as the two have
-            different shapes.
+            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as
+            the two have different shapes.
         input : "probabilities" or "logits"
         ax, name, **options
             As in `from_estimator`.
@@ -108,11 +117,15 @@ class Display:
         return cls._made(proba, labels, None, ax, {"input": input, "name": name, **options})
 
     @classmethod
-    def _made(cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]) -> Self:
+    def _made(
+        cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
+    ) -> Self:
         summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
         own = {name: options.pop(name) for name in summed if name in options}
         # Bootstrap intervals are drawn nowhere.
-        return cls(summarise(table, labels, estimator, **{"n_resamples": 0, **own})).plot(ax, **options)
+        return cls(summarise(table, labels, estimator, **{"n_resamples": 0, **own})).plot(
+            ax, **options
+        )
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
         """Draw.
@@ -128,7 +141,9 @@ class Display:
         """
         return self._plotted(ax, name, line_kw)
 
-    def _plotted(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any) -> Self:
+    def _plotted(
+        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any
+    ) -> Self:
         if ax is None:
             _, ax = _pyplot().subplots(figsize=self._size, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
@@ -142,8 +157,12 @@ class Display:
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
-    def _style(self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any) -> dict[str, Any]:
-        """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked for comes last."""
+    def _style(
+        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any
+    ) -> dict[str, Any]:
+        """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked
+        for comes last.
+        """
         from matplotlib import cbook, lines
 
         if name is not None:
@@ -153,8 +172,14 @@ class Display:
         return {**usual, **cbook.normalize_kwargs(dict(line_kw), lines.Line2D)}
 
     def _compared(self, name: str | None) -> list[Diagram]:
-        """Before, and after where there is one, on the same rows; of a named display the last of these alone."""
-        both = [diagram for diagram in self.summary.diagrams if diagram.rows == self.summary.diagrams[-1].rows]
+        """Before, and after where there is one, on the same rows; of a named display the last of
+        these alone.
+        """
+        both = [
+            diagram
+            for diagram in self.summary.diagrams
+            if diagram.rows == self.summary.diagrams[-1].rows
+        ]
         return both if name is None else both[-1:]
 
 

@@ -1,10 +1,12 @@
-"""html: a Summary as one self-contained page: no network, no framework, nothing in it that is not in this folder.
+"""html: a Summary as one self-contained page: no network, no framework, nothing in it that is not
+in this folder.
 
-The page's own text lives in `page/`: a template, a style sheet and small ES modules, which are joined into one script
-(`tests/browser/modules.py` says what form they must have for that, and holds them to it); `page/types.d.ts` describes
-the numbers that they get. `live/` has what the page of a monitor has beside these. What comes from the user (file
-names, class names, ids) travels as JSON and becomes text by `textContent`, so markup in it stays text. The content
-security policy allows nothing but this one style sheet and this one script, each by its SHA-256.
+The page's own text lives in `page/`: a template, a style sheet and small ES modules, which are
+joined into one script (`tests/browser/modules.py` says what form they must have for that, and holds
+them to it); `page/types.d.ts` describes the numbers that they get. `live/` has what the page of a
+monitor has beside these. What comes from the user (file names, class names, ids) travels as JSON
+and becomes text by `textContent`, so markup in it stays text. The content security policy allows
+nothing but this one style sheet and this one script, each by its SHA-256.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def render(summary: Summary, *, title: str | None = None) -> str:
     return page({"title": title or usual, **summary.to_dict()})
 
 
-def write_report(summary: Summary, path: str | os.PathLike[str], *, title: str | None = None) -> int:
+def write_report(
+    summary: Summary, path: str | os.PathLike[str], *, title: str | None = None
+) -> int:
     """Write the page, whole or not at all; return its size in bytes."""
     content = render(summary, title=title).encode("utf-8")
     with atomic_path(path) as part, plain_write_errors(path):
@@ -71,12 +75,16 @@ def live_page(title: str) -> str:
 
 def _filled(name: str, title: str, data: str = "") -> str:
     # The live page has what the report has, and more beside it.
-    own, beside = ("", "") if name == "page" else (_read(name, f"{name}.css"), "; connect-src 'self'")
+    own, beside = (
+        ("", "") if name == "page" else (_read(name, f"{name}.css"), "; connect-src 'self'")
+    )
     style, script = _read("page", "page.css") + own, join(scripts(name), f"{name}.js")
-    # Nothing may be loaded; only this style sheet and this script may run, and no text may turn into markup.
+    # Nothing may be loaded; only this style sheet and this script may run, and no text may turn
+    # into markup.
     policy = (
-        f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; img-src data:; "
-        f"base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'{beside}"
+        f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; img-src"
+        " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
+        f" trusted-types 'none'{beside}"
     )
     parts = {
         "csp": policy,
@@ -92,7 +100,8 @@ def _filled(name: str, title: str, data: str = "") -> str:
 
 
 def embedded_json(data: Any) -> str:
-    r"""JSON that cannot end the script element it stands in: no "<", ">" or "&"; json.dumps writes ASCII alone.
+    r"""JSON that cannot end the script element it stands in: no "<", ">" or "&"; json.dumps writes
+    ASCII alone.
 
     Examples
     --------
@@ -110,7 +119,9 @@ def _hashed(text: str) -> str:
 
 
 def scripts(name: str = "page") -> dict[str, str]:
-    """The modules of a page: file name -> text. The live page has those of the report, and its own."""
+    """The modules of a page: file name -> text. The live page has those of the report, and its
+    own.
+    """
     files = (file.name for file in resources.files("metacal.report").joinpath(name).iterdir())
     own = {file: _read(name, file) for file in sorted(files) if file.endswith(".js")}
     return own if name == "page" else {**scripts(), **own}
@@ -119,7 +130,8 @@ def scripts(name: str = "page") -> dict[str, str]:
 def join(sources: Mapping[str, str], entry: str) -> str:
     r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
 
-    Each comes after those it imports from, without the `import` lines, the word `export`, the comments and indents.
+    Each comes after those it imports from, without the `import` lines, the word `export`, the
+    comments and indents.
 
     Examples
     --------
@@ -142,7 +154,11 @@ def join(sources: Mapping[str, str], entry: str) -> str:
         for other in _IMPORT.findall(code):
             if other not in joined:
                 add(other)
-        lines = (line.strip().removeprefix("export ") for line in _IMPORT.sub("", code).splitlines() if line.strip())
+        lines = (
+            line.strip().removeprefix("export ")
+            for line in _IMPORT.sub("", code).splitlines()
+            if line.strip()
+        )
         joined[name] = "\n".join([f"// {name}", *lines])
 
     add(entry)

@@ -1,6 +1,8 @@
-"""Measured: the rows as the report needs them, a column of each thing that is decided or measured per row.
+"""Measured: the rows as the report needs them, a column of each thing that is decided or measured
+per row.
 
-What they say of the promise stands beside it: the certificate in words, and a verdict on each promised quantity.
+What they say of the promise stands beside it: the certificate in words, and a verdict on each
+promised quantity.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from metacal.rows import Rows, validate
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap resamples, seed."""
+    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap
+    resamples, seed.
+    """
 
     level: float
     delta: float
@@ -48,7 +52,8 @@ class Measured:
     ----------
     evaluation : GateEvaluation
     codes, predicted, correct, accept : arrays
-        The truth, the answer, whether they are the same, and whether it is accepted; no `accept` without a gate.
+        The truth, the answer, whether they are the same, and whether it is accepted; no `accept`
+        without a gate.
     score_name, doubt, threshold : str, array, float or None
         What rows are ranked by, and where the gate cuts it.
     confidence : array
@@ -80,11 +85,17 @@ class Measured:
         return np.asarray(self.predicted == self.codes)
 
 
-def read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None) -> tuple[Gate, Sequence[Any]]:
-    """What decides, the softmax of the logits where nothing was given, and what its stages read, checked."""
+def read(
+    gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None
+) -> tuple[Gate, Sequence[Any]]:
+    """What decides, the softmax of the logits where nothing was given, and what its stages read,
+    checked.
+    """
     if gate is None:
         table = validate.logits_from(validate.on_host(given[0]), input or "logits")
-        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (table,)
+        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (
+            table,
+        )
     through = gate if input is None else gate.with_source(input=input)
     return through, [
         table.table if isinstance(table, Rows) else stage.source.read(validate.on_host(table))
@@ -92,7 +103,9 @@ def read(gate: Gate | None, given: Sequence[Any], classes: Any, input: str | Non
     ]
 
 
-def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings) -> Measured:
+def walk(
+    gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings
+) -> Measured:
     """One walk over a table of logits: every row is scored and mapped once."""
     by_group = groups if through.by_group else None
     found, evaluation = walked(gate, rows, codes, settings.intervals, settings.n_bins, by_group)
@@ -117,12 +130,16 @@ def walk(gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any
 
 
 def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> Measured:
-    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer is.
+    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer
+    is.
 
-    The answers of a cascade are ranked by their confidence, which is the same thing whichever model gives them.
+    The answers of a cascade are ranked by their confidence, which is the same thing whichever model
+    gives them.
     """
     check_measurable(gate)
-    checked = [stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)]
+    checked = [
+        stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)
+    ]
     seen = judged(gate, checked, y, groups, probabilities=True)
     evaluation = measured_columns(gate, seen, settings.intervals, settings.n_bins)
     decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
@@ -130,7 +147,9 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
     sure = decision.confidence
     return Measured(
         evaluation=evaluation,
-        codes=seen.correct.astype(np.intp) if not gate.n_classes else gate.source.codes(y, len(tables[0]))[seen.rows],
+        codes=seen.correct.astype(np.intp)
+        if not gate.n_classes
+        else gate.source.codes(y, len(tables[0]))[seen.rows],
         predicted=decision.top,
         accept=None if gate.is_calibrator else decision.accept,
         score_name=gate.source.score_name if alone or sure is None else "-confidence",
@@ -143,7 +162,7 @@ def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Set
     )
 
 
-# ── what the page says of the promise ────────────────────────────────────────────────────────────────────────────────
+# ── what the page says of the promise ─────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,19 +179,20 @@ class Promise:
         Accept iff score <= threshold; inf accepts everything.
     assumptions, notes : tuple of str
     verdicts : tuple of dict
-        One for each promised quantity: quantity, class (that it is about, for two
-        classes), direction ("at most" or "at least"), target, value, low, high,
-        level, verdict (kept, undecided or refuted), counted (what the value is a share of), limit (the target in
-        words), mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in words).
-        value, low and high are None when no row speaks about it, or if the promise is not judged.
+        One for each promised quantity: quantity, class (that it is about, for two classes),
+        direction ("at most" or "at least"), target, value, low, high, level, verdict (kept,
+        undecided or refuted), counted (what the value is a share of), limit (the target in words),
+        mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in
+        words). value, low and high are None when no row speaks about it, or if the promise is not
+        judged.
     verdict : str
-        Kept where every measured value keeps its target, refuted where an interval lies wholly on the wrong side,
-        not judged on rows of the fit, undecided otherwise.
+        Kept where every measured value keeps its target, refuted where an interval lies wholly on
+        the wrong side, not judged on rows of the fit, undecided otherwise.
     advice : str
         What to do now, in one sentence.
     fit_rows : FitRows or None
-        Rows that the gate was fitted on. If there are any, the promise is not judged, and calibration looks better than
-        it is.
+        Rows that the gate was fitted on. If there are any, the promise is not judged, and
+        calibration looks better than it is.
     answered_by : tuple of Answerer
         Of a cascade: who answers how much, and how right each is.
     """
@@ -211,7 +231,8 @@ def promised(gate: Gate, data: Measured) -> Promise | None:
 
 
 def spoken(part: Verdict, by: str = "") -> dict[str, Any]:
-    """One quantity's verdict as the page gets it: no reader has to know what a quantity's name means.
+    """One quantity's verdict as the page gets it: no reader has to know what a quantity's name
+    means.
 
     Examples
     --------

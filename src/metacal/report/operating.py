@@ -1,4 +1,6 @@
-"""The operating points of the report: a grid of thresholds, what these rows show there, and what the bands promise."""
+"""The operating points of the report: a grid of thresholds, what these rows show there, and what
+the bands promise.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from metacal.promises.rules.bands import Band, certified_frontier, operating_ban
 
 #: Promises are rounded to so many decimals, to the safe side.
 _DECIMALS = 4
-#: Thresholds looked at for the frontier, of which the page shows a tenth; each is as valid as with all of them.
+#: Thresholds looked at for the frontier, of which the page shows a tenth; each is as valid as with
+#: all of them.
 _FRONTIER_THRESHOLDS, _FRONTIER_POINTS = 2000, 200
 
 
@@ -31,7 +34,8 @@ class Series:
 class Curves:
     """Operating points by rising threshold, about 400 of them; accept iff score <= threshold.
 
-    All bands together hold at every threshold at once with probability 1 - delta: a point may be picked after looking.
+    All bands together hold at every threshold at once with probability 1 - delta: a point may be
+    picked after looking.
 
     Attributes
     ----------
@@ -40,13 +44,16 @@ class Curves:
     accepted : array
         Rows accepted.
     coverage, accuracy, miscoverage, review : Series
-        P(accept); P(right | accept); P(reject | right); rows for review per 1,000 = 1,000 (1 - coverage).
+        P(accept); P(right | accept); P(reject | right); rows for review per 1,000 = 1,000 (1 -
+        coverage).
     min_accuracy, max_miscoverage : arrays
-        The promises this point can carry: `accuracy.low` rounded down and `miscoverage.high` rounded up to four
-        decimals; NaN where nothing can be promised (then the command leaves that option out).
+        The promises this point can carry: `accuracy.low` rounded down and `miscoverage.high`
+        rounded up to four decimals; NaN where nothing can be promised (then the command leaves that
+        option out).
     command, command_end : str or None, str
-        `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" + `command_end` certifies this
-        very point (see `command_at`); None when the ranking score is no named one.
+        `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" +
+        `command_end` certifies this very point (see `command_at`); None when the ranking score is
+        no named one.
     threshold_text : tuple of str
         Each threshold as the command has it.
     current : int or None
@@ -70,11 +77,19 @@ class Curves:
 
     def command_at(self, point: int) -> str | None:
         """The `metacal fit` command that certifies a point; None where nothing can be promised."""
-        asked = {"min-accuracy": self.min_accuracy[point], "max-miscoverage": self.max_miscoverage[point]}
-        promises = "".join(f" --{name} {value:g}" for name, value in asked.items() if not math.isnan(value))
+        asked = {
+            "min-accuracy": self.min_accuracy[point],
+            "max-miscoverage": self.max_miscoverage[point],
+        }
+        promises = "".join(
+            f" --{name} {value:g}" for name, value in asked.items() if not math.isnan(value)
+        )
         if self.command is None or not promises:
             return None
-        return f"{self.command}{promises} --at-threshold={self.threshold_text[point]}{self.command_end}"
+        return (
+            f"{self.command}{promises}"
+            f" --at-threshold={self.threshold_text[point]}{self.command_end}"
+        )
 
 
 def operating_curves(
@@ -89,7 +104,8 @@ def operating_curves(
 ) -> Curves:
     """The curves of a ranking on about 400 thresholds, and the gate's own if there is one.
 
-    Scores are doubts; where a higher score is surer, the command names the threshold as the score is written.
+    Scores are doubts; where a higher score is surer, the command names the threshold as the score
+    is written.
 
     Examples
     --------
@@ -112,25 +128,32 @@ def operating_curves(
         coverage=coverage,
         accuracy=series_of(bands.accuracy),
         miscoverage=series_of(bands.miscoverage),
-        review=Series(*(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low))),
+        review=Series(
+            *(1000.0 * (1.0 - part) for part in (coverage.estimate, coverage.high, coverage.low))
+        ),
         min_accuracy=_promised(np.floor(bands.accuracy.lower * 10**_DECIMALS) / 10**_DECIMALS),
         max_miscoverage=_promised(np.ceil(bands.miscoverage.upper * 10**_DECIMALS) / 10**_DECIMALS),
         command=command,
         command_end=command_end,
         current=int(np.searchsorted(accepted, own)) if own else None,
         delta=delta,
-        threshold_text=tuple(repr(float(value) + 0.0) for value in (-at if higher_is_surer else at)),
+        threshold_text=tuple(
+            repr(float(value) + 0.0) for value in (-at if higher_is_surer else at)
+        ),
     )
 
 
 def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str, Any]:
-    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified along with it.
+    """Both promises together: for each accuracy `beta` the smallest miscoverage `alpha` certified
+    along with it.
 
-    All pairs hold at once with probability 1 - delta, at the threshold beside them; they are thinned to about 200 at
-    even steps of miscoverage. `coverage` is that of these rows.
+    All pairs hold at once with probability 1 - delta, at the threshold beside them; they are
+    thinned to about 200 at even steps of miscoverage. `coverage` is that of these rows.
     """
     ends = run_ends(scores, correct)
-    found = certified_frontier(scores, correct, delta, ends[:: max(1, len(ends) // _FRONTIER_THRESHOLDS)])
+    found = certified_frontier(
+        scores, correct, delta, ends[:: max(1, len(ends) // _FRONTIER_THRESHOLDS)]
+    )
     worthwhile = np.flatnonzero((found.beta > 0.0) & (found.alpha < 1.0))
     if len(worthwhile) > _FRONTIER_POINTS:
         alpha = found.alpha[worthwhile]
@@ -144,7 +167,8 @@ def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str,
 
 
 def grid(ordered: Float, points: int, also: int = 0) -> Codes:
-    """How many rows each operating point accepts: even steps, finer at both ends, rising, each the end of a tie block.
+    """How many rows each operating point accepts: even steps, finer at both ends, rising, each the
+    end of a tie block.
 
     Examples
     --------
@@ -154,7 +178,9 @@ def grid(ordered: Float, points: int, also: int = 0) -> Codes:
     n = len(ordered)
     fine = np.geomspace(1, n, max(2, points // 8))
     ranks = np.concatenate([np.linspace(1, n, 3 * points // 4), fine, n + 1 - fine, [max(also, 1)]])
-    ends = np.searchsorted(ordered, ordered[np.clip(np.round(ranks).astype(np.intp), 1, n) - 1], side="right")
+    ends = np.searchsorted(
+        ordered, ordered[np.clip(np.round(ranks).astype(np.intp), 1, n) - 1], side="right"
+    )
     return np.unique(ends)
 
 
@@ -180,7 +206,8 @@ def _shortest(low: float, high: float) -> float:
         steps = math.ceil(low / 10.0**scale) if scale >= 0 else math.ceil(low * 10.0**-scale)
         for candidate in (steps, steps + 1):
             value = float(f"{candidate}e{scale}")
-            # Nor the score of the next row as people write it: scores are rounded, 0.9 stands for 0.8999…
+            # Nor the score of the next row as people write it: scores are rounded, 0.9 stands for
+            # 0.8999…
             if low <= value < high and RELATIVE.rounded([value])[0] != high:
                 return value
     return low

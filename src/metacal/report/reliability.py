@@ -1,4 +1,6 @@
-"""The reliability diagrams of the report: one for each stage and set of rows, with exact limits per bin."""
+"""The reliability diagrams of the report: one for each stage and set of rows, with exact limits per
+bin.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal.formulas import Float
-from metacal.metrics.binning import ReliabilityCurve, bin_codes, equal_mass, equal_width, reliability_table
+from metacal.metrics.binning import (
+    ReliabilityCurve,
+    bin_codes,
+    equal_mass,
+    equal_width,
+    reliability_table,
+)
 from metacal.metrics.intervals import Interval, exact_limits
 from metacal.metrics.toplabel import TopLabel
 
@@ -24,8 +32,9 @@ HISTOGRAM_BINS = 40
 class Bins:
     """A reliability table: bin b is (edges[b], edges[b+1]]; empty bins hold NaN.
 
-    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin, together at the summary's level by
-    Bonferroni over the bins that hold a row: a calibrated table leaves the band anywhere with probability 1 - level.
+    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin, together at the
+    summary's level by Bonferroni over the bins that hold a row: a calibrated table leaves the band
+    anywhere with probability 1 - level.
     """
 
     edges: Float
@@ -68,7 +77,8 @@ class Diagram:
 
 
 def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:
-    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on all rows.
+    """Before on all rows; then with a gate both on its accepted rows, with a calibrator after on
+    all rows.
 
     Where there is no softmax to begin with, the gate's confidence on all rows.
     """
@@ -88,12 +98,19 @@ def diagrams(rows: Measured, settings: Settings) -> tuple[Diagram, ...]:
     for stage, which, top, metrics in wanted:
         if top is not None and metrics is not None:
             own = top if which == "all" else TopLabel(top.confidence[accept], top.correct[accept])
-            drawn.append(diagram(own, stage, which, f"{titles[stage]}, {which} rows", metrics, settings))
+            drawn.append(
+                diagram(own, stage, which, f"{titles[stage]}, {which} rows", metrics, settings)
+            )
     return tuple(drawn)
 
 
 def diagram(
-    top: TopLabel, stage: str, rows: str, title: str, metrics: Mapping[str, Interval], settings: Settings
+    top: TopLabel,
+    stage: str,
+    rows: str,
+    title: str,
+    metrics: Mapping[str, Interval],
+    settings: Settings,
 ) -> Diagram:
     """The diagram of two columns; `metrics` are those of `evaluate` on the same rows."""
     edges, n_bins = equal_width(top.confidence, HISTOGRAM_BINS), settings.n_bins
@@ -106,18 +123,25 @@ def diagram(
         confidence=float(top.confidence.mean()),
         ece=metrics["ece"].to_dict(),
         ece_equal_mass=metrics["ece_equal_mass"].to_dict(),
-        equal_width=with_limits(reliability_table(top, equal_width(top.confidence, n_bins)), settings.level),
-        equal_mass=with_limits(reliability_table(top, equal_mass(top.confidence, n_bins)), settings.level),
+        equal_width=with_limits(
+            reliability_table(top, equal_width(top.confidence, n_bins)), settings.level
+        ),
+        equal_mass=with_limits(
+            reliability_table(top, equal_mass(top.confidence, n_bins)), settings.level
+        ),
         histogram_edges=edges,
-        histogram=np.bincount(bin_codes(top.confidence, edges), minlength=HISTOGRAM_BINS).astype(np.float64),
+        histogram=np.bincount(bin_codes(top.confidence, edges), minlength=HISTOGRAM_BINS).astype(
+            np.float64
+        ),
     )
 
 
 def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
-    """Add Clopper-Pearson limits of each bin's accuracy that hold for all bins at once with probability `level`.
+    """Add Clopper-Pearson limits of each bin's accuracy that hold for all bins at once with
+    probability `level`.
 
-    Given how many rows fall in a bin, its right ones are binomial; Bonferroni over the bins that hold a row. A tied top
-    probability counts in part: such counts are rounded outwards.
+    Given how many rows fall in a bin, its right ones are binomial; Bonferroni over the bins that
+    hold a row. A tied top probability counts in part: such counts are rounded outwards.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""A page that lives: the state of a watch on this machine's own address, from the standard library alone.
+"""A page that lives: the state of a watch on this machine's own address, from the standard library
+alone.
 
-It listens on 127.0.0.1 and answers requests for that address only, so that no page from elsewhere can read it by giving
-its own name this address. It takes nothing: GET and HEAD, four paths.
+It listens on 127.0.0.1 and answers requests for that address only, so that no page from elsewhere
+can read it by giving its own name this address. It takes nothing: GET and HEAD, four paths.
 """
 
 from __future__ import annotations
@@ -50,11 +51,13 @@ class Server:
             self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
         except OSError as error:
             raise InputError(
-                f"port {port} cannot be used ({error.strerror or error}); choose another with --port, or 0 for a free "
-                "one."
+                f"port {port} cannot be used ({error.strerror or error}); choose another with"
+                " --port, or 0 for a free one."
             ) from None
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
+        )
 
     @property
     def address(self) -> str:
@@ -101,7 +104,11 @@ class _Handler(BaseHTTPRequestHandler):
         if own not in _OWN:
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
         elif path not in self.answers:
-            self._send(HTTPStatus.NOT_FOUND, "text/plain", f"there are {', '.join(self.answers)}\n".encode())
+            self._send(
+                HTTPStatus.NOT_FOUND,
+                "text/plain",
+                f"there are {', '.join(self.answers)}\n".encode(),
+            )
         else:
             self._send(HTTPStatus.OK, *self.answers[path])
 

@@ -1,4 +1,6 @@
-"""The state of a watch, for machines and people: JSON for the page and for --json, Prometheus' text, a few lines."""
+"""The state of a watch, for machines and people: JSON for the page and for --json, Prometheus'
+text, a few lines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def status(
 ) -> dict[str, Any]:
     """All there is to say of a watch, as JSON types.
 
-    Of a `silence`: `after` how many seconds without anything it is an alarm, `raised` now or not, `times` that it was.
+    Of a `silence`: `after` how many seconds without anything it is an alarm, `raised` now or not,
+    `times` that it was.
 
     Examples
     --------
@@ -53,7 +56,10 @@ def status(
         "accuracy": counts.right_accepted / known if known else None,
         "agreement": watch.gate.reads_agreement,
         "waiting": len(watch.waiting),
-        **{name: getattr(watch, name) for name in ("unknown", "forgotten", "horizon", "unlabelled", "gaps")},
+        **{
+            name: getattr(watch, name)
+            for name in ("unknown", "forgotten", "horizon", "unlabelled", "gaps")
+        },
         "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
         "lines": sum(one.lines for one in watch.alarms.unreadable),
         "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
@@ -97,9 +103,12 @@ def _missing(watch: Watch) -> list[dict[str, str]]:
     why = {
         "promise": "it promises nothing",
         "abstention": "it promises nothing, and rejects nothing",
-        "score": "it was saved without a profile of its calibration scores, or fitted on fewer than 20 rows; fit again"
-        if not without
-        else "a calibrator or a cascade keeps no profile of its calibration scores",
+        "score": (
+            "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
+            " rows; fit again"
+            if not without
+            else "a calibrator or a cascade keeps no profile of its calibration scores"
+        ),
         "calibration": "its confidence was not fitted to labels",
     }
     if other := not_comparable(watch.gate.certificate):
@@ -114,13 +123,20 @@ def _history(watch: Watch) -> dict[str, Any]:
     columns = ("rows", "accepted", "labelled_accepted", "right_accepted")
     names = [alarm.name for alarm in watch.alarms]
     evidence = {name: [point.evidence[k] for point in points] for k, name in enumerate(names)}
-    return {**{name: [getattr(point, name) for point in points] for name in columns}, "evidence": evidence}
+    return {
+        **{name: [getattr(point, name) for point in points] for name in columns},
+        "evidence": evidence,
+    }
 
 
 def _classes(watch: Watch) -> list[dict[str, Any]]:
     if not watch.classes:
         return []
-    named = [(str(name), counts) for name, counts in zip(watch.gate.classes.tolist(), watch.classes) if counts.rows]
+    named = [
+        (str(name), counts)
+        for name, counts in zip(watch.gate.classes.tolist(), watch.classes)
+        if counts.rows
+    ]
     named.sort(key=lambda pair: -pair[1].rows)
     return [{"name": name, **vars(counts)} for name, counts in named[:_MOST_CLASSES]]
 
@@ -136,38 +152,70 @@ def lines(found: dict[str, Any]) -> list[str]:
     right = ""
     if found["accuracy"] is not None:
         right = f", {found['right_accepted']:,} {good} ({100 * found['accuracy']:.2f}%)"
-    told.append(f"  labelled     {found['labelled']:,}, accepted {found['labelled_accepted']:,}{right}{waits}")
+    told.append(
+        f"  labelled     {found['labelled']:,}, accepted"
+        f" {found['labelled_accepted']:,}{right}{waits}"
+    )
     if found["unknown"]:
         late = ", or came after the horizon and were not counted" if found["horizon"] else ""
-        told.append(f"  unknown      {found['unknown']:,} labels match no row that waits for one{late}")
+        told.append(
+            f"  unknown      {found['unknown']:,} labels match no row that waits for one{late}"
+        )
     gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
     if (units := found["units"]) is not None:
-        after = f"{found['horizon']:,} rows have come after its first" if found["horizon"] else "another begins"
-        stray = f"; {units['strays']:,} rows came later or are of far too large a unit" if units["strays"] else ""
+        after = (
+            f"{found['horizon']:,} rows have come after its first"
+            if found["horizon"]
+            else "another begins"
+        )
+        stray = (
+            f"; {units['strays']:,} rows came later or are of far too large a unit"
+            if units["strays"]
+            else ""
+        )
         one = f"one counts once {after}{gone}{stray}"
         told.append(f"  units        {units['complete']:,} are complete; {one}")
     elif found["horizon"]:
-        told.append(f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}")
+        told.append(
+            f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}"
+        )
     if found["gaps"]:
-        told.append(f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read to its end")
+        told.append(
+            f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read"
+            " to its end"
+        )
     if found["unreadable"]:
         where = f", in {found['quarantine']}" if found["quarantine"] else ""
-        told.append(f"  put aside    {found['unreadable']:,} of {found['lines']:,} lines, which cannot be read{where}")
+        told.append(
+            f"  put aside    {found['unreadable']:,} of {found['lines']:,} lines, which cannot be"
+            f" read{where}"
+        )
     if found["silence"] is not None and (found["silence"]["times"] or found["silence"]["raised"]):
         often = found["silence"]["times"]
         times = "once" if often == 1 else f"{often:,} times"
-        told.append(f"  silence      ALARM: nothing came in for {found['silence']['after']:g} seconds, {times}")
+        told.append(
+            f"  silence      ALARM: nothing came in for {found['silence']['after']:g} seconds,"
+            f" {times}"
+        )
     if found["estimate"] is not None:
         bar = found["estimate"]
         told.append(
-            f"  estimate     {100 * bar['accuracy']:.2f}% of the accepted rows are right by their confidence alone, "
-            f"{100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate, wrong if the rows have changed"
+            f"  estimate     {100 * bar['accuracy']:.2f}% of the accepted rows are right by their"
+            f" confidence alone, {100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate,"
+            " wrong if the rows have changed"
         )
     told.append("")
     for alarm in found["alarms"]:
-        verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}" if alarm["raised"] else "no alarm"
+        verdict = (
+            f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
+            if alarm["raised"]
+            else "no alarm"
+        )
         share = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _LARGEST_LOG))
-        told.append(f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} times the evidence needed")
+        told.append(
+            f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} times the evidence"
+            " needed"
+        )
         told += [f"               {seen}" for seen in alarm["seen"][1:6]]
     told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
     return [*told, "", f"  {'levels':<12} {found['levels']}"]

@@ -1,8 +1,9 @@
-"""Summary: every number of the report, as one frozen value with a JSON shape. The page and the plots draw from it.
+"""Summary: every number of the report, as one frozen value with a JSON shape. The page and the
+plots draw from it.
 
-`summarise` makes it from rows, their truth and a gate. Columns are NumPy arrays here and lists in `to_dict`; what is
-undefined is NaN here and None there. Nothing is rounded before `to_dict`, which keeps seven significant digits of what
-is only drawn and all digits of what is printed.
+`summarise` makes it from rows, their truth and a gate. Columns are NumPy arrays here and lists in
+`to_dict`; what is undefined is NaN here and None there. Nothing is rounded before `to_dict`, which
+keeps seven significant digits of what is only drawn and all digits of what is printed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 #: Number of the JSON shape; it changes when an entry changes its meaning.
 FORMAT = 1
 _DIGITS = 7
-#: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to the second number.
+#: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to
+#: the second number.
 _TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
 
 
@@ -50,7 +52,8 @@ class Source:
     Attributes
     ----------
     file, artifact : str or None
-        The file of labelled rows and the file of the fitted gate or calibrator, as the user named them.
+        The file of labelled rows and the file of the fitted gate or calibrator, as the user named
+        them.
     sha256, hashed : str
         Hash of the data, and what was hashed: "file" (its bytes) or "arrays" (table and labels).
     n_rows, n_classes, n_correct : int
@@ -85,10 +88,11 @@ class Summary:
     promise : Promise or None
         None without a gate.
     evaluation : dict
-        What `metacal evaluate --json` prints of the same rows: n_rows, n_accepted, n_classes, level, n_bins,
-        accepted_rows, all_rows, gate, uncalibrated.
+        What `metacal evaluate --json` prints of the same rows: n_rows, n_accepted, n_classes,
+        level, n_bins, accepted_rows, all_rows, gate, uncalibrated.
     diagrams : tuple of Diagram
-        Before (all rows), and with a calibrator after (all rows), and with a gate before and after (accepted rows).
+        Before (all rows), and with a calibrator after (all rows), and with a gate before and after
+        (accepted rows).
     curves : Curves
     frontier : dict
         What `frontier_points` gives.
@@ -124,11 +128,14 @@ class Summary:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: None for what is undefined, "inf" for infinity.
 
-        Evaluation, promise and curves keep every digit: the page prints them, and rounding twice would show another
-        last digit than `metacal evaluate` does. The rest keeps seven significant digits.
+        Evaluation, promise and curves keep every digit: the page prints them, and rounding twice
+        would show another last digit than `metacal evaluate` does. The rest keeps seven significant
+        digits.
         """
         digits = {"evaluation": 17, "promise": 17, "curves": 17, "parts": 5}
-        whole = {name: plain(value, digits.get(name, _DIGITS)) for name, value in vars(self).items()}
+        whole = {
+            name: plain(value, digits.get(name, _DIGITS)) for name, value in vars(self).items()
+        }
         # A threshold must go on accepting the same rows: it keeps all its digits.
         whole["frontier"]["threshold"] = plain(self.frontier["threshold"], 17)
         return {"format": FORMAT, **whole}
@@ -163,8 +170,9 @@ def summarise(
     Parameters
     ----------
     X, y, gate, large
-        As `metacal.write_report` takes them. Rows without a score are left out; `Rows` of logits are taken as checked.
-        Without a gate, the softmax of the logits and the curves of its entropy.
+        As `metacal.write_report` takes them. Rows without a score are left out; `Rows` of logits
+        are taken as checked. Without a gate, the softmax of the logits and the curves of its
+        entropy.
     classes, class_names : sequences, optional
         The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
     ids : sequence, optional
@@ -174,16 +182,19 @@ def summarise(
     input : "logits" or "probabilities", optional
         What the columns are; as the gate has it, or logits.
     level, n_bins, n_resamples, seed
-        As in `metacal.metrics.evaluate`. `n_resamples` None takes 1,000 for up to 20,000 rows, 200 for up to 100,000
-        and none beyond (or beyond 20 million logits): estimates and exact intervals of shares are always given.
+        As in `metacal.metrics.evaluate`. `n_resamples` None takes 1,000 for up to 20,000 rows, 200
+        for up to 100,000 and none beyond (or beyond 20 million logits): estimates and exact
+        intervals of shares are always given.
     delta : float
-        The bands of the curves and the frontier hold at all points at once with probability 1 - delta.
+        The bands of the curves and the frontier hold at all points at once with probability 1 -
+        delta.
     compare : True, names, or a finished Comparison, optional
         Compare calibrators by cross-validation on these rows: all of them, or those named.
     progress : callable, optional
         That of `metacal.compare`.
     file, artifact, sha256 : str, optional
-        Where rows and gate come from, and the file's hash; the arrays are hashed when it is not given.
+        Where rows and gate come from, and the file's hash; the arrays are hashed when it is not
+        given.
     command : str, optional
         How a `metacal fit` command for these rows begins; "metacal fit FILE" when None.
     n_jobs : int, optional
@@ -204,13 +215,20 @@ def summarise(
     fraction("delta", delta)
     own, given = opened(gate, X, large)
     through, tables = read(own, given, classes, input)
-    settings = Settings(level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed)
+    settings = Settings(
+        level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed
+    )
     n_classes = through.n_classes
-    order = validate.class_list(through.classes if classes is None and n_classes else classes, n_classes)
+    order = validate.class_list(
+        through.classes if classes is None and n_classes else classes, n_classes
+    )
     names = _names(class_names, order)
     with workers(n_jobs) as executor:
         if through.kind == "logits":
-            codes, rows = validate.label_codes(y, len(tables[0]), order), Rows(tables[0], executor=executor)
+            codes, rows = (
+                validate.label_codes(y, len(tables[0]), order),
+                Rows(tables[0], executor=executor),
+            )
             data = walk(own, through, rows, codes, groups, settings)
         else:
             data = decide(through, tables, y, groups, settings)
@@ -231,7 +249,11 @@ def summarise(
         ),
         settings=settings,
         promise=promised(through, data),
-        evaluation={name: part for name, part in evaluation.items() if name not in ("promise", "answered_by")},
+        evaluation={
+            name: part
+            for name, part in evaluation.items()
+            if name not in ("promise", "answered_by")
+        },
         diagrams=diagrams(data, settings),
         curves=operating_curves(
             data.doubt,
@@ -247,7 +269,9 @@ def summarise(
         parts=_parts(through, data, names, groups, level),
         mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
         hits=striking_rows(data, data.correct, -data.doubt, names, ids),
-        comparison=_comparison(compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress),
+        comparison=_comparison(
+            compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress
+        ),
         methods=methods(settings, data.score_name, through.kind),
     )
 
@@ -264,7 +288,9 @@ def _names(class_names: Any, classes: Array) -> Array:
     """How to print the classes."""
     n = len(classes)
     if class_names is not None and len(class_names) != n:
-        raise InputError(f"class_names must have a name for each of the {n} columns; got {len(class_names)}.")
+        raise InputError(
+            f"class_names must have a name for each of the {n} columns; got {len(class_names)}."
+        )
     return np.asarray(classes if class_names is None else class_names, dtype=object)
 
 
@@ -272,11 +298,17 @@ def _calibrator(gate: Gate | None) -> str | None:
     """Who fitted the map, or the maps of a cascade."""
     if gate is None or not gate.n_classes:
         return None
-    return ", ".join(dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages))))
+    return ", ".join(
+        dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages)))
+    )
 
 
-def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) -> list[dict[str, Any]]:
-    """By predicted class, and by group where the rows have one, each side of it where there are two."""
+def _parts(
+    gate: Gate, data: Measured, names: Array, groups: Any, level: float
+) -> list[dict[str, Any]]:
+    """By predicted class, and by group where the rows have one, each side of it where there are
+    two.
+    """
     by = [("class", names, data.predicted)] if len(names) else []
     if groups is not None:
         own = plain_groups(groups)[data.numbers]
@@ -288,30 +320,52 @@ def _parts(gate: Gate, data: Measured, names: Array, groups: Any, level: float) 
 
 
 def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
-    """How a command begins and ends that certifies a point; none for a score without a name, or for a cascade.
+    """How a command begins and ends that certifies a point; none for a score without a name, or for
+    a cascade.
 
-    What is `given` says how the rows are read; what the gate was fitted with is added where it does not say so.
+    What is `given` says how the rows are read; what the gate was fitted with is added where it does
+    not say so.
     """
-    source, confidence = gate.source, "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}"
-    end, begin = f"{confidence} -o cal.json", given or shlex.join(["metacal", "fit", file or "FILE"])
+    source, confidence = (
+        gate.source,
+        "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}",
+    )
+    end, begin = (
+        f"{confidence} -o cal.json",
+        given or shlex.join(["metacal", "fit", file or "FILE"]),
+    )
     if gate.kind == "cascade" or not isinstance(source.score, str):
         return {"command": None, "command_end": end}
     if gate.kind == "scores":
         own = {"--score-key": source.score, "--higher-is": source.higher_is.removeprefix("surer")}
     else:
-        learned = source.recipe is not None and (gate.certificate is None or gate.certificate.labelled)
+        learned = source.recipe is not None and (
+            gate.certificate is None or gate.certificate.labelled
+        )
         base = method_named(source.recipe.estimator) if learned else None
         own = {"--input": source.input.removeprefix("logits")}
-        own["--calibrator"] = "" if base is None or base.name == default_base(gate.n_classes) else base.name
+        own["--calibrator"] = (
+            "" if base is None or base.name == default_base(gate.n_classes) else base.name
+        )
         end = end if source.score == "entropy" else f" --score {source.score}{end}"
-    more = [word for name, value in own.items() if value and f" {name} " not in begin for word in (name, value)]
+    more = [
+        word
+        for name, value in own.items()
+        if value and f" {name} " not in begin
+        for word in (name, value)
+    ]
     return {"command": " ".join([begin, *map(shlex.quote, more)]), "command_end": end}
 
 
-def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any) -> dict[str, Any] | None:
+def _comparison(
+    wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any
+) -> dict[str, Any] | None:
     if wanted is None or wanted is False:
         return None
-    from metacal.estimators.compare import Comparison, compare  # scikit-learn: as long as all the rest of a page
+    from metacal.estimators.compare import (
+        Comparison,
+        compare,
+    )  # scikit-learn: as long as all the rest of a page
 
     if isinstance(wanted, Comparison):
         return wanted.to_dict()
@@ -325,7 +379,8 @@ def _comparison(wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any
 
 
 def plain(value: Any, digits: int = _DIGITS) -> Any:
-    """A value of this module as plain JSON types, floats to so many significant digits (17 keep all).
+    """A value of this module as plain JSON types, floats to so many significant digits (17 keep
+    all).
 
     Examples
     --------

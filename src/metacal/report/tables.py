@@ -26,9 +26,11 @@ MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
 
 
 def class_table(names: Array, rows: Measured) -> dict[str, Any]:
-    """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate of its errors.
+    """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate
+    of its errors.
 
-    That is the lower end of the exact 95% interval: a class with a single row, wrong or rejected, is no headline.
+    That is the lower end of the exact 95% interval: a class with a single row, wrong or rejected,
+    is no headline.
 
     Returns
     -------
@@ -37,11 +39,15 @@ def class_table(names: Array, rows: Measured) -> dict[str, Any]:
 
         - column : the class's column in the table; name : str
         - n : rows of this true class; accuracy : share of them that is right
-        - ece : the class's own calibration error (their mean over all classes is the class-wise ECE)
-        - coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a gate
-        - surely : the least that its miscoverage (without a gate its error rate) is, by the exact 95% interval
+        - ece : the class's own calibration error (their mean over all classes is the class-wise
+          ECE)
+        - coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a
+          gate
+        - surely : the least that its miscoverage (without a gate its error rate) is, by the exact
+          95% interval
 
-        and n_classes, all of them (those beyond the first thousand are left out), order, what "worst" means here.
+        and n_classes, all of them (those beyond the first thousand are left out), order, what
+        "worst" means here.
     """
     codes, correct, accept = rows.codes, rows.correct, rows.accept
     n, right = _counts(codes, names), _counts(codes[correct], names)
@@ -81,7 +87,8 @@ def part_table(
     level: float,
     certificate: Certificate | None = None,
 ) -> dict[str, Any]:
-    """What is accepted and how much of it is right, by predicted class or by group: the most evidence first.
+    """What is accepted and how much of it is right, by predicted class or by group: the most
+    evidence first.
 
     `codes` says which of the `names` each row belongs to.
 
@@ -90,16 +97,18 @@ def part_table(
     dict
         One entry per part that has rows here of
 
-        - name : str; n, accepted, right : rows, accepted ones, and right ones of these. Without a gate all are accepted
-        - coverage, accuracy, miscoverage : Series, shares with exact intervals, which hold for all parts of the table
-          together at the summary's level (Bonferroni)
-        - evidence : the chance of so many bad rows, or more, if the limit is just kept: small says that it is not. The
-          table goes by it, so that a part with a single row is no headline
+        - name : str; n, accepted, right : rows, accepted ones, and right ones of these. Without a
+          gate all are accepted
+        - coverage, accuracy, miscoverage : Series, shares with exact intervals, which hold for all
+          parts of the table together at the summary's level (Bonferroni)
+        - evidence : the chance of so many bad rows, or more, if the limit is just kept: small says
+          that it is not. The table goes by it, so that a part with a single row is no headline
         - threshold : where each part has its own; NaN otherwise
 
-        and by, "class" or "group"; judged, which of the three shares the evidence is about; at_most, whether small is
-        good; limit; promised, of whom the limit is promised: of "each" part, of "all" rows together, or "none": the
-        limit is then what all rows together have; n_parts, all parts that have rows here, as the table may be cut.
+        and by, "class" or "group"; judged, which of the three shares the evidence is about;
+        at_most, whether small is good; limit; promised, of whom the limit is promised: of "each"
+        part, of "all" rows together, or "none": the limit is then what all rows together have;
+        n_parts, all parts that have rows here, as the table may be cut.
 
     Where groups have two sides a name has two entries, the group and what its rows are called.
 
@@ -120,7 +129,9 @@ def part_table(
     there = np.flatnonzero(counted[0])
     n, *_, bad, of = counted[:, there]
     # P(Bin(of, limit) >= bad) of each part, which is I_limit(bad, of - bad + 1).
-    evidence = np.where(bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, quantity.limit_on_bad(limit)), 1.0)
+    evidence = np.where(
+        bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, quantity.limit_on_bad(limit)), 1.0
+    )
     order = np.lexsort((-n, evidence))[:MOST_PARTS]
     shown, each = there[order], (1.0 - level) / max(1, len(there))
     n, accepted, right, all_right, *_ = counted[:, shown]
@@ -144,13 +155,23 @@ def part_table(
     }
 
 
-def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct: Flags) -> tuple[Quantity, float, str]:
+def _judged_by(
+    certificate: Certificate | None, by: str, accept: Flags, correct: Flags
+) -> tuple[Quantity, float, str]:
     """What is promised, or else what all rows together have; and of whom it is promised."""
     if certificate is not None:
         quantity, limit = certificate.limits[0]
-        counted_here = quantity.short in ("coverage", "accuracy", "miscoverage")  # of two sides precision is not
+        counted_here = quantity.short in (
+            "coverage",
+            "accuracy",
+            "miscoverage",
+        )  # of two sides precision is not
         if quantity.needs_labels and counted_here and not quantity.mean and not quantity.paired:
-            return quantity, limit, "each" if certificate.parts is not None and certificate.parts.by == by else "all"
+            return (
+                quantity,
+                limit,
+                "each" if certificate.parts is not None and certificate.parts.by == by else "all",
+            )
     hit, of = COVERAGE_ACCURACY.share(accept, correct)
     return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
 
@@ -158,19 +179,29 @@ def _judged_by(certificate: Certificate | None, by: str, accept: Flags, correct:
 def _thresholds(certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]) -> Float:
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return np.full(len(cells), np.nan)
-    own = {tuple(map(str, cell)): part.threshold for part in certificate.parts.items for cell in part.cells}
+    own = {
+        tuple(map(str, cell)): part.threshold
+        for part in certificate.parts.items
+        for cell in part.cells
+    }
     return np.array([own.get(tuple(map(str, cell)), -np.inf) for cell in cells])
 
 
 def _shares(hit: Float, of: Float, each: float) -> Series:
     """Shares with Clopper-Pearson limits at 1 - each; NaN where there is nothing to share."""
-    return Series(_share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2)))
+    return Series(
+        _share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2))
+    )
 
 
-def striking_rows(rows: Measured, chosen: Flags, by: Float, names: Array, ids: Any = None) -> list[dict[str, Any]]:
-    """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer without names.
+def striking_rows(
+    rows: Measured, chosen: Flags, by: Float, names: Array, ids: Any = None
+) -> list[dict[str, Any]]:
+    """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer
+    without names.
 
-    Each has its number from 0, its id, true and predicted class, score, confidence, whether it is accepted.
+    Each has its number from 0, its id, true and predicted class, score, confidence, whether it is
+    accepted.
     """
     candidates = np.flatnonzero(chosen)
     if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter

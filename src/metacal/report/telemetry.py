@@ -1,7 +1,8 @@
-"""The state of a watch as metrics: Prometheus' text without any client, and the official clients of `metacal[monitor]`.
+"""The state of a watch as metrics: Prometheus' text without any client, and the official clients of
+`metacal[monitor]`.
 
-The families are facts, listed once: the text exposition, a collector of `prometheus_client` and the instruments of
-OpenTelemetry are three ways to say them.
+The families are facts, listed once: the text exposition, a collector of `prometheus_client` and the
+instruments of OpenTelemetry are three ways to say them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def families(found: dict[str, Any]) -> list[Family]:
     ]  # fmt: skip
     if found["estimate"] is not None:
         of = [({"bound": name}, found["estimate"][name]) for name in ("accuracy", "low", "high")]
-        families.append(("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of))
+        families.append(
+            ("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of)
+        )
     return families
 
 
@@ -76,7 +79,11 @@ def exposition(found: dict[str, Any]) -> str:
 
 
 def _labels(labels: dict[str, str]) -> str:
-    return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}" if labels else ""
+    return (
+        "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+        if labels
+        else ""
+    )
 
 
 def write_exposition(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
@@ -107,7 +114,9 @@ class WatchMetrics:
     """
 
     def __init__(self, watch: Watch | Callable[[], dict[str, Any]]) -> None:
-        self._status: Callable[[], dict[str, Any]] = partial(status, watch) if isinstance(watch, Watch) else watch
+        self._status: Callable[[], dict[str, Any]] = (
+            partial(status, watch) if isinstance(watch, Watch) else watch
+        )
 
     def collect(self) -> Iterator[Any]:
         """What a registry of `prometheus_client` asks for at each scrape."""
@@ -125,16 +134,23 @@ class WatchMetrics:
         observation: Any = import_module("opentelemetry.metrics").Observation
 
         def observed(name: str, options: Any) -> list[Any]:
-            values = next((family[3] for family in families(self._status()) if family[0] == name), [])
+            values = next(
+                (family[3] for family in families(self._status()) if family[0] == name), []
+            )
             return [observation(value, labels) for labels, value in values]
 
         for name, kind, explained, _ in families(self._status()):
             make = getattr(meter, f"create_observable_{kind}")
-            make(name.removesuffix("_total").replace("_", ".", 1), [partial(observed, name)], description=explained)
+            make(
+                name.removesuffix("_total").replace("_", ".", 1),
+                [partial(observed, name)],
+                description=explained,
+            )
 
 
 def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callable[[], object]:
-    """Push the metrics to a collector by OTLP over HTTP, every so many seconds; the function returned ends it.
+    """Push the metrics to a collector by OTLP over HTTP, every so many seconds; the function
+    returned ends it.
 
     What has not been sent by then is sent then.
     """
@@ -144,9 +160,16 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
         export: Any = import_module("opentelemetry.sdk.metrics.export")
         resources: Any = import_module("opentelemetry.sdk.resources")
     if not endpoint.startswith(("http://", "https://")):
-        raise InputError(f"{endpoint} must be the URL of a collector's metrics, as http://127.0.0.1:4318/v1/metrics.")
-    reader = export.PeriodicExportingMetricReader(exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every)
-    provider = sdk.MeterProvider([reader], resource=resources.Resource.create({"service.name": "metacal"}))
+        raise InputError(
+            f"{endpoint} must be the URL of a collector's metrics, as"
+            " http://127.0.0.1:4318/v1/metrics."
+        )
+    reader = export.PeriodicExportingMetricReader(
+        exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every
+    )
+    provider = sdk.MeterProvider(
+        [reader], resource=resources.Resource.create({"service.name": "metacal"})
+    )
     metrics.instrument(provider.get_meter("metacal"))
     stop: Callable[[], object] = provider.shutdown
     return stop

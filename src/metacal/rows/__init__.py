@@ -1,9 +1,10 @@
 """What comes in: a table of logits as `Rows`, read strip by strip wherever it lies, checked once.
 
-Nearly all fitting needs sums over rows and 1-D columns, and that is all `Rows` offers: `sum(fn)`, `collect(fn)`, and
-`fill(fn, out)` to write a table of the same shape. The kernels always see the same *strips* (a number of rows that
-depends on the number of classes alone) and strip sums are added in row order, so results are the same to the last bit
-for every block size and on every executor.
+Nearly all fitting needs sums over rows and 1-D columns, and that is all `Rows` offers: `sum(fn)`,
+`collect(fn)`, and `fill(fn, out)` to write a table of the same shape. The kernels always see the
+same *strips* (a number of rows that depends on the number of classes alone) and strip sums are
+added in row order, so results are the same to the last bit for every block size and on every
+executor.
 """
 
 from __future__ import annotations
@@ -33,19 +34,21 @@ from metacal.rows.validate import logits_table, on_host
 BlockFunction = Callable[..., NDArray[Any]]
 #: Elements of a block, the unit of work handed to an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Threads share a table in memory by blocks: several each, so that none waits long for the last one. Where that would
-#: make blocks of fewer elements than this, which are not worth waking a thread for, fewer threads get one each.
+#: Threads share a table in memory by blocks: several each, so that none waits long for the last
+#: one. Where that would make blocks of fewer elements than this, which are not worth waking a
+#: thread for, fewer threads get one each.
 _BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
 #: Blocks that are under way on other machines, or in other processes, at a time.
 _WINDOW = 256
 #: So many times more where answers wait for an earlier one that is slow.
 _HELD = 4
-#: A large table goes to other processes in about so many blocks, each at most so many times as large as usual: a
-#: cluster's scheduler takes a millisecond for each, whatever is in it.
+#: A large table goes to other processes in about so many blocks, each at most so many times as
+#: large as usual: a cluster's scheduler takes a millisecond for each, whatever is in it.
 _REMOTE_BLOCKS, _REMOTE_LARGER = 256, 64
 #: Bytes of a sample that is brought here from other machines; a larger one is read there.
 _SAMPLE_BYTES = 1 << 28
-#: Elements of a share of the rows that something is gathered from, and shares whose results are waited for at a time.
+#: Elements of a share of the rows that something is gathered from, and shares whose results are
+#: waited for at a time.
 _SHARE_ELEMENTS, _SHARES = 1 << 26, 32
 
 
@@ -55,18 +58,20 @@ class Rows(Strips):
     Parameters
     ----------
     table : array of shape (n, K)
-        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map, a stored table (Parquet
-        row groups); or a torch tensor on a GPU. The kernels read a tensor where it lies, in longer strips, and only
-        sums and columns come to the host; a function that is no kernel (a caller's own score) gets its strips as
-        arrays.
+        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map, a
+        stored table (Parquet row groups); or a torch tensor on a GPU. The kernels read a tensor
+        where it lies, in longer strips, and only sums and columns come to the host; a function that
+        is no kernel (a caller's own score) gets its strips as arrays.
     keep : boolean array of shape (n,), optional
-        The rows that count; all of them when None. The others are skipped without copying the table.
+        The rows that count; all of them when None. The others are skipped without copying the
+        table.
     block_rows : int, optional
         Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
     executor : concurrent.futures.Executor or distributed.Client, optional
         Where the blocks are worked on; in this thread when None.
     unseen : bool
-        Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`, does.
+        Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`,
+        does.
 
     Examples
     --------
@@ -95,17 +100,25 @@ class Rows(Strips):
 
     def replaced(self, **changes: Any) -> Rows:
         """The same but for these arguments."""
-        own = {"table": self.table, "keep": self.keep, "block_rows": self._asked, "executor": self.executor}
+        own = {
+            "table": self.table,
+            "keep": self.keep,
+            "block_rows": self._asked,
+            "executor": self.executor,
+        }
         return Rows(**{**own, **changes})
 
     def looked_over(self, *, found_fine: bool = False) -> Rows:
-        """The same rows once they are known to be logits: raises if they are not; masks are then -inf.
+        """The same rows once they are known to be logits: raises if they are not; masks are then
+        -inf.
 
         With `found_fine` a careful walk has found them to be.
         """
         if not self.unseen:
             return self
-        return self.replaced(table=self.table if found_fine else logits_table(self.table, executor=self.executor))
+        return self.replaced(
+            table=self.table if found_fine else logits_table(self.table, executor=self.executor)
+        )
 
     def where(self, keep: Flags) -> Rows:
         """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
@@ -122,10 +135,17 @@ class Rows(Strips):
         return self.picked(np.arange(0, len(self), step))
 
     def picked(self, positions: Codes) -> Rows:
-        """Some of the kept rows, few against all: full strips of them, not many strips with a row or two."""
+        """Some of the kept rows, few against all: full strips of them, not many strips with a row
+        or two.
+        """
         stored, size = isinstance(self.table, StoredTable), len(positions) * self.n_classes
-        if stored and is_remote(self.executor) and size * self.table.dtype.itemsize <= _SAMPLE_BYTES:
-            # A small sample: whoever reads the rows picks them; what comes here is gone through here.
+        if (
+            stored
+            and is_remote(self.executor)
+            and size * self.table.dtype.itemsize <= _SAMPLE_BYTES
+        ):
+            # A small sample: whoever reads the rows picks them; what comes here is gone through
+            # here.
             flags = np.zeros(len(self), dtype=bool)
             flags[positions] = True
             return Rows(self.where(flags).gathered())
@@ -137,7 +157,9 @@ class Rows(Strips):
         return Rows(sample, executor=self.executor)
 
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None passes as None."""
+        """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None
+        passes as None.
+        """
         if self.on_device and not kernels.reads_tensors(fn):
             return self._in_arrays().sum(fn, *map(on_host, columns))
         if self.on_device:
@@ -145,14 +167,20 @@ class Rows(Strips):
         total: Any = None
         for block in self._map("_strip_sums", fn, columns):
             if isinstance(block, np.ndarray):  # strip after strip, as the loop below
-                total = np.add.accumulate(block if total is None else np.concatenate((total[None], block)))[-1]
+                total = np.add.accumulate(
+                    block if total is None else np.concatenate((total[None], block))
+                )[-1]
                 continue
             for part in block:
                 total = part.copy() if total is None else total + part
         return np.asarray(total)
 
-    def collect(self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there` where the table lies."""
+    def collect(
+        self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False
+    ) -> NDArray[Any]:
+        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there`
+        where the table lies.
+        """
         if self.on_device and not kernels.reads_tensors(fn):
             return self._in_arrays().collect(fn, *map(on_host, columns))
         if self.on_device:
@@ -161,11 +189,15 @@ class Rows(Strips):
         parts = [part for block in self._map("_columns", fn, columns) for part in block]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def fold(self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
-        """Let what `make()` makes go through fn(block, *columns) of one share of the rows after another; their results.
+    def fold(
+        self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None
+    ) -> Iterator[Any]:
+        """Let what `make()` makes go through fn(block, *columns) of one share of the rows after
+        another; their results.
 
-        Of each share, a few million logits or more, `add` gets every block in order, and only `result()` comes back:
-        what is gathered is gathered where the rows are. A share begins with a run (`run_rows`).
+        Of each share, a few million logits or more, `add` gets every block in order, and only
+        `result()` comes back: what is gathered is gathered where the rows are. A share begins with
+        a run (`run_rows`).
         """
         run = run_rows(self.n_classes)
         share = run * max(1, _SHARE_ELEMENTS // (run * self.n_classes))
@@ -176,12 +208,16 @@ class Rows(Strips):
 
     @property
     def in_place(self) -> bool:
-        """Whether kernels get whole blocks here, as they lie, and may write straight to where their answers belong."""
+        """Whether kernels get whole blocks here, as they lie, and may write straight to where their
+        answers belong.
+        """
         here = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
         lies = here and self.keep is None and isinstance(self.table, np.ndarray)
         return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
 
-    def gather(self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None) -> Iterator[Any]:
+    def gather(
+        self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None
+    ) -> Iterator[Any]:
         """The same by blocks of some strips: many results, each small. fn always gets arrays."""
         here = self._in_arrays()
         return here._map("_folded", (fn, make, not here._picked), columns)
@@ -189,10 +225,12 @@ class Rows(Strips):
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
     ) -> NDArray[Any]:
-        """Let fn(block, out block, ...) write every strip of `out` and of further columns; return `out`.
+        """Let fn(block, out block, ...) write every strip of `out` and of further columns; return
+        `out`.
 
-        Tables and columns that are written to run along the kept rows. With `whole` fn gives the same bits whatever
-        block its rows come in, and gets whole blocks where it need not wait for rows to be gathered.
+        Tables and columns that are written to run along the kept rows. With `whole` fn gives the
+        same bits whatever block its rows come in, and gets whole blocks where it need not wait for
+        rows to be gathered.
         """
         columns = (out, *more)
         whole = whole and not self._picked and kernels.takes_whole_blocks
@@ -200,7 +238,9 @@ class Rows(Strips):
             self._fill_remotely(fn, whole, columns)
             return out
         # Another process would fill a copy of its own.
-        here = self if isinstance(self.executor, ThreadPoolExecutor) else self.replaced(executor=None)
+        here = (
+            self if isinstance(self.executor, ThreadPoolExecutor) else self.replaced(executor=None)
+        )
         for _ in here._map("_filled", (fn, whole), columns):
             pass
         return out
@@ -220,13 +260,21 @@ class Rows(Strips):
             at += n
 
     def gathered(self) -> NDArray[Any]:
-        """The kept rows as an array of their own, for whoever goes through a few of them many times."""
+        """The kept rows as an array of their own, for whoever goes through a few of them many
+        times.
+        """
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
         return self.fill(_copy, table)
 
     def column(self, values: Any) -> Any:
-        """A column (or None) where the table lies, so that it is brought there once and not once a pass."""
-        return kernels.device_kernels().beside(values, self.table) if self.on_device and values is not None else values
+        """A column (or None) where the table lies, so that it is brought there once and not once a
+        pass.
+        """
+        return (
+            kernels.device_kernels().beside(values, self.table)
+            if self.on_device and values is not None
+            else values
+        )
 
     def on_host(self) -> Rows:
         """The same rows with the whole table as an array."""
@@ -242,10 +290,14 @@ class Rows(Strips):
         beside = tuple(self.column(column) for column in columns)
         return [part for block in self._map("_strip_results", fn, beside) for part in block]
 
-    def _map(self, task: str, fn: Any, columns: Columns, strips: int = 0, window: int = _WINDOW) -> Iterator[Any]:
+    def _map(
+        self, task: str, fn: Any, columns: Columns, strips: int = 0, window: int = _WINDOW
+    ) -> Iterator[Any]:
         n_strips = len(self._offsets) - 1
         strips_per_block = strips or self._strips_a_block(n_strips)
-        spans = [(s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)]
+        spans = [
+            (s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)
+        ]
         kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
         work = partial(getattr(self, task), fn, columns)
         if self.executor is None or len(spans) == 1:
@@ -255,11 +307,15 @@ class Rows(Strips):
         else:
             pieces = (self._piece(columns, span) for span in spans)
             run = partial(Strips.run, task=task, fn=fn)
-            results = in_order(self.executor, run, pieces, window, held=_HELD * window, place=_place)
+            results = in_order(
+                self.executor, run, pieces, window, held=_HELD * window, place=_place
+            )
         return telling(results, kept)
 
     def _strips_a_block(self, n_strips: int) -> int:
-        """How many strips are worked on at one go. Threads get fewer and larger blocks of a table in memory."""
+        """How many strips are worked on at one go. Threads get fewer and larger blocks of a table
+        in memory.
+        """
         usual = self.block_rows // self._strip
         if self._asked:
             return usual
@@ -272,7 +328,11 @@ class Rows(Strips):
         if pool is None or not isinstance(source, np.ndarray):
             return usual
         worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)
-        blocks = _BLOCKS_A_THREAD * threads if worth >= _BLOCKS_A_THREAD * threads else min(max(1, worth), threads)
+        blocks = (
+            _BLOCKS_A_THREAD * threads
+            if worth >= _BLOCKS_A_THREAD * threads
+            else min(max(1, worth), threads)
+        )
         return max(1, -(-n_strips // blocks))
 
 

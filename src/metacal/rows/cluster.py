@@ -1,8 +1,10 @@
-"""Work on a Dask cluster: each piece is a description, submitted anew when whoever worked on it is lost.
+"""Work on a Dask cluster: each piece is a description, submitted anew when whoever worked on it is
+lost.
 
-distributed's own executor (`Client.get_executor()`) asks a future for its status once more after it has gathered the
-result. A worker that is killed in between makes that another status, and a good result a `ValueError: too many values
-to unpack`. Here the client's futures are gathered directly, and a status is only asked for after an error.
+distributed's own executor (`Client.get_executor()`) asks a future for its status once more after it
+has gathered the result. A worker that is killed in between makes that another status, and a good
+result a `ValueError: too many values to unpack`. Here the client's futures are gathered directly,
+and a status is only asked for after an error.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from typing import Any
 from metacal.errors import InputError, WrongTypeError
 from metacal.rows.tasks import NoWorkersError
 
-#: How often a piece is submitted anew. Dask itself gives one to four workers (`distributed.scheduler.allowed-failures`)
-#: each time; that all were lost may be the fault of another piece, whose neighbours are blamed with it.
+#: How often a piece is submitted anew. Dask itself gives one to four workers
+#: (`distributed.scheduler.allowed-failures`) each time; that all were lost may be the fault of
+#: another piece, whose neighbours are blamed with it.
 RESUBMISSIONS = 2
 #: How often Dask runs a piece again that raised an error on its worker: a disk may be back.
 RETRIES = 3
@@ -31,7 +34,8 @@ class _LostError(BrokenExecutor):
 
 
 class ClusterExecutor(Executor):
-    """A Dask client as an executor: what a task returns or raises, however many workers are lost on the way.
+    """A Dask client as an executor: what a task returns or raises, however many workers are lost on
+    the way.
 
     Parameters
     ----------
@@ -43,20 +47,28 @@ class ClusterExecutor(Executor):
 
     def __init__(self, client: Any, **options: Any) -> None:
         if client.asynchronous:
-            raise WrongTypeError("a Dask client made with asynchronous=True cannot be waited for; make one without it.")
+            raise WrongTypeError(
+                "a Dask client made with asynchronous=True cannot be waited for; make one"
+                " without it."
+            )
         if client.status == "closed":
             raise InputError("the Dask client is closed; make another.")
         self._client, self._address = client, client.scheduler.address
-        # A key of its own for each submission: Dask answers for a key that has failed with that failure.
+        # A key of its own for each submission: Dask answers for a key that has failed with that
+        # failure.
         self._options = {"retries": RETRIES, **options, "pure": False}
         self._under_way = 0
         self._watch: asyncio.Task[None] | None = None
 
     def submit(self, task: Callable[..., Any], /, *piece: Any) -> Future[Any]:  # type: ignore[override]
-        """Start task(*piece) on a worker; the future ends in its result, its own error, or a BrokenExecutor."""
+        """Start task(*piece) on a worker; the future ends in its result, its own error, or a
+        BrokenExecutor.
+        """
         try:
             first = self._client.submit(task, *piece, **self._options)
-            return asyncio.run_coroutine_threadsafe(self._answer(first, task, piece), self._client.loop.asyncio_loop)
+            return asyncio.run_coroutine_threadsafe(
+                self._answer(first, task, piece), self._client.loop.asyncio_loop
+            )
         except Exception:
             if not self._closed:
                 raise
@@ -84,13 +96,18 @@ class ClusterExecutor(Executor):
                 self._watch = None
 
     async def _gathered(self, future: Any, watch: asyncio.Task[None]) -> Any:
-        """The result, or the task's own error; whatever else ends it is the cluster's, and a _LostError."""
+        """The result, or the task's own error; whatever else ends it is the cluster's, and a
+        _LostError.
+        """
         gather = asyncio.ensure_future(self._client.gather(future, asynchronous=True))
         try:
-            # Nobody may cancel a gather: the client has one for many futures, other callers' among them.
+            # Nobody may cancel a gather: the client has one for many futures, other callers' among
+            # them.
             await asyncio.wait({gather, watch}, return_when=asyncio.FIRST_COMPLETED)
             if not gather.done():
-                raise NoWorkersError(f"no worker of the cluster at {self._address} has answered for {PATIENCE:g} s")
+                raise NoWorkersError(
+                    f"no worker of the cluster at {self._address} has answered for {PATIENCE:g} s"
+                )
         finally:
             if not gather.done():  # given up, by the caller or for want of workers
                 gather.add_done_callback(_heard)
@@ -98,16 +115,24 @@ class ClusterExecutor(Executor):
         if not gather.cancelled() and (error := gather.exception()) is None:
             return gather.result()
         own = await future.exception(asynchronous=True) if future.status == "error" else None
-        if str(own).startswith("Error during deserialization"):  # Dask has no type for it, and workers just leave
-            raise NoWorkersError(f"the scheduler at {self._address} cannot read what it is sent") from own
-        if own is not None and type(own).__module__.partition(".")[0] != "distributed":  # that would be KilledWorker
+        if str(own).startswith(
+            "Error during deserialization"
+        ):  # Dask has no type for it, and workers just leave
+            raise NoWorkersError(
+                f"the scheduler at {self._address} cannot read what it is sent"
+            ) from own
+        if (
+            own is not None and type(own).__module__.partition(".")[0] != "distributed"
+        ):  # that would be KilledWorker
             raise own
         lost = own or (asyncio.CancelledError() if gather.cancelled() else error)
         raise _LostError(str(lost) or type(lost).__name__) from lost
 
     @property
     def _closed(self) -> bool:
-        """Whether the client is: by its owner, or by itself, after it has tried for a while to reach the scheduler."""
+        """Whether the client is: by its owner, or by itself, after it has tried for a while to
+        reach the scheduler.
+        """
         return self._client.status in ("closing", "closed")
 
     def _no_connection(self) -> NoWorkersError:
@@ -122,7 +147,9 @@ class ClusterExecutor(Executor):
         seen = time.monotonic()
         while time.monotonic() - seen < PATIENCE:
             await asyncio.sleep(min(LOOK_EVERY, PATIENCE))
-            with contextlib.suppress(Exception):  # a scheduler that does not answer has no workers to give
+            with contextlib.suppress(
+                Exception
+            ):  # a scheduler that does not answer has no workers to give
                 if await asyncio.wait_for(self._client.nthreads(), PATIENCE):
                     seen = time.monotonic()
 

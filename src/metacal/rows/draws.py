@@ -76,7 +76,10 @@ class RowDraws:
     """
 
     def __init__(
-        self, *columns: ArrayLike | None, units: NDArray[np.intp] | None = None, random_state: int | None = None
+        self,
+        *columns: ArrayLike | None,
+        units: NDArray[np.intp] | None = None,
+        random_state: int | None = None,
     ) -> None:
         self.random_state = checked_random_state(random_state)
         self._hashes = row_hashes(*(column for column in columns if column is not None))
@@ -94,7 +97,9 @@ class RowDraws:
         return numbers
 
     def unit_numbers(self, purpose: str) -> NDArray[np.intp]:
-        """Return for each row the number of its cluster, where the clusters are numbered in random order."""
+        """Return for each row the number of its cluster, where the clusters are numbered in random
+        order.
+        """
         assert self._units is not None
         turns = _shuffled(self._bits(purpose, len(self._unit_ranks)))
         numbers = np.empty(len(turns), dtype=np.intp)
@@ -102,7 +107,9 @@ class RowDraws:
         return numbers[self._unit_ranks[self._units]]
 
     def seed(self, purpose: str) -> int:
-        """Return a seed for draws from anything that is in a canonical order already, such as ranks."""
+        """Return a seed for draws from anything that is in a canonical order already, such as
+        ranks.
+        """
         return int(self._bits(purpose, 1)[0])
 
     @cached_property
@@ -148,7 +155,8 @@ def checked_random_state(random_state: Any) -> int | None:
         return None
     if not isinstance(random_state, int | np.integer) or random_state < 0:
         raise InputError(
-            f"random_state must be a whole number from 0, or None to derive it from the rows; got {random_state!r}."
+            "random_state must be a whole number from 0, or None to derive it from the rows; got"
+            f" {random_state!r}."
         )
     return int(random_state)
 

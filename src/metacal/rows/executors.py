@@ -1,4 +1,6 @@
-"""Who works on blocks of rows: threads, other processes, a cluster; and how far they have come, for whoever listens."""
+"""Who works on blocks of rows: threads, other processes, a cluster; and how far they have come, for
+whoever listens.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,16 @@ from metacal.lazy import found
 if TYPE_CHECKING:
     from distributed import Client
 
-#: What callers may give to work with. A client is used as it is; an executor that Dask made of one, by its client.
+#: What callers may give to work with. A client is used as it is; an executor that Dask made of one,
+#: by its client.
 ExecutorLike: TypeAlias = "Executor | Client"
 _Value = TypeVar("_Value")
 
 
 @contextmanager
 def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterator[Executor | None]:
-    """An executor of `n_jobs` threads, None for work in this thread, or the caller's own `executor`, which stays open.
+    """An executor of `n_jobs` threads, None for work in this thread, or the caller's own
+    `executor`, which stays open.
 
     None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
 
@@ -39,8 +43,13 @@ def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterato
     if executor is not None:
         yield executor_of(executor)
         return
-    if n_jobs is not None and (not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0):
-        raise InputError(f"n_jobs must be a whole number other than 0 (-1: one per core) or None, got {n_jobs!r}.")
+    if n_jobs is not None and (
+        not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0
+    ):
+        raise InputError(
+            "n_jobs must be a whole number other than 0 (-1: one per core) or None, got"
+            f" {n_jobs!r}."
+        )
     count = 1 if n_jobs is None else int(n_jobs)
     if count < 0:
         count = max(1, cores() + 1 + count)
@@ -49,7 +58,9 @@ def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterato
         return
     waiting = _idle.setdefault(count, [])
     try:
-        pool = waiting.pop()  # not asked first whether there is one: another thread may take it in between
+        pool = (
+            waiting.pop()
+        )  # not asked first whether there is one: another thread may take it in between
     except IndexError:
         pool = ThreadPoolExecutor(count, "metacal")
     try:
@@ -62,7 +73,8 @@ def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterato
 
 
 def executor_of(executor: ExecutorLike | None) -> Executor | None:
-    """The executor to work with: the caller's own, and for a Dask client, or an executor that it made, one of ours.
+    """The executor to work with: the caller's own, and for a Dask client, or an executor that it
+    made, one of ours.
 
     Examples
     --------
@@ -81,8 +93,8 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
     if executor is None or isinstance(executor, Executor):
         return executor
     raise WrongTypeError(
-        f"executor must be a concurrent.futures.Executor or a Dask Client; got {type(executor).__name__}. For threads "
-        "of this process there is n_jobs."
+        "executor must be a concurrent.futures.Executor or a Dask Client; got"
+        f" {type(executor).__name__}. For threads of this process there is n_jobs."
     )
 
 
@@ -94,10 +106,12 @@ def is_remote(executor: ExecutorLike | None) -> bool:
 def started(
     executor: Executor | None, task: Callable[..., Any], *arguments: Any, aside: bool = False
 ) -> Callable[[], Any]:
-    """Let a thread of the pool begin with a task; what is returned waits for its answer. Without a pool it begins then.
+    """Let a thread of the pool begin with a task; what is returned waits for its answer. Without a
+    pool it begins then.
 
-    Another process would have to be sent what the task works on: only threads are asked. With `aside` one is made where
-    there is no pool: while a device works this machine has nothing else to do.
+    Another process would have to be sent what the task works on: only threads are asked. With
+    `aside` one is made where there is no pool: while a device works this machine has nothing else
+    to do.
 
     Examples
     --------
@@ -119,7 +133,9 @@ def started(
 
 
 def cores() -> int:
-    """The cores that this process may use; a container or a batch system often grants fewer than there are."""
+    """The cores that this process may use; a container or a batch system often grants fewer than
+    there are.
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -128,14 +144,17 @@ def threads_of(pool: Executor) -> int:
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
-#: Threads that wait for the next call, by their number: waking sixteen takes no time, making them more than a small
-#: table does. Whoever uses some has them alone, so that work within work never waits for itself. A fork has none.
+#: Threads that wait for the next call, by their number: waking sixteen takes no time, making them
+#: more than a small table does. Whoever uses some has them alone, so that work within work never
+#: waits for itself. A fork has none.
 _idle: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)
 
 #: Told how many rows were gone through, block by block.
-_listener: ContextVar[Callable[[int], object] | None] = ContextVar("metacal_rows_listener", default=None)
+_listener: ContextVar[Callable[[int], object] | None] = ContextVar(
+    "metacal_rows_listener", default=None
+)
 
 
 @contextmanager
@@ -149,7 +168,8 @@ def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
 
 
 def told(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
-    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar needs.
+    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar
+    needs.
 
     Examples
     --------

@@ -1,5 +1,5 @@
-"""Labels and classes: from what the caller calls the classes to column numbers. A label may be missing where two models
-agree: nobody need have looked.
+"""Labels and classes: from what the caller calls the classes to column numbers. A label may be
+missing where two models agree: nobody need have looked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
     if array.ndim != 1 or array.dtype.kind not in ("iubfU" if len(array) == 2 else "iubU"):
-        raise InputError(f"classes must be a flat list of integers or of strings, got {_shown(classes)}.")
+        raise InputError(
+            f"classes must be a flat list of integers or of strings, got {_shown(classes)}."
+        )
     if len(array) != n_classes:
         raise InputError(
             f"classes names {len(array)} classes but the table has {n_classes} columns; "
@@ -56,8 +58,12 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
     ((0, 1), ('cat', '1'), ('01', '02'))
     """
     listed_values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(listed_values, list | tuple) or not all(isinstance(v, str | int | float) for v in listed_values):
-        raise InputError(f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}.")
+    if not isinstance(listed_values, list | tuple) or not all(
+        isinstance(v, str | int | float) for v in listed_values
+    ):
+        raise InputError(
+            f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}."
+        )
     # Not by way of an array: NumPy makes all names as wide as the longest.
     texts = [str(value) for value in listed_values]
     return tuple(map(int, texts)) if all(map(is_whole, texts)) else tuple(texts)
@@ -68,12 +74,15 @@ def is_whole(text: str) -> bool:
     return _WHOLE.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63
 
 
-def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -> NDArray[Any] | None:
-    """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None for 0 and 1.
+def two_classes(
+    labels: Any, positive: Any = None, *, one_score: bool = False
+) -> NDArray[Any] | None:
+    """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None
+    for 0 and 1.
 
-    Of `one_score` for each row the second class is the one that the score speaks for: `positive`, or the larger of two
-    numbers. Two names have no order that anybody could know. None where there are not two values either: `label_codes`
-    says then what is wrong.
+    Of `one_score` for each row the second class is the one that the score speaks for: `positive`,
+    or the larger of two numbers. Two names have no order that anybody could know. None where there
+    are not two values either: `label_codes` says then what is wrong.
 
     Examples
     --------
@@ -88,9 +97,9 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
         values = np.array([0, 1], dtype=array.dtype)
     if one_score and len(values) > 2:
         raise InputError(
-            f"scores must be 2-D, one column per class, where there are more than two classes: one score per row "
-            f"(n_features=1) speaks of two, and the labels have {len(values)} values ({_shown(values[:5])}). Reshape "
-            "your data: at least 2 columns are needed."
+            "scores must be 2-D, one column per class, where there are more than two classes: one"
+            f" score per row (n_features=1) speaks of two, and the labels have {len(values)} values"
+            f" ({_shown(values[:5])}). Reshape your data: at least 2 columns are needed."
         )
     if positive is not None and positive not in values.tolist():
         raise InputError(f"positive={positive!r} is none of the labels ({_shown(values[:5])}).")
@@ -98,8 +107,8 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
         return None
     if kind == "U" and positive is None:
         raise InputError(
-            f"which of the labels ({_shown(values)}) does the score speak for? Name it with {option('positive')}: the "
-            "class that is the likelier the higher the score."
+            f"which of the labels ({_shown(values)}) does the score speak for? Name it with"
+            f" {option('positive')}: the class that is the likelier the higher the score."
         )
     if kind in "iu" and np.isin(values, (0, 1)).all():
         values = np.array([0, 1])
@@ -112,8 +121,9 @@ def two_classes(labels: Any, positive: Any = None, *, one_score: bool = False) -
 def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """Return for each label the column of its class.
 
-    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row. Where the classes are
-    names, labels that are numbers count the columns from 0: the names say what the columns are called.
+    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
+    Where the classes are names, labels that are numbers count the columns from 0: the names say
+    what the columns are called.
 
     Examples
     --------
@@ -129,7 +139,9 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.dtype.kind != "U" and classes.dtype.kind == "U":
         classes = class_list(None, len(classes))
     if len(array) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(array)} labels; each row needs one label.")
+        raise InputError(
+            f"there are {n_rows} rows but {len(array)} labels; each row needs one label."
+        )
     numbered = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
@@ -141,14 +153,17 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
             f"{option('classes')}, one name per column, in column order"
             f"{', or of one score for two classes ' + option('positive') if len(classes) == 2 else ''}."
         )
-    codes, unknown = columns_of(array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes)
+    codes, unknown = columns_of(
+        array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes
+    )
     if unknown is not None:
         _raise_unknown_label(array, unknown, classes)
     return codes.astype(np.intp, copy=False)
 
 
 def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
-    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where that is no class.
+    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where
+    that is no class.
 
     Examples
     --------
@@ -159,13 +174,17 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """
     array = plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
-        raise InputError(f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry.")
+        raise InputError(
+            f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry."
+        )
     own = classes.tolist()
     none = ("",) if NO_LABEL in own or str(NO_LABEL) in own else ("", NO_LABEL, str(NO_LABEL))
     missing = np.array([is_missing(item) or item in none for item in array.tolist()], dtype=bool)
     codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
     if missing.all():
-        raise InputError("no row has a label; label at least the rows on which the two models disagree.")
+        raise InputError(
+            "no row has a label; label at least the rows on which the two models disagree."
+        )
     known = array[~missing]
     if known.dtype == object:
         known = np.asarray(known.tolist())
@@ -194,7 +213,8 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int 
 
 
 def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
-    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in; errors say the noun.
+    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in; errors
+    say the noun.
 
     Examples
     --------
@@ -214,7 +234,11 @@ def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
     if array.dtype.kind not in "iubfU":
-        got = ". Complex data not supported" if array.dtype.kind == "c" else f", got type {array.dtype}"
+        got = (
+            ". Complex data not supported"
+            if array.dtype.kind == "c"
+            else f", got type {array.dtype}"
+        )
         raise InputError(f"{noun}s must be integers or strings{got}.")
     return array
 
@@ -229,8 +253,8 @@ def several_labels(array: NDArray[Any]) -> str:
     """
     if array.ndim == 2 and array.dtype.kind in "iubf" and (array.sum(axis=1) != 1).any():
         return (
-            "Rows with several classes, or none, are beyond a gate of one answer per row: calibrate each class by "
-            "itself, as two classes (no, yes)."
+            "Rows with several classes, or none, are beyond a gate of one answer per row: calibrate"
+            " each class by itself, as two classes (no, yes)."
         )
     return "One-hot labels: labels.argmax(axis=1)."
 
@@ -240,16 +264,20 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     _refuse_missing(np.isnan(array), "label")
     if (row := first_row(~(np.isfinite(array) & (array == np.floor(array))))) is not None:
         raise InputError(
-            f"labels must be class numbers, not continuous values; row {row} has label {float(array[row])}. Give the "
-            "class of each row, a whole number or a name."
+            f"labels must be class numbers, not continuous values; row {row} has label"
+            f" {float(array[row])}. Give the class of each row, a whole number or a name."
         )
     return _within_64_bits(array)
 
 
 def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
-    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and raises elsewhere."""
+    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and
+    raises elsewhere.
+    """
     if (row := first_row(~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool))) is not None:
-        raise InputError(f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}.")
+        raise InputError(
+            f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}."
+        )
     return labels.astype(np.int64)
 
 
@@ -262,20 +290,26 @@ def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
         return _within_64_bits(array, noun)
     kinds = sorted({type(item).__name__ for item in array})
     mixture = ", not a mixture of types" if len(kinds) > 1 else ""
-    raise InputError(f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}.")
+    raise InputError(
+        f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}."
+    )
 
 
 def is_missing(item: object) -> bool:
     """None, NaN, and what pandas writes for them."""
     if item is None or type(item).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(item != item)
+    return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(
+        item != item
+    )
 
 
 def _refuse_missing(missing: Flags, noun: str) -> None:
     if (row := first_row(missing)) is not None:
         count = int(missing.sum())
-        raise InputError(f"{noun}s are missing in {count} rows, the first is row {row}; leave them out.")
+        raise InputError(
+            f"{noun}s are missing in {count} rows, the first is row {row}; leave them out."
+        )
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
@@ -286,11 +320,12 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         if labels.min() == 1 and labels.max() == count:
             hint = "Labels that count from 1: labels - 1."
         raise InputError(
-            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}. {hint}"
+            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}."
+            f" {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Fix it, or give "
-        f"{option('classes')} with the name of every column, in column order."
+        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Fix"
+        f" it, or give {option('classes')} with the name of every column, in column order."
     )
 
 
@@ -300,7 +335,8 @@ def _shown(values: object) -> str:
 
 
 def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
-    """The label for rejected rows; where it is None -1 (0 where that is a class), or 'rejected' beside names.
+    """The label for rejected rows; where it is None -1 (0 where that is a class), or 'rejected'
+    beside names.
 
     Raises unless it is of the classes' type and none of them.
 
@@ -313,23 +349,34 @@ def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
     label = np.asarray(reject_label)
     strings = classes.dtype.kind in "UO"
     if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
-        kind = "a string, such as reject_label='rejected'," if strings else "an integer of at most 64 bits"
+        kind = (
+            "a string, such as reject_label='rejected',"
+            if strings
+            else "an integer of at most 64 bits"
+        )
         raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
     if not strings and not -(2**63) <= int(label) < 2**63:
-        raise InputError(f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}.")
-    if label in classes:
-        raise InputError(f"reject_label {reject_label!r} is one of the classes; choose a label that is not.")
-    whole = classes.dtype.kind in "iu"
-    if whole and np.result_type(classes.dtype, label.dtype).kind == "f":  # int64 beside uint64: labels round
         raise InputError(
-            f"no integer type holds both the classes ({classes.dtype}) and reject_label {reject_label!r}; "
-            "choose a label that the classes' type can hold."
+            f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}."
+        )
+    if label in classes:
+        raise InputError(
+            f"reject_label {reject_label!r} is one of the classes; choose a label that is not."
+        )
+    whole = classes.dtype.kind in "iu"
+    if (
+        whole and np.result_type(classes.dtype, label.dtype).kind == "f"
+    ):  # int64 beside uint64: labels round
+        raise InputError(
+            f"no integer type holds both the classes ({classes.dtype}) and reject_label"
+            f" {reject_label!r}; choose a label that the classes' type can hold."
         )
     return reject_label
 
 
 def default_reject_label(classes: NDArray[Any]) -> str | int:
-    """What stands for a rejected row where nothing else was asked for: -1, or 0 between the classes -1 and 1.
+    """What stands for a rejected row where nothing else was asked for: -1, or 0 between the classes
+    -1 and 1.
 
     >>> default_reject_label(np.array([-1, 1])), default_reject_label(np.array([False, True]))
     (0, -1)
@@ -340,7 +387,8 @@ def default_reject_label(classes: NDArray[Any]) -> str | int:
 
 
 def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArray[Any]:
-    """The answers, and the reject label where a row is not accepted: of one type, whatever is accepted.
+    """The answers, and the reject label where a row is not accepted: of one type, whatever is
+    accepted.
 
     No array of booleans holds a third value: they come as objects.
 

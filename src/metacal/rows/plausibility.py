@@ -1,6 +1,8 @@
-"""Tables that are not quite what they are said to be. Nothing is guessed: what looks odd is said, and goes on.
+"""Tables that are not quite what they are said to be. Nothing is guessed: what looks odd is said,
+and goes on.
 
-A few hundred rows are looked at, whatever the size of the table: a slip in saving a table is in all of its rows.
+A few hundred rows are looked at, whatever the size of the table: a slip in saving a table is in all
+of its rows.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from metacal.formulas import Float
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import within
 
-#: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a table that stays in
-#: its file only the blocks around them are read.
+#: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a
+#: table that stays in its file only the blocks around them are read.
 _ROWS, _ELEMENTS, _STRETCHES = 512, 1 << 16, 4
 #: Fewer rows than this may be whole numbers, or alike, by chance or for the sake of an example.
 _FEWEST_ROWS = 20
-#: How far a row of probabilities may be from summing to one: more where each of many was rounded to two digits.
+#: How far a row of probabilities may be from summing to one: more where each of many was rounded to
+#: two digits.
 _SUM_TOLERANCE, _ROUNDED, _MOST_ROUNDED = 0.01, 0.005, 0.05
 #: What probabilities never exceed, nor their logarithms, but for rounding.
 _ABOVE_ONE = 1.0 + 1e-6
@@ -33,18 +36,28 @@ _FLOOR_SHARE, _FLOOR_TOLERANCE = 0.05, 1e-3
 Suspected = Literal["probabilities", "one-hot", "whole numbers", "alike", "floor"]
 #: What is said of it.
 _REMARKS: dict[Suspected, str] = {
-    "probabilities": "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as probabilities do"
-    ": if they are, say {probabilities}.",
-    "one-hot": "every row is a single 1 among zeros: these are decisions, which do not say how sure the classifier is. "
-    "Give its scores from before the argmax.",
-    "whole numbers": "every logit is a whole number: rows tie, and what was rounded away is lost. Give the scores from "
-    "before rounding; counts of votes become probabilities when each row is divided by its sum: say {probabilities} "
-    "then.",
-    "alike": "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table was made: one "
-    "row may have been saved again and again.",
-    "floor": "the logits are log-probabilities with a floor: many rows share the lowest value, {lowest:.6g}, and what "
-    "was cut off there is lost. Give logits, or logarithms that are not clipped (log_softmax); or the probabilities "
-    "themselves, with {probabilities}.",
+    "probabilities": (
+        "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as"
+        " probabilities do: if they are, say {probabilities}."
+    ),
+    "one-hot": (
+        "every row is a single 1 among zeros: these are decisions, which do not say how sure the"
+        " classifier is. Give its scores from before the argmax."
+    ),
+    "whole numbers": (
+        "every logit is a whole number: rows tie, and what was rounded away is lost. Give the"
+        " scores from before rounding; counts of votes become probabilities when each row is"
+        " divided by its sum: say {probabilities} then."
+    ),
+    "alike": (
+        "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table"
+        " was made: one row may have been saved again and again."
+    ),
+    "floor": (
+        "the logits are log-probabilities with a floor: many rows share the lowest value,"
+        " {lowest:.6g}, and what was cut off there is lost. Give logits, or logarithms that are not"
+        " clipped (log_softmax); or the probabilities themselves, with {probabilities}."
+    ),
 }
 
 
@@ -57,7 +70,9 @@ class Suspicion(NamedTuple):
     @property
     def remark(self) -> str:
         """What is said of it."""
-        return _REMARKS[self.kind].format(lowest=self.lowest or 0.0, probabilities=option("input", "probabilities"))
+        return _REMARKS[self.kind].format(
+            lowest=self.lowest or 0.0, probabilities=option("input", "probabilities")
+        )
 
 
 def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
@@ -98,15 +113,23 @@ def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
 
 
 def suspicion_in(table: Any) -> Suspicion | None:
-    """What is odd about a table of logits, if anything; two rows are enough to clear most tables."""
+    """What is odd about a table of logits, if anything; two rows are enough to clear most
+    tables.
+    """
     first = _as_array(table[0:2])
-    if len(first) == 2 and first.max(initial=-np.inf) > _ABOVE_ONE and not _whole(first) and not _alike(first):
+    if (
+        len(first) == 2
+        and first.max(initial=-np.inf) > _ABOVE_ONE
+        and not _whole(first)
+        and not _alike(first)
+    ):
         return None
     return suspicion_of(sample_of(table))
 
 
 def unquestioned() -> AbstractContextManager[None]:
-    """Within this no table is looked at: it was made here (logarithms of probabilities), or looked at before.
+    """Within this no table is looked at: it was made here (logarithms of probabilities), or looked
+    at before.
 
     Examples
     --------
@@ -121,7 +144,9 @@ _unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=Fal
 
 
 def sample_of(table: Any) -> Float:
-    """A few rows of a table as an array: all of a short one, else some from its beginning, its middle and its end."""
+    """A few rows of a table as an array: all of a short one, else some from its beginning, its
+    middle and its end.
+    """
     n, n_columns = table.shape
     most = int(np.clip(_ELEMENTS // max(1, n_columns), _FEWEST_ROWS, _ROWS))
     if n <= most:
@@ -141,7 +166,9 @@ def _sums_to_one(sample: Float) -> bool:
 
 
 def _whole(sample: Float) -> bool:
-    """Whether every entry is a whole number; -inf, which marks a masked class, is as good as one."""
+    """Whether every entry is a whole number; -inf, which marks a masked class, is as good as
+    one.
+    """
     return bool((sample[0] == np.rint(sample[0])).all() and (sample == np.rint(sample)).all())
 
 
@@ -150,7 +177,9 @@ def _alike(sample: Float) -> bool:
 
 
 def _floor(sample: Float) -> Suspicion | None:
-    """Logarithms of clipped probabilities: exponentials that sum to one but for the floor, which many rows touch."""
+    """Logarithms of clipped probabilities: exponentials that sum to one but for the floor, which
+    many rows touch.
+    """
     finite = sample > -np.inf
     low = float(sample.min(where=finite, initial=0.0))
     sums = np.exp(sample).sum(axis=1)

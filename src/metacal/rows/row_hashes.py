@@ -1,12 +1,14 @@
 """Hashes of rows, and of sets of rows, that do not depend on the order of the rows.
 
-A *row hash* is a 64-bit number computed from one row of some columns. A *digest* identifies the multiset of row
-hashes: shuffling the rows leaves it unchanged, and any other change of the rows changes it. Digests of disjoint
-blocks of rows can be added, so a table that does not fit in memory is hashed block by block.
+A *row hash* is a 64-bit number computed from one row of some columns. A *digest* identifies the
+multiset of row hashes: shuffling the rows leaves it unchanged, and any other change of the rows
+changes it. Digests of disjoint blocks of rows can be added, so a table that does not fit in memory
+is hashed block by block.
 
-The digest is the vector of sums, modulo 2^64, of four independent mixes of each row hash (an additive multiset hash;
-Clarke et al., *Incremental multiset hash functions*, ASIACRYPT 2003). It recognises rows that were seen before. It is
-not meant to resist somebody who constructs a collision on purpose.
+The digest is the vector of sums, modulo 2^64, of four independent mixes of each row hash (an
+additive multiset hash; Clarke et al., *Incremental multiset hash functions*, ASIACRYPT 2003). It
+recognises rows that were seen before. It is not meant to resist somebody who constructs a collision
+on purpose.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class RowsDigest:
     sums: tuple[int, ...]
 
     def __add__(self, other: RowsDigest) -> RowsDigest:
-        sums = tuple((mine + theirs) % 2**64 for mine, theirs in zip(self.sums, other.sums, strict=True))
+        sums = tuple(
+            (mine + theirs) % 2**64 for mine, theirs in zip(self.sums, other.sums, strict=True)
+        )
         return RowsDigest(self.n_rows + other.n_rows, sums)
 
     def hexdigest(self) -> str:
@@ -60,8 +64,8 @@ def row_hashes(*columns: ArrayLike) -> NDArray[np.uint64]:
     Parameters
     ----------
     *columns : array-like of shape (n_rows,)
-        Columns of floats, integers or booleans. The order of the columns matters; -0.0 and 0.0 are the same value, and
-        so are all NaNs.
+        Columns of floats, integers or booleans. The order of the columns matters; -0.0 and 0.0 are
+        the same value, and so are all NaNs.
 
     Returns
     -------

@@ -1,8 +1,10 @@
-"""Two columns that a caller gives, a score for each row and whether it is right: the only place that coerces them.
+"""Two columns that a caller gives, a score for each row and whether it is right: the only place
+that coerces them.
 
-A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in earnest. Judges write
-marks as text, "8/10", "85%", and verdicts as words: both are read. Whether a row is right may not be missing: it is
-true or false, 1 or 0, or a verdict in words, and nothing else is guessed at.
+A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in
+earnest. Judges write marks as text, "8/10", "85%", and verdicts as words: both are read. Whether a
+row is right may not be missing: it is true or false, 1 or 0, or a verdict in words, and nothing
+else is guessed at.
 """
 
 from __future__ import annotations
@@ -34,8 +36,11 @@ def numbered(row: int) -> str:
     return f"row {row}"
 
 
-def score_column(values: Any, *, name: str = "score", place: Place = numbered) -> NDArray[np.floating[Any]]:
-    """One float per row; NaN where there is no finite number, which means that the row has no score.
+def score_column(
+    values: Any, *, name: str = "score", place: Place = numbered
+) -> NDArray[np.floating[Any]]:
+    """One float per row; NaN where there is no finite number, which means that the row has no
+    score.
 
     float32 and float16 stay what they are, everything else becomes float64.
 
@@ -49,10 +54,14 @@ def score_column(values: Any, *, name: str = "score", place: Place = numbered) -
     Traceback (most recent call last):
     metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and leave out ...
     """
-    array = _flat(np.ma.filled(np.ma.asarray(values, dtype=object), np.nan) if np.ma.isMA(values) else values, name)
+    array = _flat(
+        np.ma.filled(np.ma.asarray(values, dtype=object), np.nan) if np.ma.isMA(values) else values,
+        name,
+    )
     if array.dtype.kind in "OU":
         array = np.array(
-            [_number(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.float64
+            [_number(value, name, place(row)) for row, value in enumerate(array.tolist())],
+            dtype=np.float64,
         )
     elif array.dtype.kind not in "biuf":
         raise _no_number(array[0] if len(array) else array.dtype, name, place(0))
@@ -75,11 +84,14 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     array = _flat(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
         return np.asarray(array == 1)
-    return np.array([_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_)
+    return np.array(
+        [_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_
+    )
 
 
 def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[Any]:
-    """One number from 0, all right, to 1 per row: its loss. Of integers it stays integers: there is nothing between.
+    """One number from 0, all right, to 1 per row: its loss. Of integers it stays integers: there is
+    nothing between.
 
     Examples
     --------
@@ -94,9 +106,12 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     """
     array = _flat(values, name)
     for row, value in enumerate(array.tolist() if array.dtype.kind in "bOU" else ()):
-        if isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() in WORDS.keys() - {"0", "1"}):
+        if isinstance(value, bool) or (
+            isinstance(value, str) and value.strip().lower() in WORDS.keys() - {"0", "1"}
+        ):
             raise InputError(
-                f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for a wrong one."
+                f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
+                " a wrong one."
             )
     losses = score_column(array, name=name, place=place).astype(np.float64)
     wrong = first_row(~((losses >= 0.0) & (losses <= 1.0)))
@@ -105,9 +120,12 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
         return losses.astype(np.intp) if whole else losses
     where, value = place(wrong), array.tolist()[wrong]
     if np.isnan(losses[wrong]):
-        raise InputError(f"{where}: the {name} is missing; nobody knows how bad the row is, so leave it out.")
+        raise InputError(
+            f"{where}: the {name} is missing; nobody knows how bad the row is, so leave it out."
+        )
     raise InputError(
-        f"{where}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that one can be."
+        f"{where}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that"
+        " one can be."
     )
 
 
@@ -132,13 +150,24 @@ def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
     array([ True, False,  True])
     """
     table = np.array(values, dtype=object)
-    table = table[:, None] if table.ndim == 1 else table.T if table.shape[0] != n_rows == table.shape[1] else table
+    table = (
+        table[:, None]
+        if table.ndim == 1
+        else table.T
+        if table.shape[0] != n_rows == table.shape[1]
+        else table
+    )
     if table.ndim != 2 or len(table) != n_rows:
-        raise InputError(f"{name} must have an entry for each of {n_rows} rows and each model; got {table.shape}.")
+        raise InputError(
+            f"{name} must have an entry for each of {n_rows} rows and each model; got"
+            f" {table.shape}."
+        )
     known = np.array([not all(map(is_missing, row)) for row in table])
     flags, rows = np.zeros(table.shape, dtype=bool), np.flatnonzero(known)
     for j, column in enumerate(table.T):
-        flags[rows, j] = correct_column(column[rows], name=name, place=lambda row: f"row {rows[row]}")
+        flags[rows, j] = correct_column(
+            column[rows], name=name, place=lambda row: f"row {rows[row]}"
+        )
     return flags, known
 
 
@@ -153,7 +182,10 @@ def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any
     """
     scores, right = score_column(score), correct_column(correct)
     if scores.shape != right.shape:
-        raise InputError(f"there are {len(scores)} scores but {len(right)} entries of correct; give one each per row.")
+        raise InputError(
+            f"there are {len(scores)} scores but {len(right)} entries of correct; give one each per"
+            " row."
+        )
     return scores, right
 
 
@@ -163,14 +195,17 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(
-            f"{name} must have one entry per row; got shape {array.shape}. A table with a column per class is for "
-            f"{spelled('MetaCal', 'metacal fit without --score-key')}."
+            f"{name} must have one entry per row; got shape {array.shape}. A table with a column"
+            f" per class is for {spelled('MetaCal', 'metacal fit without --score-key')}."
         )
     return array
 
 
 def _number(value: Any, name: str, where: str) -> float:
-    if isinstance(value, int | float | np.integer | np.floating) or type(value).__name__ == "Decimal":
+    if (
+        isinstance(value, int | float | np.integer | np.floating)
+        or type(value).__name__ == "Decimal"
+    ):
         try:
             return float(value)
         except OverflowError:
@@ -182,7 +217,9 @@ def _number(value: Any, name: str, where: str) -> float:
 
 
 def mark_of(text: str) -> float | None:
-    """A mark as a judge writes it: a number, one of so many ("8/10"), a percentage, a verdict; None: it is none."""
+    """A mark as a judge writes it: a number, one of so many ("8/10"), a percentage, a verdict;
+    None: it is none.
+    """
     text = text.strip().lower()
     if text in WORDS:
         return float(WORDS[text])
@@ -198,7 +235,8 @@ def mark_of(text: str) -> float | None:
 def _no_number(value: Any, name: str, where: str) -> InputError:
     shown = repr(value.item() if isinstance(value, np.generic) else value)
     return InputError(
-        f"{where}: the {name} is {shown[:60]}, which is no number; give numbers, and leave out what has none."
+        f"{where}: the {name} is {shown[:60]}, which is no number; give numbers, and leave out what"
+        " has none."
     )
 
 
@@ -210,9 +248,12 @@ def _flag(value: Any, name: str, where: str) -> bool:
         return known
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         raise InputError(
-            f"{where}: {name} is missing; nobody knows whether the row is right, so label it or leave it out."
+            f"{where}: {name} is missing; nobody knows whether the row is right, so label it or"
+            " leave it out."
         )
-    raise InputError(f"{where}: {name} is {repr(value)[:60]}; it must say right or wrong, as {_WANTED}.")
+    raise InputError(
+        f"{where}: {name} is {repr(value)[:60]}; it must say right or wrong, as {_WANTED}."
+    )
 
 
 def is_table(score: Any) -> bool:

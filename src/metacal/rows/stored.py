@@ -1,7 +1,7 @@
 """Tables that stay where they are stored: their rows come as arrays, a block at a time.
 
-`Rows`, `validate` and the estimators take a `StoredTable` wherever they take an array. They only ever slice it
-by rows, so memory stays bounded by the block, however large the table is.
+`Rows`, `validate` and the estimators take a `StoredTable` wherever they take an array. They only
+ever slice it by rows, so memory stays bounded by the block, however large the table is.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from metacal.formulas import Codes
 
 #: Elements read in one go where a table is gone through from end to end.
 BLOCK_ELEMENTS = 1 << 18
-#: A sample of a table's rows, which is gone through several times, is held in memory up to this size, or up to this
-#: share of the table where that is more: a memory that holds a tenth of the table has room for it.
+#: A sample of a table's rows, which is gone through several times, is held in memory up to this
+#: size, or up to this share of the table where that is more: a memory that holds a tenth of the
+#: table has room for it.
 SAMPLE_BYTES, SAMPLE_SHARE = 1 << 23, 1 / 32
 
 
 class StoredTable:
     """A 2-D table that is read by slices of rows; a subclass says how, in `read`.
 
-    `table[a:b]` and `table[::step]` are arrays, as is `table[mask]`; `np.asarray(table)` reads all of it. There is no
-    arithmetic on it: what needs that needs an array.
+    `table[a:b]` and `table[::step]` are arrays, as is `table[mask]`; `np.asarray(table)` reads all
+    of it. There is no arithmetic on it: what needs that needs an array.
 
     Parameters
     ----------
@@ -64,7 +65,11 @@ class StoredTable:
             return self._cells(*index)
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return self.read(start, max(start, stop)) if step == 1 else self._chosen(np.arange(start, stop, step))
+            return (
+                self.read(start, max(start, stop))
+                if step == 1
+                else self._chosen(np.arange(start, stop, step))
+            )
         rows = np.asarray(index)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
@@ -80,7 +85,9 @@ class StoredTable:
 
     def in_order(self, columns: Sequence[int]) -> StoredTable:
         """The same rows with these columns, in this order."""
-        return ConvertedTable(self, partial(np.take, indices=list(columns), axis=1), self.dtype, len(columns))
+        return ConvertedTable(
+            self, partial(np.take, indices=list(columns), axis=1), self.dtype, len(columns)
+        )
 
     def _chosen(self, rows: Codes) -> NDArray[Any]:
         if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
@@ -92,7 +99,8 @@ class StoredTable:
         for start in range(int(ordered[0]), int(ordered[-1]) + 1, step) if len(rows) else ():
             first, last = np.searchsorted(ordered, (start, start + step))
             if first < last:
-                # No row beyond the last that is needed: whoever asks for the next ones does not make us go back.
+                # No row beyond the last that is needed: whoever asks for the next ones does not
+                # make us go back.
                 begin = int(ordered[first])
                 block = self.read(begin, int(ordered[last - 1]) + 1)
                 found[order[first:last]] = block[ordered[first:last] - begin]
@@ -104,11 +112,15 @@ class StoredTable:
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
     def part(self, start: int, stop: int) -> StoredTable:
-        """Rows start … stop - 1 as a table of their own, which pickles as a description and not as its numbers."""
+        """Rows start … stop - 1 as a table of their own, which pickles as a description and not as
+        its numbers.
+        """
         return Part(self, start, stop)
 
     def fetched(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
-        """Rows start … stop - 1, read from where they are stored; whoever goes through them converts them."""
+        """Rows start … stop - 1, read from where they are stored; whoever goes through them
+        converts them.
+        """
         return self.read(start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -121,7 +133,9 @@ class StoredTable:
 
 
 def blocks_of(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Every row of a table once, in order: the first row's number and the rows of each block of so many elements."""
+    """Every row of a table once, in order: the first row's number and the rows of each block of so
+    many elements.
+    """
     step = max(1, elements // max(1, table.shape[1]))
     for start in range(0, len(table), step):
         yield start, table[start : start + step]
@@ -138,7 +152,11 @@ class ConvertedTable(StoredTable):
     """
 
     def __init__(
-        self, source: Any, convert: Callable[[NDArray[Any]], NDArray[Any]], dtype: Any, n_columns: int | None = None
+        self,
+        source: Any,
+        convert: Callable[[NDArray[Any]], NDArray[Any]],
+        dtype: Any,
+        n_columns: int | None = None,
     ) -> None:
         super().__init__((len(source), source.shape[1] if n_columns is None else n_columns), dtype)
         self.source = source
@@ -175,9 +193,11 @@ class Part(StoredTable):
 
 
 class JoinedTable(StoredTable):
-    """Tables with the same columns, one below the other: arrays, or tables that stay where they are stored.
+    """Tables with the same columns, one below the other: arrays, or tables that stay where they are
+    stored.
 
-    Rows are numbered through, so that strips, and with them every bit of a result, are those of one table.
+    Rows are numbered through, so that strips, and with them every bit of a result, are those of one
+    table.
 
     Parameters
     ----------
@@ -207,11 +227,15 @@ class JoinedTable(StoredTable):
         return np.concatenate(pieces, dtype=self.dtype)
 
     def part(self, start: int, stop: int) -> StoredTable:
-        """Some rows by themselves: only the tables that they come from travel to another process."""
+        """Some rows by themselves: only the tables that they come from travel to another
+        process.
+        """
         tables, names = [], []
         for i, first, last in self._spans(start, stop):
             table = self.tables[i]
-            tables.append(table.part(first, last) if isinstance(table, StoredTable) else table[first:last])
+            tables.append(
+                table.part(first, last) if isinstance(table, StoredTable) else table[first:last]
+            )
             names.append(self.names[i])
         return JoinedTable(tables, names)
 
@@ -221,7 +245,11 @@ class JoinedTable(StoredTable):
         return f"row {row - self.starts[i]} of {self.names[i]}"
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Each table that has some of these rows, and its own numbers of the first and behind the last."""
+        """Each table that has some of these rows, and its own numbers of the first and behind the
+        last.
+        """
         starts = self.starts
         near = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
-        return [(i, max(start - starts[i], 0), min(stop, starts[i + 1]) - starts[i]) for i in near] or [(0, 0, 0)]
+        return [
+            (i, max(start - starts[i], 0), min(stop, starts[i + 1]) - starts[i]) for i in near
+        ] or [(0, 0, 0)]

@@ -1,7 +1,8 @@
-"""A table cut into strips, and what is done with a span of them: all that travels to whoever works on it.
+"""A table cut into strips, and what is done with a span of them: all that travels to whoever works
+on it.
 
-The kernels always see the same *strips*, a number of rows that depends on the number of classes alone, whatever block
-they come in and wherever they are worked on.
+The kernels always see the same *strips*, a number of rows that depends on the number of classes
+alone, whatever block they come in and wherever they are worked on.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from metacal.rows.stored import StoredTable
 
 #: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
 STRIP_ELEMENTS = 1 << 16
-#: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may be short.
+#: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may
+#: be short.
 READ_AT_ONCE = 1 << 17
-#: Logits of a block of `gather`: what is made of it, a few tables of probabilities, stays in the cache.
+#: Logits of a block of `gather`: what is made of it, a few tables of probabilities, stays in the
+#: cache.
 _GATHERED_AT_ONCE = 1 << 18
-#: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip of them is copied.
+#: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip
+#: of them is copied.
 DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
 
 Columns = tuple[Any, ...]
@@ -32,20 +36,28 @@ Span = tuple[int, int]
 
 
 def run_rows(n_classes: int) -> int:
-    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on the classes alone."""
+    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on
+    the classes alone.
+    """
     strip = max(1, STRIP_ELEMENTS // n_classes)
     return strip * max(1, 4096 // strip)
 
 
 class PickedRows(StoredTable):
-    """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row or two."""
+    """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row
+    or two.
+    """
 
     def __init__(self, table: Any, chosen: Codes) -> None:
         super().__init__((len(chosen), table.shape[1]), table.dtype)
         self.table = table
         self.chosen = np.ascontiguousarray(chosen)
         #: Whether a kernel that picks rows itself can do so where they lie.
-        self.walkable = kernels.takes_whole_blocks and isinstance(table, np.ndarray) and kernels.active.walkable(table)
+        self.walkable = (
+            kernels.takes_whole_blocks
+            and isinstance(table, np.ndarray)
+            and kernels.active.walkable(table)
+        )
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """The picked rows from `start` up to `stop`."""
@@ -67,7 +79,9 @@ class HostStrips:
 
 
 def _gathered(block: NDArray[Any], chosen: Codes) -> NDArray[Any]:
-    """Some rows, in memory that the next strip writes over: fresh memory for each costs more than the copy."""
+    """Some rows, in memory that the next strip writes over: fresh memory for each costs more than
+    the copy.
+    """
     room = workplace.array("strip", (len(chosen), block.shape[1]), block.dtype)
     return np.take(block, chosen, axis=0, out=room, mode="clip")
 
@@ -75,7 +89,9 @@ def _gathered(block: NDArray[Any], chosen: Codes) -> NDArray[Any]:
 def own_result(result: Any) -> Any:
     """The result of a strip, copied where it is a view of rows that the next strip writes over."""
     room = workplace.kept.get("strip")
-    overwritten = room is not None and isinstance(result, np.ndarray) and np.may_share_memory(result, room)
+    overwritten = (
+        room is not None and isinstance(result, np.ndarray) and np.may_share_memory(result, room)
+    )
     return result.copy() if overwritten else result
 
 
@@ -115,12 +131,18 @@ class Strips:
         return rows, slice(int(self._offsets[span[0]]), int(self._offsets[span[1]]))
 
     def _piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
-        """The rows of a span of strips and their columns, by themselves: all that travels to another process.
+        """The rows of a span of strips and their columns, by themselves: all that travels to
+        another process.
 
-        A span begins with a strip, so its strips are the same ones. A stored table goes as its description.
+        A span begins with a strip, so its strips are the same ones. A stored table goes as its
+        description.
         """
         rows, kept = self._slices(span)
-        table = self.table.part(rows.start, rows.stop) if isinstance(self.table, StoredTable) else self.table[rows]
+        table = (
+            self.table.part(rows.start, rows.stop)
+            if isinstance(self.table, StoredTable)
+            else self.table[rows]
+        )
         return Strips(table, None if self.keep is None else self.keep[rows]), _inside(columns, kept)
 
     def _strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
@@ -136,10 +158,16 @@ class Strips:
                 block = gather(block, chosen)
             yield block, kept
 
-    def _strip_results(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:
-        return [own_result(fn(block, *_inside(columns, kept))) for block, kept in self._strips(span)]
+    def _strip_results(
+        self, fn: Callable[..., Any], columns: Columns, span: Span
+    ) -> list[NDArray[Any]]:
+        return [
+            own_result(fn(block, *_inside(columns, kept))) for block, kept in self._strips(span)
+        ]
 
-    def _strip_sums(self, fn: Callable[..., Any], columns: Columns, span: Span) -> Iterable[NDArray[Any]]:
+    def _strip_sums(
+        self, fn: Callable[..., Any], columns: Columns, span: Span
+    ) -> Iterable[NDArray[Any]]:
         """fn of each strip, or, where fn walks blocks, its sums over each strip from one call."""
         if not kernels.walks_blocks(fn, self.table):
             return self._strip_results(fn, columns, span)
@@ -154,7 +182,9 @@ class Strips:
         return [fn(block, *inside, rows=chosen)]
 
     def _folded(self, work: Any, columns: Columns, span: Span) -> Any:
-        """What `make()` has gathered of fn of some strips after others, or of blocks of several at once."""
+        """What `make()` has gathered of fn of some strips after others, or of blocks of several at
+        once.
+        """
         fn, make, by_blocks = work
         at_once = _GATHERED_AT_ONCE if by_blocks else READ_AT_ONCE
         gathered, step = make(), max(1, at_once // (self._strip * self.n_classes))
@@ -169,7 +199,9 @@ class Strips:
         return gathered.result()
 
     def _block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:
-        """All rows of some strips, the positions of those that are kept (None: all), and their part of the columns."""
+        """All rows of some strips, the positions of those that are kept (None: all), and their part
+        of the columns.
+        """
         rows, kept = self._slices(span)
         inside = _inside(columns, kept)
         if self.keep is not None:
@@ -187,7 +219,9 @@ class Strips:
         for block, kept in self._strips(span):
             fn(block, *_inside(columns, kept))
 
-    def _written(self, work: tuple[Callable[..., None], bool, Any], columns: Columns, span: Span) -> Columns:
+    def _written(
+        self, work: tuple[Callable[..., None], bool, Any], columns: Columns, span: Span
+    ) -> Columns:
         """The columns as they were filled, tables among them in room of their own."""
         fn, whole, room = work
         piece, own = self._piece(columns, span)

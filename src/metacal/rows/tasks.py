@@ -1,7 +1,9 @@
-"""Pieces of work on an executor: so many under way at a time, and what to say when a worker is lost.
+"""Pieces of work on an executor: so many under way at a time, and what to say when a worker is
+lost.
 
-Pieces are descriptions. Whoever works on one may vanish: a cluster then gives it to another worker (a pool of processes
-does not), and what cannot be done at all ends in one error that names the file.
+Pieces are descriptions. Whoever works on one may vanish: a cluster then gives it to another worker
+(a pool of processes does not), and what cannot be done at all ends in one error that names the
+file.
 """
 
 from __future__ import annotations
@@ -26,12 +28,18 @@ class NoWorkersError(BrokenExecutor):
 
 
 def in_order(
-    executor: Executor, task: Task, pieces: Pieces, window: int, *, held: int = 0, place: Place | None = None
+    executor: Executor,
+    task: Task,
+    pieces: Pieces,
+    window: int,
+    *,
+    held: int = 0,
+    place: Place | None = None,
 ) -> Iterator[Any]:
     """task(*piece) for every piece, in order, with at most `window` pieces under way at a time.
 
-    Answers that come before their turn are held, `held` pieces at most (those under way among them; at least
-    `window`): so far the others go on while one is slow.
+    Answers that come before their turn are held, `held` pieces at most (those under way among them;
+    at least `window`): so far the others go on while one is slow.
 
     Examples
     --------
@@ -45,12 +53,20 @@ def in_order(
 
 
 def as_they_come(
-    executor: Executor, task: Task, pieces: Pieces, window: int, *, place: Place | None = None, held: int | None = None
+    executor: Executor,
+    task: Task,
+    pieces: Pieces,
+    window: int,
+    *,
+    place: Place | None = None,
+    held: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Each piece and task(*piece), whichever is done first, with at most `window` pieces under way at a time.
+    """Each piece and task(*piece), whichever is done first, with at most `window` pieces under way
+    at a time.
 
-    With `held` they come in order, and no more than so many are pending. Where a worker was lost for good an error says
-    which file it was at. Whatever is pending when nobody asks any more is cancelled.
+    With `held` they come in order, and no more than so many are pending. Where a worker was lost
+    for good an error says which file it was at. Whatever is pending when nobody asks any more is
+    cancelled.
 
     Examples
     --------
@@ -70,7 +86,11 @@ def as_they_come(
     source, most = iter(pieces), window if held is None else held
     try:
         while True:
-            while len(at_work) < window and len(pending) < most and (piece := next(source, None)) is not None:
+            while (
+                len(at_work) < window
+                and len(pending) < most
+                and (piece := next(source, None)) is not None
+            ):
                 future = executor.submit(task, *piece)
                 pending[future] = piece
                 at_work.add(future)
@@ -97,13 +117,20 @@ def as_they_come(
 def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError:
     where = f"{place(piece)}: " if place is not None else ""
     if isinstance(error, MemoryError):
-        return InputError(f"{where}a worker has not enough memory for these rows; give workers more, or fewer threads.")
+        return InputError(
+            f"{where}a worker has not enough memory for these rows; give workers more, or fewer"
+            " threads."
+        )
     if isinstance(error, NoWorkersError):
-        return InputError(f"{where}{error}; start the cluster, with the same metacal as here, and run this again.")
-    said = " ".join(str(error).split()).partition(". ")[0][:160].rstrip(" .;") or type(error).__name__
+        return InputError(
+            f"{where}{error}; start the cluster, with the same metacal as here, and run this again."
+        )
+    said = (
+        " ".join(str(error).split()).partition(". ")[0][:160].rstrip(" .;") or type(error).__name__
+    )
     return InputError(
-        f"{where}the workers that had these rows were lost (killed, or out of memory?): {said}. Look at their logs; "
-        "give them more memory."
+        f"{where}the workers that had these rows were lost (killed, or out of memory?): {said}."
+        " Look at their logs; give them more memory."
     )
 
 

@@ -1,6 +1,8 @@
-"""The only place that coerces logits and probabilities; labels and weights come from the modules of these names.
+"""The only place that coerces logits and probabilities; labels and weights come from the modules of
+these names.
 
-Every check runs before any work starts, and every message says what came, what is needed and what to do.
+Every check runs before any work starts, and every message says what came, what is needed and what
+to do.
 """
 
 from __future__ import annotations
@@ -42,11 +44,12 @@ _LARGEST_WHOLE = 1 << 53
 def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
     """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
 
-    float16, float32 and float64 arrays pass through without a copy; integers and booleans become float64. -inf marks
-    a class that is masked out and is legal; NaN, +inf and rows with every class masked are not. A finite number that
-    stands for a mask (`finfo.min`, -1e9; the rule is in `metacal.formulas.logits`) is read as -inf, with a warning. A
-    torch tensor on a GPU is checked there and stays there; a stored table is checked block by block and stays where it
-    is stored. The threads of an `executor` share the look at a table.
+    float16, float32 and float64 arrays pass through without a copy; integers and booleans become
+    float64. -inf marks a class that is masked out and is legal; NaN, +inf and rows with every class
+    masked are not. A finite number that stands for a mask (`finfo.min`, -1e9; the rule is in
+    `metacal.formulas.logits`) is read as -inf, with a warning. A torch tensor on a GPU is checked
+    there and stays there; a stored table is checked block by block and stays where it is stored.
+    The threads of an `executor` share the look at a table.
 
     Examples
     --------
@@ -68,7 +71,10 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
             mask = float(array[span][masked][0])
     if mask is None:
         return array
-    warn_caller(f"logits hold {mask:.9g}, which stands for a masked class: it is read as -inf, which says so.")
+    warn_caller(
+        f"logits hold {mask:.9g}, which stands for a masked class: it is read as -inf, which"
+        " says so."
+    )
     if device:
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
@@ -77,7 +83,8 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
 
 
 def is_one_score(table: Any) -> bool:
-    """Whether there is one score for each row, as `decision_function` gives it: (n,) or (n, 1), for two classes.
+    """Whether there is one score for each row, as `decision_function` gives it: (n,) or (n, 1), for
+    two classes.
 
     Examples
     --------
@@ -90,17 +97,22 @@ def is_one_score(table: Any) -> bool:
         return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
     try:
         shape = tuple(table.shape)
-    except (AttributeError, TypeError, RuntimeError):  # no shape, or none to speak of: a nested tensor's
+    except (
+        AttributeError,
+        TypeError,
+        RuntimeError,
+    ):  # no shape, or none to speak of: a nested tensor's
         return False
     plain = getattr(getattr(table, "dtype", None), "kind", "f") in "iubf"
     return plain and len(shape) in (1, 2) and shape[0] > 0 and shape[1:] in ((), (1,))
 
 
 def two_columns(table: Any, kind: str) -> NDArray[Any]:
-    """One score for each row as a table of two classes: [0, s] of log-odds s, [1 - p, p] of probabilities p.
+    """One score for each row as a table of two classes: [0, s] of log-odds s, [1 - p, p] of
+    probabilities p.
 
-    p is the probability of the second class, the positive one; of log-odds the second class is the larger logit where
-    s > 0, as scikit-learn has it.
+    p is the probability of the second class, the positive one; of log-odds the second class is the
+    larger logit where s > 0, as scikit-learn has it.
 
     Examples
     --------
@@ -108,17 +120,29 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
     score = _as_float(plain_array(table, "scores").reshape(-1), "scores")
-    if kind == "probabilities" and (row := first_row(~((score >= 0.0) & (score <= 1.0)))) is not None:
+    if (
+        kind == "probabilities"
+        and (row := first_row(~((score >= 0.0) & (score <= 1.0)))) is not None
+    ):
         raise InputError(
-            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the values of a "
-            f"decision_function, say so: {option('input', 'logits')}."
+            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the"
+            f" values of a decision_function, say so: {option('input', 'logits')}."
         )
-    return np.column_stack([1.0 - score if kind == "probabilities" else np.zeros_like(score), score])
+    return np.column_stack(
+        [1.0 - score if kind == "probabilities" else np.zeros_like(score), score]
+    )
 
 
-def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """The rows of each block, and what `kernels.looked_over` says of it; a device looks at all rows at once."""
-    threads = isinstance(executor, ThreadPoolExecutor) and array.shape[0] * array.shape[1] >= _WORTH_THREADS
+def _looked_over(
+    array: Any, executor: Executor | None
+) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
+    """The rows of each block, and what `kernels.looked_over` says of it; a device looks at all rows
+    at once.
+    """
+    threads = (
+        isinstance(executor, ThreadPoolExecutor)
+        and array.shape[0] * array.shape[1] >= _WORTH_THREADS
+    )
     step = max(1, (_THREAD_ELEMENTS if threads else BLOCK_ELEMENTS) // array.shape[1])
     if kernels.on_device(array):
         threads, step = False, len(array)
@@ -128,7 +152,8 @@ def _looked_over(array: Any, executor: Executor | None) -> Iterator[tuple[slice,
 
 
 def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
-    """Return `table` as a 2-D floating array whose rows are probability vectors; `advice` ends what is said otherwise.
+    """Return `table` as a 2-D floating array whose rows are probability vectors; `advice` ends what
+    is said otherwise.
 
     Examples
     --------
@@ -155,23 +180,35 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
         sums = block.sum(axis=1, dtype=np.float64)
         if (row := first_row(np.abs(sums - 1.0) > tolerance)) is not None:
             raise InputError(
-                f"probabilities must sum to 1 in each row; row {start + row} sums to {sums[row]:.6g}. "
-                + (advice or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits.")
+                f"probabilities must sum to 1 in each row; row {start + row} sums to"
+                f" {sums[row]:.6g}. "
+                + (
+                    advice
+                    or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits."
+                )
             )
     return array
 
 
 def logits_from(
-    table: Any, kind: str, *, by_rows: bool = False, executor: Executor | None = None, later: bool = False
+    table: Any,
+    kind: str,
+    *,
+    by_rows: bool = False,
+    executor: Executor | None = None,
+    later: bool = False,
 ) -> NDArray[Any]:
-    """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the values.
+    """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the
+    values.
 
-    The logits of a probability vector are its logarithms, so that softmax gives it back. A probability of exactly zero
-    is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest positive entry, because a zero
-    on a true class (a random forest's, say) would make every likelihood infinite.
+    The logits of a probability vector are its logarithms, so that softmax gives it back. A
+    probability of exactly zero is read as "too small to write down": the smaller of 2.2e-16 and the
+    row's smallest positive entry, because a zero on a true class (a random forest's, say) would
+    make every likelihood infinite.
 
-    With `by_rows` probabilities in an array become logits when their rows are read, as those of a stored table do, and
-    not all at once in a second table. Where it `may_wait`, `later` leaves the look at the values to whoever reads them.
+    With `by_rows` probabilities in an array become logits when their rows are read, as those of a
+    stored table do, and not all at once in a second table. Where it `may_wait`, `later` leaves the
+    look at the values to whoever reads them.
 
     Examples
     --------
@@ -194,7 +231,8 @@ def logits_from(
 
 
 def may_wait(table: Any, kind: str) -> bool:
-    """Whether the values of a table can be looked at while they are scored: the kernels of C and of a device do that.
+    """Whether the values of a table can be looked at while they are scored: the kernels of C and of
+    a device do that.
 
     Examples
     --------
@@ -221,8 +259,9 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     shape = tuple(array.shape)
     if len(shape) != 2:
         raise InputError(
-            f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of shape {shape}."
-            " Reshape your data: a single row is x.reshape(1, -1). One score per row is enough for two classes alone."
+            f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of"
+            f" shape {shape}. Reshape your data: a single row is x.reshape(1, -1). One score per"
+            " row is enough for two classes alone."
         )
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
@@ -231,12 +270,15 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     else:
         array = kernels.device_kernels().float_table(array) if stays else _as_float(array, name)
     if shape[0] < 1:
-        raise InputError(f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is required.")
+        raise InputError(
+            f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is"
+            " required."
+        )
     if shape[1] < 2:
         raise InputError(
-            f"{name} needs at least 2 columns, one per class; got {shape[1]}: "
-            f"Found array with {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required. "
-            "One score per row is enough for two classes alone."
+            f"{name} needs at least 2 columns, one per class; got {shape[1]}: Found array with"
+            f" {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required. One score"
+            " per row is enough for two classes alone."
         )
     return array
 
@@ -245,11 +287,14 @@ def _as_double(block: NDArray[Any], name: str = "logits") -> Float:
     """Integers as doubles, where these can tell the largest of each row from its neighbours."""
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
         top = block if block.ndim == 1 else block.max(axis=1)
-        too_large = (top >= _LARGEST_WHOLE) | (top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False)
+        too_large = (top >= _LARGEST_WHOLE) | (
+            top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False
+        )
         if (row := first_row(too_large)) is not None:
             raise InputError(
-                f"{name} are integers too large to be told apart as floats: the largest of row {row} is {top[row]}, "
-                "beyond 2^53. Subtract each row's largest, or divide all by a constant."
+                f"{name} are integers too large to be told apart as floats: the largest of row"
+                f" {row} is {top[row]}, beyond 2^53. Subtract each row's largest, or divide all by"
+                " a constant."
             )
     return block.astype(np.float64)
 
@@ -264,35 +309,49 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
             with np.errstate(over="ignore"):
                 return array.astype(np.float64)
         except (ValueError, TypeError, OverflowError) as error:
-            raise WrongTypeError(f"{name} must be numbers; got an array of type {array.dtype} ({error}).") from None
+            raise WrongTypeError(
+                f"{name} must be numbers; got an array of type {array.dtype} ({error})."
+            ) from None
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 
 def _raise_bad_logit(table: Any, row: int) -> None:
     values = on_host(table[row : row + 1])[0]
-    where = f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"  # of several files
+    where = (
+        f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"
+    )  # of several files
     for kind, bad in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
         if bad.any():
             raise InputError(
-                f"logits must not contain NaN or +infinity; {where}, column {bad.argmax()} is {kind}. "
-                "Drop such rows or fix the model that made them (-inf, a masked class, is allowed)."
+                f"logits must not contain NaN or +infinity; {where}, column {bad.argmax()} is"
+                f" {kind}. Drop such rows or fix the model that made them (-inf, a masked class, is"
+                " allowed)."
             )
-    raise InputError(f"logits: {where} has -infinity in every column; at least one class must be possible.")
+    raise InputError(
+        f"logits: {where} has -infinity in every column; at least one class must be possible."
+    )
 
 
 def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """`label_codes`, on the device where the table is on one: column numbers are checked there, other labels here."""
+    """`label_codes`, on the device where the table is on one: column numbers are checked there,
+    other labels here.
+    """
     if not kernels.on_device(table):
         return label_codes(labels, len(table), classes)
     refuse_masked(labels, "labels")
     device = kernels.device_kernels()
     numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
     codes = device.label_codes(labels, table) if numbered else None
-    return codes if codes is not None else device.beside(label_codes(labels, len(table), classes), table)
+    return (
+        codes
+        if codes is not None
+        else device.beside(label_codes(labels, len(table), classes), table)
+    )
 
 
 def room_for_probabilities(table: Any, out: Any = None) -> Any:
-    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for float64, else float32.
+    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for
+    float64, else float32.
 
     Examples
     --------
@@ -305,36 +364,52 @@ def room_for_probabilities(table: Any, out: Any = None) -> Any:
     shape, device = tuple(table.shape), kernels.on_device(table)
     dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
     if out is None:
-        return kernels.device_kernels().empty_probabilities(table) if device else np.empty(shape, dtype=dtype)
+        return (
+            kernels.device_kernels().empty_probabilities(table)
+            if device
+            else np.empty(shape, dtype=dtype)
+        )
     if device:
         there = kernels.on_device(out) and out.device == table.device
         fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
     else:
         fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
     if not fits or tuple(out.shape) != shape:
-        kind = f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
+        kind = (
+            f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
+        )
         got = type(out).__name__
         if hasattr(out, "dtype") and hasattr(out, "shape"):
-            still = "read-only " if getattr(getattr(out, "flags", None), "writeable", True) is False else ""
+            still = (
+                "read-only "
+                if getattr(getattr(out, "flags", None), "writeable", True) is False
+                else ""
+            )
             got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
         raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
     if _overlap(table, out):
         raise InputError(
-            "out overlaps the table of logits, so that rows would be written over before they are read; "
-            "pass another array, or exactly the same one to work in place."
+            "out overlaps the table of logits, so that rows would be written over before they are"
+            " read; pass another array, or exactly the same one to work in place."
         )
     return out
 
 
 def _overlap(table: Any, out: Any) -> bool:
-    """Whether the two lie partly on top of each other; the very same memory in the same order is no overlap."""
+    """Whether the two lie partly on top of each other; the very same memory in the same order is no
+    overlap.
+    """
     while isinstance(table, StoredTable):
         table = getattr(table, "source", None)
     if kernels.on_device(out):
         return kernels.device_kernels().overlap(table, out)
     if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
         return True
-    return isinstance(table, np.ndarray) and np.may_share_memory(table, out) and _memory(table) != _memory(out)
+    return (
+        isinstance(table, np.ndarray)
+        and np.may_share_memory(table, out)
+        and _memory(table) != _memory(out)
+    )
 
 
 def _memory(array: NDArray[Any]) -> tuple[Any, ...]:

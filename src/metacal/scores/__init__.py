@@ -1,6 +1,7 @@
 """Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure.
 
-Names load on first use: the registry of scores is read where NumPy is not wanted, by `metacal --help`.
+Names load on first use: the registry of scores is read where NumPy is not wanted, by `metacal
+--help`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Learned ranking scores: how likely the prediction of a row is wrong, learned from rows of their own.
+"""Learned ranking scores: how likely the prediction of a row is wrong, learned from rows of their
+own.
 
-A fitted ranker is a score as `MetaCal` takes it: a function of a block of logits that returns one number per row,
-higher = less sure. A certificate needs a score that has not seen the labels of the rows it is certified on, so **rows
-that trained a ranker must not certify**: `split_rows` parts a table once, before anything is fitted.
+A fitted ranker is a score as `MetaCal` takes it: a function of a block of logits that returns one
+number per row, higher = less sure. A certificate needs a score that has not seen the labels of the
+rows it is certified on, so **rows that trained a ranker must not certify**: `split_rows` parts a
+table once, before anything is fitted.
 
-The features of a row are numbers that a row of any class has: entropy, 1 - max p and its logarithm, the sorted top
-logits as gaps to the largest (the first gap is the margin), the largest logit and log Σ e^x. The last two are not
-invariant to a constant added to a row, which is what they are good for.
+The features of a row are numbers that a row of any class has: entropy, 1 - max p and its logarithm,
+the sorted top logits as gaps to the largest (the first gap is the margin), the largest logit and
+log Σ e^x. The last two are not invariant to a constant added to a row, which is what they are good
+for.
 """
 
 from __future__ import annotations
@@ -39,9 +42,13 @@ LogitsAndLabels = tuple[NDArray[Any], NDArray[Any]]
 
 
 def split_rows(
-    logits: ArrayLike, labels: ArrayLike, share: float = 0.2, random_state: int | np.random.Generator = 0
+    logits: ArrayLike,
+    labels: ArrayLike,
+    share: float = 0.2,
+    random_state: int | np.random.Generator = 0,
 ) -> tuple[LogitsAndLabels, LogitsAndLabels]:
-    """Part the rows at random: `share` of them to train a ranker, the others to certify and calibrate.
+    """Part the rows at random: `share` of them to train a ranker, the others to certify and
+    calibrate.
 
     Examples
     --------
@@ -51,7 +58,10 @@ def split_rows(
     """
     table, codes = np.asarray(logits), np.asarray(labels)
     if len(table) != len(codes) or len(table) < 2:
-        raise InputError(f"split_rows needs at least 2 rows and one label per row; got {len(table)} and {len(codes)}.")
+        raise InputError(
+            f"split_rows needs at least 2 rows and one label per row; got {len(table)} and"
+            f" {len(codes)}."
+        )
     n_train = min(max(1, round(fraction("share", share) * len(table))), len(table) - 1)
     order = generator(random_state).permutation(len(table))
     train, rest = order[:n_train], order[n_train:]
@@ -77,10 +87,12 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
 
 @dataclass(eq=False)
 class Ranker(ABC):
-    """A score that is linear in standardised features of a row once it is fitted: a few numbers, which a file can hold.
+    """A score that is linear in standardised features of a row once it is fitted: a few numbers,
+    which a file can hold.
 
-    A copy by `sklearn.base.clone` keeps what was learned: inside a `MetaCal` that is cloned (cross-validation, a grid
-    search) a ranker is a fixed score, trained on rows that nobody else sees.
+    A copy by `sklearn.base.clone` keeps what was learned: inside a `MetaCal` that is cloned
+    (cross-validation, a grid search) a ranker is a fixed score, trained on rows that nobody else
+    sees.
 
     Parameters
     ----------
@@ -91,7 +103,8 @@ class Ranker(ABC):
     classes : sequence, optional
         The labels in column order; 0 … K-1 when None.
     penalty : float
-        Half of it times the squared coefficients (of standardised features) is added to the summed loss.
+        Half of it times the squared coefficients (of standardised features) is added to the summed
+        loss.
     """
 
     n_top: int = 5
@@ -113,15 +126,22 @@ class Ranker(ABC):
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Learn which predictions are wrong, from a table of logits and the true labels."""
-        if isinstance(self.n_top, bool) or not isinstance(self.n_top, int | np.integer) or self.n_top < 2:
+        if (
+            isinstance(self.n_top, bool)
+            or not isinstance(self.n_top, int | np.integer)
+            or self.n_top < 2
+        ):
             raise InputError(f"n_top must be a whole number of at least 2, got {self.n_top!r}.")
         table = validate.logits_from(X, self.input)
-        codes = validate.label_codes(y, len(table), validate.class_list(self.classes, table.shape[1]))
+        codes = validate.label_codes(
+            y, len(table), validate.class_list(self.classes, table.shape[1])
+        )
         wrong = table.argmax(axis=1) != codes
         if wrong.all() or not wrong.any():
             raise InputError(
-                f"a ranker learns to tell wrong predictions from right ones; {int(wrong.sum())} of {len(wrong)} are "
-                "wrong. Bring more rows, or use score='entropy', which needs no training."
+                f"a ranker learns to tell wrong predictions from right ones; {int(wrong.sum())} of"
+                f" {len(wrong)} are wrong. Bring more rows, or use score='entropy', which needs no"
+                " training."
             )
         features = Rows(table).collect(partial(row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
@@ -135,10 +155,13 @@ class Ranker(ABC):
     def __call__(self, block: NDArray[Any]) -> Float:
         """One number per row, higher = less sure."""
         if not self.n_classes_:
-            raise InputError(f"this {type(self).__name__} has not been trained; call fit(logits, labels) first.")
+            raise InputError(
+                f"this {type(self).__name__} has not been trained; call fit(logits, labels) first."
+            )
         if block.shape[1] != self.n_classes_:
             raise InputError(
-                f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table has {block.shape[1]}."
+                f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table"
+                f" has {block.shape[1]}."
             )
         return np.asarray(self._standard(row_features(block, self.n_top)) @ self.coefficients_)
 
@@ -147,7 +170,9 @@ class Ranker(ABC):
 
     @abstractmethod
     def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
-        """The coefficients, by features of the rows and which of them are wrong; `ridge` is the penalty by row."""
+        """The coefficients, by features of the rows and which of them are wrong; `ridge` is the
+        penalty by row.
+        """
 
     def restored(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
         """Return this ranker with what an equal one has learned.
@@ -161,13 +186,23 @@ class Ranker(ABC):
         size = 4 + min(self.n_top, n_classes)
         _positive("penalty", self.penalty)
         if self.n_top < 2 or n_classes < 2:
-            raise InputError(f"n_top and n_classes must be at least 2, got {self.n_top} and {n_classes}.")
+            raise InputError(
+                f"n_top and n_classes must be at least 2, got {self.n_top} and {n_classes}."
+            )
         for name, numbers in (("means", means), ("scales", scales), ("coefficients", coefficients)):
             if numbers.shape != (size,) or not np.isfinite(numbers).all():
-                raise InputError(f"{name} must be {size} finite numbers, one per feature; got shape {numbers.shape}.")
+                raise InputError(
+                    f"{name} must be {size} finite numbers, one per feature; got shape"
+                    f" {numbers.shape}."
+                )
         if not (scales > 0).all():
             raise InputError("scales must be positive.")
-        self.n_classes_, self.means_, self.scales_, self.coefficients_ = n_classes, means, scales, coefficients
+        self.n_classes_, self.means_, self.scales_, self.coefficients_ = (
+            n_classes,
+            means,
+            scales,
+            coefficients,
+        )
         return self
 
 
@@ -178,7 +213,8 @@ class LogisticRanker(Ranker):
     Parameters
     ----------
     penalty : float
-        Half of it times the squared coefficients (of standardised features) is added to the summed loss.
+        Half of it times the squared coefficients (of standardised features) is added to the summed
+        loss.
     n_top, input, classes
         See `Ranker`.
 
@@ -197,21 +233,24 @@ class LogisticRanker(Ranker):
         sides = np.where(wrong, 1.0, -1.0)
         points = np.column_stack([features, np.ones(len(wrong))]) * sides[:, None]
         # The intercept is not penalised, and does not change the ranking.
-        return _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[:-1]
+        return _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[
+            :-1
+        ]
 
 
 @dataclass(eq=False)
 class PairwiseRanker(Ranker):
     """A linear score that puts wrong predictions above right ones, pair by pair.
 
-    Minimises the mean of log(1 + e^{s_right - s_wrong}) over pairs of a wrong and a right row (the loss of RankNet,
-    Burges et al., ICML 2005), plus a ridge, by Newton's method. Every pair is used while there are at most `max_pairs`;
-    beyond that as many are drawn with `random_state`.
+    Minimises the mean of log(1 + e^{s_right - s_wrong}) over pairs of a wrong and a right row (the
+    loss of RankNet, Burges et al., ICML 2005), plus a ridge, by Newton's method. Every pair is used
+    while there are at most `max_pairs`; beyond that as many are drawn with `random_state`.
 
     Parameters
     ----------
     penalty : float
-        Half of it times the squared coefficients (of standardised features) is added to the mean loss times the rows.
+        Half of it times the squared coefficients (of standardised features) is added to the mean
+        loss times the rows.
     max_pairs : int
         The most pairs to learn from.
     random_state : int
@@ -237,20 +276,30 @@ class PairwiseRanker(Ranker):
     def _pairs(self, doubtful: Float, sure: Float) -> Float:
         """Differences of features, wrong minus right."""
         if len(doubtful) * len(sure) <= self.max_pairs:
-            return np.asarray((doubtful[:, None, :] - sure[None, :, :]).reshape(-1, doubtful.shape[1]))
+            return np.asarray(
+                (doubtful[:, None, :] - sure[None, :, :]).reshape(-1, doubtful.shape[1])
+            )
         random = generator(self.random_state)
-        picks = random.integers(len(doubtful), size=self.max_pairs), random.integers(len(sure), size=self.max_pairs)
+        picks = (
+            random.integers(len(doubtful), size=self.max_pairs),
+            random.integers(len(sure), size=self.max_pairs),
+        )
         return np.asarray(doubtful[picks[0]] - sure[picks[1]])
 
 
 def _positive(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating) or not value > 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.integer | np.floating)
+        or not value > 0
+    ):
         raise InputError(f"{name} must be a positive number, got {value!r}.")
     return float(value)
 
 
 def _logistic_through_origin(points: Float, ridge: Float) -> Float:
-    """The w that minimises mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j², by Newton steps halved until the loss falls.
+    """The w that minimises mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j², by Newton steps halved
+    until the loss falls.
 
     Examples
     --------
@@ -266,7 +315,9 @@ def _logistic_through_origin(points: Float, ridge: Float) -> Float:
     for _ in range(_NEWTON_STEPS):
         chance = 0.5 - 0.5 * np.tanh(0.5 * (points @ w))  # σ(-w·point)
         gradient = ridge * w - points.T @ chance / len(points)
-        curvature = (points * (chance * (1.0 - chance))[:, None]).T @ points / len(points) + np.diag(ridge)
+        curvature = (points * (chance * (1.0 - chance))[:, None]).T @ points / len(
+            points
+        ) + np.diag(ridge)
         step = np.linalg.solve(curvature, gradient)
         length = 1.0
         while (lower := loss(w - length * step)) > value and length > 1e-8:

@@ -1,8 +1,9 @@
-"""The one registry of ranking scores: a row says everything that other rooms need to know of a score.
+"""The one registry of ranking scores: a row says everything that other rooms need to know of a
+score.
 
-The scores that have a name and those that are learned stand here; what can be chosen on the command line, saved and
-exported is read from these rows. Nothing is imported before it is asked for, not even NumPy: this module knows the
-names of rooms above it and never the rooms themselves.
+The scores that have a name and those that are learned stand here; what can be chosen on the command
+line, saved and exported is read from these rows. Nothing is imported before it is asked for, not
+even NumPy: this module knows the names of rooms above it and never the rooms themselves.
 """
 
 from __future__ import annotations
@@ -53,25 +54,29 @@ def not_negative(n_classes: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class NamedScore:
-    """A score that has a name, and can therefore be saved and exported: what its kernel computes, on the grid.
+    """A score that has a name, and can therefore be saved and exported: what its kernel computes,
+    on the grid.
 
     Attributes
     ----------
     name : str
         In `MetaCal(score=...)`, on the command line, in files.
     formula : str
-        "module:function", formula(xp, x) -> a column, higher = less sure, over the operations of `metacal.formulas`:
-        computed in NumPy, on a GPU, in an exported module and in ONNX.
+        "module:function", formula(xp, x) -> a column, higher = less sure, over the operations of
+        `metacal.formulas`: computed in NumPy, on a GPU, in an exported module and in ONNX.
     kernel : str
-        "module:function" of a faster way to the same, kernel(block of logits, n × K) -> one float64 per row; NaN for a
-        row with NaN or +inf, or with every class masked. Empty: the formula itself.
+        "module:function" of a faster way to the same, kernel(block of logits, n × K) -> one float64
+        per row; NaN for a row with NaN or +inf, or with every class masked. Empty: the formula
+        itself.
     reads_masks : bool
-        Whether finite logits that stand for a mask are made -inf first, as Python does with every table; False only
-        where they are the same to the score, as to a softmax, which saves exported gates a look.
+        Whether finite logits that stand for a mask are made -inf first, as Python does with every
+        table; False only where they are the same to the score, as to a softmax, which saves
+        exported gates a look.
     reach : function
         n_classes -> the lowest and the highest value there is; infinite where there is no end.
     absolute_error : bool
-        Whether rounding errors are absolute, as those of a sum of terms of either sign, and not relative to the score.
+        Whether rounding errors are absolute, as those of a sum of terms of either sign, and not
+        relative to the score.
     needs_logits : bool
         Whether the score of probabilities, which are logits less a constant, says nothing.
 
@@ -115,7 +120,9 @@ class NamedScore:
 
 def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> NamedScore:
     kernel = f"metacal.kernels:{formula}" if fused else ""
-    return NamedScore(name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more)
+    return NamedScore(
+        name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more
+    )
 
 
 _NAMED = (
@@ -136,14 +143,20 @@ LEARNED = ("LogisticRanker", "PairwiseRanker")
 def candidates(n_classes: int) -> dict[str, float]:
     """The scores that `score="auto"` chooses among, and the share of delta that each has.
 
-    Entropy is hardly ever far from the best and has most of it; the others win by much on a few networks, which a tenth
-    of delta shows too (docs/ranking.md has the numbers). For two classes all of them rank alike.
+    Entropy is hardly ever far from the best and has most of it; the others win by much on a few
+    networks, which a tenth of delta shows too (docs/ranking.md has the numbers). For two classes
+    all of them rank alike.
     """
-    return {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1} if n_classes > 2 else {"entropy": 1.0}
+    return (
+        {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1}
+        if n_classes > 2
+        else {"entropy": 1.0}
+    )
 
 
 def register_score(score: NamedScore) -> None:
-    """Add a score that lives outside metacal: it is chosen, saved and exported by its name from then on.
+    """Add a score that lives outside metacal: it is chosen, saved and exported by its name from
+    then on.
 
     Whoever loads a file that names it has to register it first.
 
@@ -157,5 +170,8 @@ def register_score(score: NamedScore) -> None:
         raise InputError(f"there is a score {score.name!r} already.")
     module, colon, function = score.formula.partition(":")
     if not (module and colon and function):
-        raise InputError(f"the formula of the score {score.name!r} must be 'module:function', got {score.formula!r}.")
+        raise InputError(
+            f"the formula of the score {score.name!r} must be 'module:function', got"
+            f" {score.formula!r}."
+        )
     NAMED[score.name] = score

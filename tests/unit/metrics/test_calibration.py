@@ -102,7 +102,9 @@ def test_labels_outside_the_columns_are_refused():
 def test_ece_on_every_bin_edge(n_bins):
     confidence = np.arange(n_bins + 1) / n_bins
     correct = np.linspace(1, 0, n_bins + 1)
-    assert metrics.ece(confidence, correct, n_bins) == pytest.approx(plain_ece(confidence, correct, n_bins), abs=1e-14)
+    assert metrics.ece(confidence, correct, n_bins) == pytest.approx(
+        plain_ece(confidence, correct, n_bins), abs=1e-14
+    )
     counts = metrics.reliability_curve(confidence, correct, n_bins).counts
     np.testing.assert_array_equal(counts, [2] + [1] * (n_bins - 1))  # 0 joins 1/B in the first bin
 
@@ -140,10 +142,16 @@ def test_reliability_curve_holds_the_ece(rows):
         held = curve.counts > 0
         gaps = np.abs(curve.accuracy - curve.mean_confidence)[held]
         weights = curve.counts[held] / curve.counts.sum()
-        assert (curve.edges[0], curve.edges[-1], len(curve.edges)) == (0.0, 1.0, len(curve.counts) + 1)
+        assert (curve.edges[0], curve.edges[-1], len(curve.edges)) == (
+            0.0,
+            1.0,
+            len(curve.counts) + 1,
+        )
         assert np.isnan(curve.accuracy[~held]).all()
         assert gaps.max() == pytest.approx(metrics.max_calibration_error(*rows, 10, binning))
-        assert np.sqrt(weights @ gaps**2) == pytest.approx(metrics.rms_calibration_error(*rows, 10, binning))
+        assert np.sqrt(weights @ gaps**2) == pytest.approx(
+            metrics.rms_calibration_error(*rows, 10, binning)
+        )
         plain = metrics.ece if binning is metrics.equal_width else metrics.ece_equal_mass
         assert weights @ gaps == pytest.approx(plain(*rows, 10))
 
@@ -156,7 +164,9 @@ def test_equal_mass_bins_have_equal_counts_without_ties(rows):
 
 def test_equal_mass_with_more_bins_than_rows_is_the_finest_binning():
     confidence, correct = [0.9, 0.6, 0.3], [1, 0, 1]
-    assert metrics.ece_equal_mass(confidence, correct, 50) == pytest.approx(metrics.sup_ece(confidence, correct))
+    assert metrics.ece_equal_mass(confidence, correct, 50) == pytest.approx(
+        metrics.sup_ece(confidence, correct)
+    )
 
 
 def test_sup_ece_is_the_largest_over_all_partitions():
@@ -166,7 +176,10 @@ def test_sup_ece_is_the_largest_over_all_partitions():
         correct = random.choice([0.0, 0.5, 1.0], 6)
         values = np.unique(confidence).tolist()
         best = max(
-            sum(abs(sum(correct[np.isin(confidence, part)] - confidence[np.isin(confidence, part)])) for part in parts)
+            sum(
+                abs(sum(correct[np.isin(confidence, part)] - confidence[np.isin(confidence, part)]))
+                for part in parts
+            )
             for parts in set_partitions(values)
         )
         assert metrics.sup_ece(confidence, correct) == pytest.approx(best / 6, abs=1e-14)
@@ -196,7 +209,8 @@ def test_debiased_ece_takes_off_most_of_the_noise_of_a_calibrated_sample():
         correct = random.random(500) < confidence
         plain.append(metrics.ece(confidence, correct))
         debiased.append(metrics.debiased_ece(confidence, correct))
-    # Pure noise: the estimate of the excess is sqrt(2) - 1 of the whole, more where the clip at 0 does not bite.
+    # Pure noise: the estimate of the excess is sqrt(2) - 1 of the whole, more where the clip at 0
+    # does not bite.
     assert np.mean(debiased) < 0.7 * np.mean(plain)
 
 
@@ -214,7 +228,12 @@ def test_debiased_rms_is_unbiased_in_the_square():
 
 def test_uniform_rows_are_calibrated_and_have_no_sampling_error():
     table, labels = np.full((12, 4), 0.25), np.zeros(12, dtype=int)
-    for metric in (metrics.ece, metrics.debiased_ece, metrics.rms_calibration_error, metrics.sup_ece):
+    for metric in (
+        metrics.ece,
+        metrics.debiased_ece,
+        metrics.rms_calibration_error,
+        metrics.sup_ece,
+    ):
         assert metric(table, labels) == 0.0
         assert metrics.interval(metric, table, labels, n_resamples=20).high == 0.0
 
@@ -238,7 +257,9 @@ def test_smooth_ece_at_a_bandwidth_is_the_integral(rows, bandwidth, smooth_ece_a
     confidence = np.concatenate((confidence, [0.0, 1.0, 1.0]))
     correct = np.concatenate((correct, [1.0, 0.0, 1.0]))
     expected = reflected_gaussian_area(confidence, correct - confidence, bandwidth)
-    assert smooth_ece_at(metrics.TopLabel(confidence, correct), bandwidth) == pytest.approx(expected, rel=2e-4)
+    assert smooth_ece_at(metrics.TopLabel(confidence, correct), bandwidth) == pytest.approx(
+        expected, rel=2e-4
+    )
 
 
 def test_smooth_ece_is_its_own_bandwidth(rows, smooth_ece_at):

@@ -18,11 +18,14 @@ def gated():
     random = np.random.default_rng(6)
     logits = 2.5 * random.standard_normal((800, 10))
     proba = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    labels = (random.random((800, 1)) > np.cumsum(proba**0.8 / (proba**0.8).sum(1, keepdims=True), axis=1)).sum(axis=1)
+    labels = (
+        random.random((800, 1)) > np.cumsum(proba**0.8 / (proba**0.8).sum(1, keepdims=True), axis=1)
+    ).sum(axis=1)
     labels = labels.clip(0, 9)
     score, correct = 1 - proba.max(axis=1), proba.argmax(axis=1) == labels
     accept = score <= 0.4
-    # Balanced classes among the rejected, so that their mean correctness is exactly 1/K in every sense.
+    # Balanced classes among the rejected, so that their mean correctness is exactly 1/K in every
+    # sense.
     return np.where(accept[:, None], proba, 0.1), labels, accept, correct, score
 
 
@@ -32,21 +35,31 @@ def test_dilution(gated):
     kept = proba[accept], labels[accept]
     rounding = len(labels) * np.finfo(float).eps  # of a sum of as many terms, each at most one
     assert metrics.ece(proba, labels) == pytest.approx(share * metrics.ece(*kept), abs=rounding)
-    assert metrics.sup_ece(proba, labels) == pytest.approx(share * metrics.sup_ece(*kept), abs=rounding)
+    assert metrics.sup_ece(proba, labels) == pytest.approx(
+        share * metrics.sup_ece(*kept), abs=rounding
+    )
 
 
 def test_sides_and_gate_are_the_plain_metrics(gated):
     proba, labels, accept, correct, score = gated
-    found = metrics.evaluate(proba, labels, accept=accept, correct=correct, score=score, n_resamples=30)
+    found = metrics.evaluate(
+        proba, labels, accept=accept, correct=correct, score=score, n_resamples=30
+    )
     for name, interval in found.all_rows.items():
-        assert interval == metrics.interval(getattr(metrics, name), proba, labels, n_resamples=30), name
+        assert interval == metrics.interval(
+            getattr(metrics, name), proba, labels, n_resamples=30
+        ), name
     for name, interval in found.accepted_rows.items():
-        alone = metrics.interval(getattr(metrics, name), proba[accept], labels[accept], n_resamples=30)
+        alone = metrics.interval(
+            getattr(metrics, name), proba[accept], labels[accept], n_resamples=30
+        )
         assert interval == alone, name
     for name in ("miscoverage", "coverage_accuracy", "type_1_error", "type_2_error"):
         assert found.gate[name] == metrics.interval(getattr(metrics, name), accept, correct)
     for name in ("aurc", "e_aurc", "augrc", "auroc"):
-        assert found.gate[name] == metrics.interval(getattr(metrics, name), score, correct, n_resamples=30)
+        assert found.gate[name] == metrics.interval(
+            getattr(metrics, name), score, correct, n_resamples=30
+        )
     assert found.gate["coverage"].estimate == accept.mean()
     assert (found.n_rows, found.n_accepted, found.n_classes) == (800, int(accept.sum()), 10)
     for side in (found.all_rows, found.accepted_rows, found.gate):
@@ -64,11 +77,15 @@ def test_without_a_gate_only_all_rows_are_reported(gated):
 
 def test_to_dict_is_strict_json(gated):
     proba, labels, accept, correct, score = gated
-    found = metrics.evaluate(proba, labels, accept=accept, correct=correct, score=score, n_resamples=10)
+    found = metrics.evaluate(
+        proba, labels, accept=accept, correct=correct, score=score, n_resamples=10
+    )
     again = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert again["accepted_rows"]["ece"]["estimate"] == found.accepted_rows["ece"].estimate
     assert again["gate"]["coverage"]["method"] == "Clopper-Pearson"
-    bare = metrics.evaluate(proba, labels, accept=~accept & False, correct=correct, intervals=False).to_dict()
+    bare = metrics.evaluate(
+        proba, labels, accept=~accept & False, correct=correct, intervals=False
+    ).to_dict()
     assert bare["gate"]["coverage_accuracy"]["estimate"] is None
     assert bare["accepted_rows"] is None
     json.dumps(bare, allow_nan=False)
@@ -76,7 +93,9 @@ def test_to_dict_is_strict_json(gated):
 
 def test_the_printed_table_is_aligned_and_shows_both_sides(gated):
     proba, labels, accept, correct, score = gated
-    text = str(metrics.evaluate(proba, labels, accept=accept, correct=correct, score=score, n_resamples=10))
+    text = str(
+        metrics.evaluate(proba, labels, accept=accept, correct=correct, score=score, n_resamples=10)
+    )
     lines = text.splitlines()
     header = next(line for line in lines if line.startswith("probabilities"))
     row = next(line for line in lines if line.startswith("ECE, equal width"))
@@ -88,7 +107,9 @@ def test_the_printed_table_is_aligned_and_shows_both_sides(gated):
 
 def test_nothing_accepted_is_said_so(gated):
     proba, labels, _, correct, _ = gated
-    found = metrics.evaluate(proba, labels, accept=np.zeros(800, bool), correct=correct, intervals=False)
+    found = metrics.evaluate(
+        proba, labels, accept=np.zeros(800, bool), correct=correct, intervals=False
+    )
     assert found.accepted_rows is None
     assert "undefined" in str(found)
 
@@ -104,7 +125,9 @@ def test_without_correct_uniform_rejected_rows_are_unknown_not_wrong(gated):
 
 def test_without_correct_it_is_read_from_probabilities_that_show_it():
     proba = [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.55, 0.45]]
-    found = metrics.evaluate(proba, [0, 1, 1, 0], accept=[True, True, False, False], intervals=False)
+    found = metrics.evaluate(
+        proba, [0, 1, 1, 0], accept=[True, True, False, False], intervals=False
+    )
     assert found.gate["miscoverage"].estimate == 1 / 3
 
 

@@ -1,4 +1,6 @@
-"""Intervals: exact ones against the binomial, bootstrap ones against resampled tables and known answers."""
+"""Intervals: exact ones against the binomial, bootstrap ones against resampled tables and known
+answers.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_bootstrap_of_a_mean_is_close_to_the_normal_interval():
     values = np.random.default_rng(0).standard_normal(2000)
     found = metrics.bootstrap(lambda x, w: (w * x).sum() / w.sum(), values, n_resamples=2000)
     assert found.low == pytest.approx(values.mean() - 1.96 * values.std() / np.sqrt(2000), abs=4e-3)
-    assert found.high == pytest.approx(values.mean() + 1.96 * values.std() / np.sqrt(2000), abs=4e-3)
+    assert found.high == pytest.approx(
+        values.mean() + 1.96 * values.std() / np.sqrt(2000), abs=4e-3
+    )
 
 
 def of_input(*inputs):
@@ -83,7 +87,9 @@ def test_every_metric_has_an_interval_around_the_value_it_returns(metric, table)
     assert found == metrics.interval(metric.function, *data, n_resamples=60)
 
 
-FIXED_BINS = [metric for metric in of_input(TOP_LABEL, PROBABILITIES) if metric.name != "ece_equal_mass"]
+FIXED_BINS = [
+    metric for metric in of_input(TOP_LABEL, PROBABILITIES) if metric.name != "ece_equal_mass"
+]
 
 
 @pytest.mark.parametrize("metric", FIXED_BINS, ids=named)
@@ -110,17 +116,26 @@ def test_options_reach_the_metric(table):
     found = metrics.interval(
         metrics.max_calibration_error, *table, n_bins=4, binning=metrics.equal_mass, n_resamples=20
     )
-    assert found.estimate == metrics.max_calibration_error(*table, n_bins=4, binning=metrics.equal_mass)
+    assert found.estimate == metrics.max_calibration_error(
+        *table, n_bins=4, binning=metrics.equal_mass
+    )
     names = np.array(["a", "b", "c"])
-    named = metrics.interval(metrics.ece, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20)
+    named = metrics.interval(
+        metrics.ece, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20
+    )
     assert named == metrics.interval(metrics.ece, *table, n_resamples=20)
-    named = metrics.interval(metrics.nll, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20)
+    named = metrics.interval(
+        metrics.nll, table[0], names[table[1]], classes=["a", "b", "c"], n_resamples=20
+    )
     assert named == metrics.interval(metrics.nll, *table, n_resamples=20)
 
 
 def test_seeds_and_generators():
     data = ([0.9, 0.8, 0.7, 0.65, 0.6], [1, 1, 0, 1, 0])
-    seeded = [metrics.interval(metrics.ece, *data, random_state=seed, n_resamples=51) for seed in (1, 1, 2)]
+    seeded = [
+        metrics.interval(metrics.ece, *data, random_state=seed, n_resamples=51)
+        for seed in (1, 1, 2)
+    ]
     assert seeded[0] == seeded[1] != seeded[2]
     generated = metrics.interval(metrics.ece, *data, random_state=generator(1), n_resamples=51)
     assert generated == seeded[0]
@@ -143,25 +158,42 @@ def test_undefined_metrics_have_undefined_intervals():
     assert math.isnan(found.estimate)
     assert math.isnan(found.low)
     method = "Bayesian bootstrap"
-    assert found.to_dict() == {"estimate": None, "low": None, "high": None, "level": 0.95, "method": method}
+    assert found.to_dict() == {
+        "estimate": None,
+        "low": None,
+        "high": None,
+        "level": 0.95,
+        "method": method,
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("metric", [metrics.ece, metrics.rms_calibration_error, metrics.smooth_ece, metrics.ks_error])
+@pytest.mark.parametrize(
+    "metric", [metrics.ece, metrics.rms_calibration_error, metrics.smooth_ece, metrics.ks_error]
+)
 def test_the_interval_of_a_calibrated_sample_reaches_zero(metric):
-    """The true error is 0; plain percentile intervals miss it nearly always, since no resample comes near 0."""
+    """The true error is 0; plain percentile intervals miss it nearly always, since no resample
+    comes near 0.
+    """
     random = np.random.default_rng(2)
     reached = 0
     for _ in range(40):
         confidence = random.uniform(0.4, 1.0, 400)
-        reached += metrics.interval(metric, confidence, random.random(400) < confidence, n_resamples=100).low == 0.0
+        reached += (
+            metrics.interval(
+                metric, confidence, random.random(400) < confidence, n_resamples=100
+            ).low
+            == 0.0
+        )
     assert reached >= 36  # 97.5% expected
 
 
 def test_the_interval_of_a_clear_error_stays_away_from_zero():
     random = np.random.default_rng(3)
     confidence = random.uniform(0.4, 1.0, 1000)
-    found = metrics.interval(metrics.ece, confidence, random.random(1000) < confidence - 0.15, n_resamples=200)
+    found = metrics.interval(
+        metrics.ece, confidence, random.random(1000) < confidence - 0.15, n_resamples=200
+    )
     assert 0.08 < found.low < 0.15 < found.high < 0.22
 
 
@@ -169,7 +201,10 @@ def test_the_interval_of_a_clear_error_stays_away_from_zero():
     ("call", "words"),
     [
         (lambda: metrics.interval(len, [1]), "no interval for 'len'"),
-        (lambda: metrics.interval(metrics.ece, [0.5], [1], level=95), "level must be strictly between 0 and 1"),
+        (
+            lambda: metrics.interval(metrics.ece, [0.5], [1], level=95),
+            "level must be strictly between 0 and 1",
+        ),
         (lambda: metrics.interval(metrics.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
         (lambda: metrics.bootstrap(lambda w: 0.0), "at least one column"),
         (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "one non-zero length"),
@@ -182,15 +217,21 @@ def test_bad_requests_are_refused(call, words):
 
 @pytest.mark.slow
 def test_the_class_wise_interval_holds_the_truth_on_few_rows():
-    """A plug-in error is mostly chance there: the interval reaches down by what chance may have added."""
+    """A plug-in error is mostly chance there: the interval reaches down by what chance may have
+    added.
+    """
 
     def drawn(n, seed):
         random = np.random.default_rng([11, seed])
         logits = random.normal(0.0, 2.0, (n, 10))
-        return softmax(1.3 * logits, axis=1), (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
+        return softmax(1.3 * logits, axis=1), (logits + random.gumbel(size=logits.shape)).argmax(
+            axis=1
+        )
 
     truth = classwise_ece(*drawn(300_000, 10**6))
-    held = sum(truth in interval(classwise_ece, *drawn(300, seed), n_resamples=100) for seed in range(40))
+    held = sum(
+        truth in interval(classwise_ece, *drawn(300, seed), n_resamples=100) for seed in range(40)
+    )
     assert held >= 34
 
 

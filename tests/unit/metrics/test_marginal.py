@@ -1,4 +1,6 @@
-"""The marginal check: its size on new and on fitted rows, and that it sees what the ECE of the top label hides."""
+"""The marginal check: its size on new and on fitted rows, and that it sees what the ECE of the top
+label hides.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def drawn(seed, n, n_classes, spread=2.0, offset=0.0):
 
 
 @pytest.mark.parametrize(
-    ("n", "n_classes", "spread", "offset"), [(500, 2, 2.0, 0.0), (500, 2, 1.5, 5.0), (800, 12, 3.0, 0.0)]
+    ("n", "n_classes", "spread", "offset"),
+    [(500, 2, 2.0, 0.0), (500, 2, 1.5, 5.0), (800, 12, 3.0, 0.0)],
 )
 def test_size_on_new_rows(n, n_classes, spread, offset):
     off = 0
@@ -35,7 +38,9 @@ def test_size_on_new_rows(n, n_classes, spread, offset):
     assert 0.03 * 300 - 6 <= off <= 0.05 * 300 + 3 * np.sqrt(300 * 0.05 * 0.95)
 
 
-@pytest.mark.parametrize("fit", [fit_temperature, pytest.param(fit_composed, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fit", [fit_temperature, pytest.param(fit_composed, marks=pytest.mark.slow)]
+)
 def test_size_on_rows_of_the_fit(fit):
     off = 0
     for seed in range(200):
@@ -49,7 +54,9 @@ def test_rare_positives_do_not_alarm_and_no_residual_enters_the_variance():
     random, off = np.random.default_rng(3), 0
     for _ in range(200):
         rare = expit(random.normal(-6.5, 1.0, 1000))
-        off += marginal_check(np.stack([1.0 - rare, rare], axis=1), (random.random(1000) < rare).astype(int)).off
+        off += marginal_check(
+            np.stack([1.0 - rare, rare], axis=1), (random.random(1000) < rare).astype(int)
+        ).off
     assert off <= 0.05 * 200 + 3 * np.sqrt(200 * 0.05 * 0.95)
 
 
@@ -66,7 +73,9 @@ def test_an_offset_that_the_ece_hides_is_found_and_named():
 
 
 def test_nothing_to_go_by_is_no_verdict():
-    found = checked(np.array([0.99, 0.999]), np.array([1.0, 1.0]), np.array([0, 1]), classes=None, fitted=False)
+    found = checked(
+        np.array([0.99, 0.999]), np.array([1.0, 1.0]), np.array([0, 1]), classes=None, fitted=False
+    )
     assert (found.dof, found.p_value, found.fails) == (0.0, 1.0, False)
     assert "cannot tell" in str(found)
 
@@ -76,12 +85,16 @@ def test_fit_notes_a_wrong_offset_and_evaluate_and_the_report_say_it():
     shifted = logits + np.array([1.5, 0.0])
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        cal = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling()).fit(shifted[:3000], labels[:3000])
+        cal = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling()).fit(
+            shifted[:3000], labels[:3000]
+        )
     assert any("by predicted class" in str(one.message) for one in told)
     assert "off_by_class" in [note.kind for note in cal.certificate_.notes]
     found = mc.evaluate(cal, shifted[3000:], labels[3000:], n_resamples=0)
     assert found.after.marginal.fails
     assert "by predicted class" in found.to_dict()["calibration"]
-    honest = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling()).fit(logits[:3000], labels[:3000])
+    honest = mc.MetaCal(mc.MaxMiscoverage(0.1), calibrator=mc.TemperatureScaling()).fit(
+        logits[:3000], labels[:3000]
+    )
     assert "off_by_class" not in [note.kind for note in honest.certificate_.notes]
     assert not mc.evaluate(honest, logits[3000:], labels[3000:], n_resamples=0).after.marginal.off

@@ -1,4 +1,6 @@
-"""ECE in any norm over any bins, against a loop over bins; the exponential ranking loss against all pairs."""
+"""ECE in any norm over any bins, against a loop over bins; the exponential ranking loss against all
+pairs.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,17 @@ def test_equal_mass_bins_are_those_of_the_metric_of_that_name(data):
 @pytest.mark.parametrize("binning", [metrics.equal_width, metrics.equal_mass])
 def test_the_named_norms_are_these_norms(data, binning):
     assert metrics.ece(*data, 12, binning, 2) == metrics.rms_calibration_error(*data, 12, binning)
-    assert metrics.ece(*data, 12, binning, np.inf) == metrics.max_calibration_error(*data, 12, binning)
+    assert metrics.ece(*data, 12, binning, np.inf) == metrics.max_calibration_error(
+        *data, 12, binning
+    )
 
 
 def test_a_high_norm_of_tiny_gaps_does_not_underflow():
     confidence = np.array([0.5, 0.5, 0.9, 0.9])
     correct = confidence + np.array([1e-9, 1e-9, 0.0, 0.0])
-    assert metrics.ece(confidence, correct, norm=200) == pytest.approx(1e-9 * 0.5 ** (1 / 200), rel=1e-6)
+    assert metrics.ece(confidence, correct, norm=200) == pytest.approx(
+        1e-9 * 0.5 ** (1 / 200), rel=1e-6
+    )
 
 
 def test_a_table_and_its_interval_take_the_same_options():
@@ -80,7 +86,9 @@ def test_the_exponential_loss_is_the_mean_over_pairs():
     random = np.random.default_rng(2)
     score, correct = random.standard_normal(60), random.random(60) < 0.7
     pairs = np.exp(-(score[~correct][:, None] - score[correct][None, :]))
-    assert metrics.exponential_ranking_loss(score, correct) == pytest.approx(pairs.mean(), rel=1e-13)
+    assert metrics.exponential_ranking_loss(score, correct) == pytest.approx(
+        pairs.mean(), rel=1e-13
+    )
     # A bound on the ranking risk, and far below 1 only for a score that separates with a margin.
     assert pairs.mean() >= 1 - metrics.auroc(score, correct)
     assert metrics.exponential_ranking_loss(score - 20.0 * correct, correct) < 1e-6
@@ -88,9 +96,13 @@ def test_the_exponential_loss_is_the_mean_over_pairs():
 
 def test_the_exponential_loss_of_far_scores():
     """Sums of exp(±score) overflow where their product does not."""
-    assert metrics.exponential_ranking_loss([1000.0, 1000.5], [True, False]) == pytest.approx(np.exp(-0.5))
+    assert metrics.exponential_ranking_loss([1000.0, 1000.5], [True, False]) == pytest.approx(
+        np.exp(-0.5)
+    )
     assert metrics.exponential_ranking_loss([1e4, -1e4], [True, False]) == np.inf
     assert np.isnan(metrics.exponential_ranking_loss([0.1, 0.2], [True, True]))
-    found = metrics.interval(metrics.exponential_ranking_loss, [0.1, 0.9, 0.5, 0.2], [True, False, True, False])
+    found = metrics.interval(
+        metrics.exponential_ranking_loss, [0.1, 0.9, 0.5, 0.2], [True, False, True, False]
+    )
     assert np.isnan([found.low, found.high]).all()
     assert found.method == "none"

@@ -41,7 +41,9 @@ def test_brier_decomposition_adds_up_and_each_part_is_its_definition(table, n_bi
             share, p_bin, y_bin = inside.mean(), p[inside], y[inside]
             reliability += share * (p_bin.mean() - y_bin.mean()) ** 2
             resolution += share * (y_bin.mean() - y.mean()) ** 2
-            remainder += share * (p_bin.var() - 2 * np.mean((p_bin - p_bin.mean()) * (y_bin - y_bin.mean())))
+            remainder += share * (
+                p_bin.var() - 2 * np.mean((p_bin - p_bin.mean()) * (y_bin - y_bin.mean()))
+            )
     assert parts.reliability == pytest.approx(reliability, abs=1e-12)
     assert parts.resolution == pytest.approx(resolution, abs=1e-12)
     assert parts.uncertainty == pytest.approx(uncertainty, abs=1e-12)

@@ -1,4 +1,6 @@
-"""Batches of resamples: many at once is each alone, subsets are not copied, and draws do not depend on the batch."""
+"""Batches of resamples: many at once is each alone, subsets are not copied, and draws do not depend
+on the batch.
+"""
 
 from __future__ import annotations
 
@@ -45,16 +47,24 @@ def batches(signs):
 @pytest.mark.parametrize(
     ("metric", "signs"),
     # Only calibration errors are asked about chance.
-    [(metric, signs) for metric in DRAWN for signs in ((False, True) if metric.calibration_error else (False,))],
+    [
+        (metric, signs)
+        for metric in DRAWN
+        for signs in ((False, True) if metric.calibration_error else (False,))
+    ],
     ids=lambda value: getattr(value, "name", "signs" if value else "counts"),
 )
 def test_a_batch_gives_what_each_resample_gives_alone(metric, sources, signs):
     statistic, batch = prepared(metric, sources), batches(signs)
     alone = [statistic(weights[None].astype(np.intp))[0] for weights in batch]
-    np.testing.assert_allclose(statistic(batch), alone, rtol=1e-11, atol=2e-6 if metric.name == "smooth_ece" else 1e-13)
+    np.testing.assert_allclose(
+        statistic(batch), alone, rtol=1e-11, atol=2e-6 if metric.name == "smooth_ece" else 1e-13
+    )
 
 
-@pytest.mark.parametrize("metric", [metric for metric in DRAWN if metric.input is PROBABILITIES], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "metric", [metric for metric in DRAWN if metric.input is PROBABILITIES], ids=lambda m: m.name
+)
 def test_some_rows_of_a_table_are_a_table(metric, sources):
     whole = sources[0][PROBABILITIES]
     keep = np.random.default_rng(1).random(300) < 0.6
@@ -64,7 +74,9 @@ def test_some_rows_of_a_table_are_a_table(metric, sources):
     assert np.array_equal(some.table, copied.table)
     assert np.array_equal(np.concatenate([block for _, block in some.blocks()]), copied.table)
     assert np.array_equal(some.top_label().correct, copied.top_label().correct)
-    assert estimate(metric.prepared(some), len(some)) == estimate(metric.prepared(copied), len(copied))
+    assert estimate(metric.prepared(some), len(some)) == estimate(
+        metric.prepared(copied), len(copied)
+    )
     weights = batches(signs=False)[:, : len(some)]
     assert np.array_equal(metric.prepared(some)(weights), metric.prepared(copied)(weights))
 
@@ -74,19 +86,25 @@ def test_single_precision_moves_wide_tables_by_less_than_rounding():
     logits = random.standard_normal((3000, 200)) * 3
     wide = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     narrow, labels = wide.astype(np.float32), random.integers(200, size=3000)
-    weights = np.stack([np.bincount(random.integers(3000, size=3000), minlength=3000) for _ in range(4)])
+    weights = np.stack(
+        [np.bincount(random.integers(3000, size=3000), minlength=3000) for _ in range(4)]
+    )
     prepare = METRICS["classwise_ece"].prepared
     of_single = prepare(checked_table(narrow, labels))
     exact = prepare(checked_table(narrow.astype(np.float64), labels))
     np.testing.assert_allclose(of_single(weights), exact(weights), rtol=0, atol=2e-9)
-    assert of_single(weights[:1])[0] == pytest.approx(exact(weights[:1])[0], abs=1e-15)  # one alone: in double
+    assert of_single(weights[:1])[0] == pytest.approx(
+        exact(weights[:1])[0], abs=1e-15
+    )  # one alone: in double
 
 
 def test_sums_by_code_are_sums_over_rows():
     random = np.random.default_rng(3)
     codes, row = random.integers(4, size=50), random.integers(20, size=50)
     values, batch = random.standard_normal(50), random.integers(5, size=(6, 20))
-    expected = [[(weights[row] * values)[codes == code].sum() for code in range(5)] for weights in batch]
+    expected = [
+        [(weights[row] * values)[codes == code].sum() for code in range(5)] for weights in batch
+    ]
     np.testing.assert_allclose(CodeSums(codes, 5, values, row)(batch), expected, atol=1e-12)
     np.testing.assert_allclose(CodeSums(codes, 5, values, row)(batch[:1]), expected[:1], atol=1e-12)
 
@@ -95,7 +113,9 @@ def test_sums_by_code_are_sums_over_rows():
 def test_draws_do_not_depend_on_the_batch(monkeypatch, elements):
     def drawn():
         random = np.random.default_rng(7)
-        found = resampling.batches(37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90))
+        found = resampling.batches(
+            37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90)
+        )
         return np.concatenate([batch.copy() for batch in found])
 
     usual = drawn()
@@ -120,6 +140,8 @@ def test_gaps_of_classes_are_the_same_in_any_order_and_parts(dtype):
     assert parts.value() == whole.value() == METRICS["classwise_ece"].function(table, labels)
     gap = (labels[:, None] == np.arange(12)) - table.astype(np.float64)
     bins = np.maximum(np.ceil(table.astype(np.float64) * 15), 1)
-    expected = sum(np.abs(np.where(bins == b, gap, 0.0).sum(axis=0)).sum() for b in range(1, 16)) / (900 * 12)
+    expected = sum(
+        np.abs(np.where(bins == b, gap, 0.0).sum(axis=0)).sum() for b in range(1, 16)
+    ) / (900 * 12)
     assert whole.value() == pytest.approx(expected, abs=1e-15)
     assert np.isnan(ClassGaps(12).value())

@@ -53,7 +53,9 @@ def test_areas_are_the_mean_over_tie_orders():
     assert metrics.aurc(*TIED) == pytest.approx(over_tie_orders(*TIED, plain_aurc), abs=1e-14)
     assert metrics.augrc(*TIED) == pytest.approx(over_tie_orders(*TIED, plain_augrc), abs=1e-14)
     oracle = plain_aurc([False] * 4 + [True] * 2)
-    assert metrics.e_aurc(*TIED) == pytest.approx(over_tie_orders(*TIED, plain_aurc) - oracle, abs=1e-14)
+    assert metrics.e_aurc(*TIED) == pytest.approx(
+        over_tie_orders(*TIED, plain_aurc) - oracle, abs=1e-14
+    )
 
 
 def test_a_constant_score_gives_the_error_rate():
@@ -75,7 +77,9 @@ def test_augrc_identity_of_traub_et_al():
     random = np.random.default_rng(4)
     score, correct = np.round(random.random(300), 1), random.random(300) < 0.7
     accuracy = correct.mean()
-    identity = (1 - metrics.auroc(score, correct)) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
+    identity = (1 - metrics.auroc(score, correct)) * accuracy * (1 - accuracy) + (
+        1 - accuracy
+    ) ** 2 / 2
     assert metrics.augrc(score, correct) == pytest.approx(identity, abs=1e-14)
 
 

@@ -1,4 +1,6 @@
-"""Metrics batch by batch: the same number as over all rows, however these are divided, merged or summed."""
+"""Metrics batch by batch: the same number as over all rows, however these are divided, merged or
+summed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""No model file leaves here unchecked: onnx.checker, then onnxruntime on a probe batch, compared with Python.
+"""No model file leaves here unchecked: onnx.checker, then onnxruntime on a probe batch, compared
+with Python.
 
-Both run in a child process with limits on memory and time, because the model may be anybody's: what crashes, hangs or
-eats memory does so there, and becomes an ArtifactError here.
+Both run in a child process with limits on memory and time, because the model may be anybody's: what
+crashes, hangs or eats memory does so there, and becomes an ArtifactError here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 _MEMORY_BYTES = 192 * 2**20
 _COPIES = 6
 _SECONDS, _BYTES_PER_SECOND = 60, 10 * 2**20
-#: Output -> what it is of a decision, and how far it may be from Python's; a confidence is a few products in double.
+#: Output -> what it is of a decision, and how far it may be from Python's; a confidence is a few
+#: products in double.
 _TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
@@ -51,19 +53,28 @@ class Checked:
 
 
 def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
-    """What each stage is given to be tried on, and of which rows (n × stages) Python would not refuse it.
+    """What each stage is given to be tried on, and of which rows (n × stages) Python would not
+    refuse it.
 
     Of a cascade each row of one stage comes with several of the next.
     """
-    rows, usable = zip(*(_PROBES[stage.source.kind](stage.source, dtype) for stage in gate.stages), strict=True)
+    rows, usable = zip(
+        *(_PROBES[stage.source.kind](stage.source, dtype) for stage in gate.stages), strict=True
+    )
     shifts, n = (0,) if len(rows) == 1 else (0, 3, 7), max(map(len, rows))
-    places = [np.concatenate([(np.arange(n) + k * shift) % len(own) for shift in shifts]) for k, own in enumerate(rows)]
-    given, flags = ([own[at] for own, at in zip(each, places, strict=True)] for each in (rows, usable))
+    places = [
+        np.concatenate([(np.arange(n) + k * shift) % len(own) for shift in shifts])
+        for k, own in enumerate(rows)
+    ]
+    given, flags = (
+        [own[at] for own, at in zip(each, places, strict=True)] for each in (rows, usable)
+    )
     return given, np.stack(flags, axis=1)
 
 
 def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
-    """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all masked last.
+    """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all
+    masked last.
 
     Examples
     --------
@@ -98,7 +109,17 @@ def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
     corners = [] if source.curve is None else source.curve.knots.tolist()
     near = (doubt for _, *beside in source.beside for doubt in beside if doubt is not None)
     doubts = [*near, *corners]
-    scores = [*(source.sign * doubt for doubt in doubts), 0.0, 1.0, -1.0, 3e4, -3e4, np.nan, np.inf, -np.inf]
+    scores = [
+        *(source.sign * doubt for doubt in doubts),
+        0.0,
+        1.0,
+        -1.0,
+        3e4,
+        -3e4,
+        np.nan,
+        np.inf,
+        -np.inf,
+    ]
     return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
 
 
@@ -112,7 +133,9 @@ def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checke
     given, usable = probe_rows(gate, dtype)
     feed = dict(zip(alone.given, given, strict=True))
     if gate.thresholds is not None and alone.group is not None:  # numbers of none at either end
-        groups = np.resize(np.arange(-1, len(gate.thresholds.names) + 1), len(usable)).astype(np.int64)
+        groups = np.resize(np.arange(-1, len(gate.thresholds.names) + 1), len(usable)).astype(
+            np.int64
+        )
         feed[alone.group] = groups
     checked = run_child(path, feed, n_bytes)
     if not checked.ran:
@@ -121,8 +144,12 @@ def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checke
     return checked
 
 
-def check_behind(path: Path, served: Attached, n_bytes: int, inputs: dict[str, Array] | None = None) -> Checked:
-    """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says with Python."""
+def check_behind(
+    path: Path, served: Attached, n_bytes: int, inputs: dict[str, Array] | None = None
+) -> Checked:
+    """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says
+    with Python.
+    """
     gate, (logits,), groups = served.gate, served.given, None
     try:
         checked = run_child(path, inputs, n_bytes)
@@ -135,12 +162,18 @@ def check_behind(path: Path, served: Attached, n_bytes: int, inputs: dict[str, A
     table = checked.answers[logits]
     finite = np.isfinite(table).all(axis=1)
     if not finite.any():
-        return replace(checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer")
+        return replace(
+            checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer"
+        )
     _check_kind(table[finite], gate.source.input, logits)
     if served.group is not None:
         given = checked.made_up if inputs is None else inputs[served.group]
         groups = np.broadcast_to(np.asarray(given, dtype=np.int64), len(table))[finite]
-    answers = {name: checked.answers[own][finite] for name, own in served.outputs.items() if own in checked.answers}
+    answers = {
+        name: checked.answers[own][finite]
+        for name, own in served.outputs.items()
+        if own in checked.answers
+    }
     compare(gate, [table[finite]], answers, np.ones((int(finite.sum()), 1), dtype=bool), groups)
     return checked
 
@@ -150,8 +183,8 @@ def _other_width(said: str, logits: str, n_classes: int) -> InputError:
     shape = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", said)
     came = f"comes out with {shape[2]} columns" if shape else f"does not have {n_classes} columns"
     return InputError(
-        f"{logits!r} {came}, whatever the model says, but the calibration has {n_classes} classes; attach the one that "
-        "was fitted on this model's logits."
+        f"{logits!r} {came}, whatever the model says, but the calibration has {n_classes} classes;"
+        " attach the one that was fitted on this model's logits."
     )
 
 
@@ -165,20 +198,27 @@ def _check_kind(table: Array, kind: str, logits: str) -> None:
     sums_to_one = bool((off <= SUM_TOLERANCE[str(table.dtype)]).all() and (wide >= 0.0).all())
     if kind == "logits" and sums_to_one and wide.max() > wide.min():
         raise InputError(
-            f"{logits!r} holds probabilities: every row of the model's answer sums to one. The calibration is for "
-            f"logits: name them with {option('logits')}, or say {option('input', 'probabilities')}."
+            f"{logits!r} holds probabilities: every row of the model's answer sums to one. The"
+            f" calibration is for logits: name them with {option('logits')}, or say"
+            f" {option('input', 'probabilities')}."
         )
     if kind == "probabilities" and not sums_to_one:
         raise InputError(
-            f"{logits!r} does not hold probabilities: a row of the model's answer sums to {wide.sum(axis=1)[0]:.4g}. "
-            "Fit on its logits, and attach that calibration."
+            f"{logits!r} does not hold probabilities: a row of the model's answer sums to"
+            f" {wide.sum(axis=1)[0]:.4g}. Fit on its logits, and attach that calibration."
         )
 
 
 def compare(
-    gate: Gate, given: list[Array], answers: dict[str, Array], usable: Flags, groups: NDArray[np.int64] | None = None
+    gate: Gate,
+    given: list[Array],
+    answers: dict[str, Array],
+    usable: Flags,
+    groups: NDArray[np.int64] | None = None,
 ) -> None:
-    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown, is rejected."""
+    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown,
+    is rejected.
+    """
     names = None
     if groups is not None and gate.thresholds is not None:
         usable = usable & ((groups >= 0) & (groups < len(gate.thresholds.names)))[:, None]
@@ -188,11 +228,15 @@ def compare(
         return
     decision = gate.decide(*(table[rows] for table in given), rejected="uniform", groups=names)
     exact, close = {"accept": decision.accept, "answered_by": decision.by}, vars(decision)
-    others = [(answers[name][rows] != wanted).any() for name, wanted in exact.items() if name in answers]
+    others = [
+        (answers[name][rows] != wanted).any() for name, wanted in exact.items() if name in answers
+    ]
     if any(others) or ("accept" in answers and answers["accept"][hopeless].any()):
         raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
     for name, (column, tolerance) in _TOLERANCE.items():
-        if name in answers and not np.allclose(answers[name][rows], close[column], 0.0, tolerance, equal_nan=True):
+        if name in answers and not np.allclose(
+            answers[name][rows], close[column], 0.0, tolerance, equal_nan=True
+        ):
             off = np.nanmax(np.abs(answers[name][rows] - close[column]))
             raise ArtifactError(f"exported {column} is off by {off:.2g}; please report this.")
 
@@ -203,7 +247,9 @@ def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Chec
     with tempfile.TemporaryDirectory(prefix="metacal-") as scratch:
         if inputs is not None:
             np.savez(os.path.join(scratch, "inputs.npz"), **inputs)  # type: ignore[arg-type]
-        _start(seconds, os.fspath(path), scratch, str(_MEMORY_BYTES + _COPIES * n_bytes), str(seconds))
+        _start(
+            seconds, os.fspath(path), scratch, str(_MEMORY_BYTES + _COPIES * n_bytes), str(seconds)
+        )
         reply = json.loads(Path(scratch, "reply.json").read_text(encoding="utf-8"))
         if "error" in reply:
             raise _refused(reply)
@@ -227,19 +273,25 @@ def _start(seconds: int, *arguments: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ArtifactError(f"onnxruntime did not get done with this model in {2 * seconds} s.") from None
+        raise ArtifactError(
+            f"onnxruntime did not get done with this model in {2 * seconds} s."
+        ) from None
     if done.returncode < 0:
         raise ArtifactError(
-            f"onnxruntime crashed on this model, or ran out of memory or time (signal {-done.returncode}); "
-            "export the model again."
+            "onnxruntime crashed on this model, or ran out of memory or time (signal"
+            f" {-done.returncode}); export the model again."
         )
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ArtifactError(f"the model could not be checked ({said[-1][:300] if said else 'no reason given'}).")
+        raise ArtifactError(
+            f"the model could not be checked ({said[-1][:300] if said else 'no reason given'})."
+        )
 
 
 def _refused(reply: dict[str, Any]) -> ArtifactError:
-    """What the checker or onnxruntime said, without the places in its own source, and what to do."""
+    """What the checker or onnxruntime said, without the places in its own source, and what to
+    do.
+    """
     stage, advice = reply["stage"], "export the model again"
     if stage == "load":
         advice = "try an older operator set or IR version, or update onnxruntime"
@@ -250,5 +302,7 @@ def _refused(reply: dict[str, Any]) -> ArtifactError:
 def _plain_words(said: str) -> str:
     """An error of onnxruntime without its codes and the places in its source."""
     said = re.sub(r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?", "", said)
-    said = re.sub(r"\S*\.part\S*", "it", re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", said))
+    said = re.sub(
+        r"\S*\.part\S*", "it", re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", said)
+    )
     return said[:300].strip(" .")

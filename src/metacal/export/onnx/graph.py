@@ -1,4 +1,6 @@
-"""A list of ONNX nodes under construction: names, constants, and what changed from one operator set to the next."""
+"""A list of ONNX nodes under construction: names, constants, and what changed from one operator set
+to the next.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bool": 9, "int64":
 #: Messages inside messages; a graph inside a graph is three deeper.
 _MAX_DEPTH = 150
 
-#: Operators take their axes as an attribute below these operator sets, and as an input from there on.
+#: Operators take their axes as an attribute below these operator sets, and as an input from there
+#: on.
 _AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "Squeeze": 13, "Unsqueeze": 13}
 
 
@@ -35,12 +38,17 @@ def onnx_library(what: str) -> Any:
 
 
 def described(name: str, dtype: str, shape: Sequence[Any] | None, says: str = "") -> Any:
-    """An input or output of a graph: its type, the sizes or names of its dimensions, and what it holds."""
-    return onnx_library("ONNX export").helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], shape, says)
+    """An input or output of a graph: its type, the sizes or names of its dimensions, and what it
+    holds.
+    """
+    return onnx_library("ONNX export").helper.make_tensor_value_info(
+        name, ELEMENT_TYPES[dtype], shape, says
+    )
 
 
 class Graph:
-    """Nodes and constants, appended one by one; every name begins with "metacal/" and is none of `taken`.
+    """Nodes and constants, appended one by one; every name begins with "metacal/" and is none of
+    `taken`.
 
     The same operator on the same inputs is written once: two formulas may ask for the same softmax.
 
@@ -52,9 +60,13 @@ class Graph:
     (['Exp', 'ReduceSum'], True)
     """
 
-    def __init__(self, opset: int, *, taken: Collection[str] = (), constants_as_nodes: bool = False) -> None:
+    def __init__(
+        self, opset: int, *, taken: Collection[str] = (), constants_as_nodes: bool = False
+    ) -> None:
         if opset < OLDEST_OPSET:
-            raise InputError(f"operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}.")
+            raise InputError(
+                f"operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}."
+            )
         self.opset = opset
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
@@ -75,7 +87,9 @@ class Graph:
         if key not in self._written:
             stem = self._fresh(kind)
             names = self._written[key] = (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
-            self.nodes.append(self._onnx.helper.make_node(kind, inputs, names, name=stem, **attributes))
+            self.nodes.append(
+                self._onnx.helper.make_node(kind, inputs, names, name=stem, **attributes)
+            )
         return self._written[key]
 
     def rename(self, value: str, name: str) -> None:
@@ -87,16 +101,22 @@ class Graph:
                         names[place] = name
 
     def constant(self, array: Array) -> str:
-        """The name of a constant with these values. Constants of a branch lie outside it, where both can see them."""
+        """The name of a constant with these values. Constants of a branch lie outside it, where
+        both can see them.
+        """
         if self._outer is not None:
             return self._outer.constant(array)
         key = ("constant", array.dtype.str, array.shape, array.tobytes())
         if key not in self._written:
             name = self._fresh("constant")
             tensor = self._onnx.numpy_helper.from_array(array, name)
-            if self._constants_as_nodes:  # before IR version 4 an initializer would have to be an input as well
+            if (
+                self._constants_as_nodes
+            ):  # before IR version 4 an initializer would have to be an input as well
                 self.nodes.append(
-                    self._onnx.helper.make_node("Constant", [], [name], name=f"{name}/node", value=tensor)
+                    self._onnx.helper.make_node(
+                        "Constant", [], [name], name=f"{name}/node", value=tensor
+                    )
                 )
             else:
                 self.initializers.append(tensor)
@@ -108,7 +128,9 @@ class Graph:
         return self.constant(np.array(values, dtype=np.int64))
 
     def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
-        """A graph inside this one, which sees its values: what `write` appends, and the values that it returns."""
+        """A graph inside this one, which sees its values: what `write` appends, and the values that
+        it returns.
+        """
         inner = Graph(self.opset, taken=self._taken)
         inner._numbers, inner._outer = self._numbers, self
         inner._written = ChainMap({}, self._written)
@@ -124,11 +146,15 @@ class Graph:
         return known[0] if known else self.along_classes(kind, value, keepdims=1)
 
     def is_reduced(self, kind: str, value: str, result: str) -> None:
-        """Whoever asks for this reduction later gets what another operator has made (n × 1) on its way."""
+        """Whoever asks for this reduction later gets what another operator has made (n × 1) on its
+        way.
+        """
         self._written[kind, value] = (result,)
 
     def along_classes(self, kind: str, value: str, **attributes: Any) -> str:
-        """Append an operator that is told the axis of the classes, in the way of the operator set."""
+        """Append an operator that is told the axis of the classes, in the way of the operator
+        set.
+        """
         if self.opset >= _AXES_AS_INPUT[kind]:
             return self.op(kind, value, self.integers(1), **attributes)
         return self.op(kind, value, axes=[1], **attributes)
@@ -139,7 +165,9 @@ class Graph:
 
 
 def messages(message: Any, depth: int = 0) -> Iterator[Any]:
-    """A message of protocol buffers and every one inside it: graphs, nodes, attributes, tensors, in functions too."""
+    """A message of protocol buffers and every one inside it: graphs, nodes, attributes, tensors, in
+    functions too.
+    """
     if depth > _MAX_DEPTH:
         raise ArtifactError("its graphs are nested too deeply.")
     yield message

@@ -1,8 +1,10 @@
-"""A fitted map as ONNX nodes: its formula, in the table's precision or in double, and what is shorter than the formula.
+"""A fitted map as ONNX nodes: its formula, in the table's precision or in double, and what is
+shorter than the formula.
 
-Smooth maps of one exponential are written in single precision for a float32 table, as in Python, where a kernel writes
-them. There b·x may overflow, masks may still be finite numbers, and a branch that counts the possible classes is only
-taken where a class may be masked: the usual table pays for one look at it.
+Smooth maps of one exponential are written in single precision for a float32 table, as in Python,
+where a kernel writes them. There b·x may overflow, masks may still be finite numbers, and a branch
+that counts the possible classes is only taken where a class may be masked: the usual table pays for
+one look at it.
 """
 
 from __future__ import annotations
@@ -27,12 +29,14 @@ from metacal.maps.methods import METHODS
 def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
     """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
 
-    The table's own precision is enough for smooth maps. The others are written in double: steps and steep curves show
-    the last bits of a probability.
+    The table's own precision is enough for smooth maps. The others are written in double: steps and
+    steep curves show the last bits of a probability.
     """
     if fitted.formula is None:
         known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))
-        raise InputError(f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}.")
+        raise InputError(
+            f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}."
+        )
     if fitted.in_table_precision:
         return _inside(xp, x, replace(xp, fast=SHORTCUTS).part(fitted, x))
     double = replace(xp, dtype="float64", masks_read=True, fast=SHORTCUTS)
@@ -57,7 +61,9 @@ def _inside(xp: Traced, x: Value, probs: Value) -> Value:
 
 
 def _doubles(xp: Traced, x: Value) -> Value:
-    """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one look at it."""
+    """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one
+    look at it.
+    """
 
     def masked(inner: Traced) -> Value:
         return inner.cast(with_masks(inner.to(xp.dtype), x))
@@ -70,7 +76,8 @@ def _doubles(xp: Traced, x: Value) -> Value:
 def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
     """Whether the probabilities of a row (n) are numbers at all.
 
-    One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum of the row does.
+    One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum
+    of the row does.
     """
     if fitted.ends_in_softmax:
         return xp.op("Gather", probs, xp.to("int64").name(0), axis=1) <= 2.0
@@ -78,11 +85,12 @@ def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
 
 
 def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
-    """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞ is no number.
+    """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞
+    is no number.
 
-    That takes b > 1, and a largest logit so large that the others, unless they are equal, lie more than 1e20 below it:
-    every b ≥ 1 gives such a row the same softmax, and it gets b = 1. With b ≤ 1 there is nothing to pay. (Softmax
-    itself takes the largest logit off.)
+    That takes b > 1, and a largest logit so large that the others, unless they are equal, lie more
+    than 1e20 below it: every b ≥ 1 gives such a row the same softmax, and it gets b = 1. With b ≤ 1
+    there is nothing to pay. (Softmax itself takes the largest logit off.)
     """
     inverse: Value | float = inverse_temperature
     if inverse_temperature > 1.0 and not xp.masks_read:  # what is read is within reach
@@ -93,7 +101,11 @@ def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
 
 def _uniform_temperature(xp: Traced, fitted: Any, x: Value) -> Value:
     plain = tempered(xp, x, fitted.inverse_temperature)
-    return plain if fitted.uniform == 0.0 else _with_uniform(xp, plain * (1.0 - fitted.uniform), fitted.uniform, x)
+    return (
+        plain
+        if fitted.uniform == 0.0
+        else _with_uniform(xp, plain * (1.0 - fitted.uniform), fitted.uniform, x)
+    )
 
 
 def _ensemble(xp: Traced, fitted: Any, x: Value) -> Value:
@@ -116,7 +128,8 @@ def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
 
 
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
-    """A softmax in the table's precision; what it is multiplied with and what is added, a few numbers a row, in double.
+    """A softmax in the table's precision; what it is multiplied with and what is added, a few
+    numbers a row, in double.
 
     `metacal.kernels.columns` says what is computed.
     """
@@ -128,7 +141,10 @@ def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     scale, add, own = map(xp.cast, lifted(double, rest, second, _even(xp, x), first.uniform, value))
     lower = others * scale + add
     kept = unless_masked(
-        xp, x, lambda inner: inner.op("Identity", lower), lambda inner: inner.value(lower) * _possible(inner, x)
+        xp,
+        x,
+        lambda inner: inner.op("Identity", lower),
+        lambda inner: inner.value(lower) * _possible(inner, x),
     )
     return xp.put(kept, winner, own)
 

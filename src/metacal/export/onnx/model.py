@@ -1,4 +1,6 @@
-"""The gate as an ONNX model of its own, the classifier with the gate attached, and both as files."""
+"""The gate as an ONNX model of its own, the classifier with the gate attached, and both as
+files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,14 @@ from metacal.export.fitted import exportable, gate_of
 from metacal.export.onnx.checking import Checked, check_alone, check_behind
 from metacal.export.onnx.gate import Attached, append_gate, inputs_of
 from metacal.export.onnx.graph import described, onnx_library
-from metacal.export.onnx.reading import Logits, check_opset, find_logits, opset_of, read_model, refuse_probabilities
+from metacal.export.onnx.reading import (
+    Logits,
+    check_opset,
+    find_logits,
+    opset_of,
+    read_model,
+    refuse_probabilities,
+)
 from metacal.gate import Gate, Stage
 from metacal.io.artifact.document import Content, document_of
 from metacal.io.artifact.wrapping import checksum
@@ -37,7 +46,9 @@ _MOST_VERSIONS = 1000
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written: the file, its operator set and IR version, its outputs, and whether the whole model was run."""
+    """What was written: the file, its operator set and IR version, its outputs, and whether the
+    whole model was run.
+    """
 
     path: str
     opset: int
@@ -57,30 +68,34 @@ def to_onnx(
 ) -> Any:
     """The gate of whatever holds one as an `onnx.ModelProto`.
 
-    The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64 for float64 logits,
-    else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected rows are 1/K throughout. A gate with a
-    threshold for each group has a second input `group` (batch, int64): the place of the row's group in the list
-    `metacal.groups` of the metadata; any other number is a group that the fit has not seen, and rejected. A calibrator
-    without a gate has `probs` alone. Rows that Python would refuse (NaN, +inf, every class masked) are never accepted;
-    without a gate their probabilities are NaN. A gate on given scores takes `scores` (batch) and gives `accept` and
-    `confidence` (batch, float64; NaN where there is no score).
+    The graph's input is `logits`, batch × K of `dtype`; its outputs are `probs` (batch × K; float64
+    for float64 logits, else float32), `score` (batch, float64) and `accept` (batch, bool). Rejected
+    rows are 1/K throughout. A gate with a threshold for each group has a second input `group`
+    (batch, int64): the place of the row's group in the list `metacal.groups` of the metadata; any
+    other number is a group that the fit has not seen, and rejected. A calibrator without a gate has
+    `probs` alone. Rows that Python would refuse (NaN, +inf, every class masked) are never accepted;
+    without a gate their probabilities are NaN. A gate on given scores takes `scores` (batch) and
+    gives `accept` and `confidence` (batch, float64; NaN where there is no score).
 
-    A cascade takes an input for each stage, `logits_small` and `logits_large`, and gives `probs` of the model that
-    answers (1/K where people do), `answered_by` (int64: 0 the small model, 1 the large one, 2 a person), `accept`
-    (whether a model answers) and `score`, the small model's. Rows that the small model answers may hold anything in
-    `logits_large`. Its first stage alone is `cascade.gate_.stage(0)`: `accept` is "the small model answers"; the
-    promise is kept by all stages together, not by this part.
+    A cascade takes an input for each stage, `logits_small` and `logits_large`, and gives `probs` of
+    the model that answers (1/K where people do), `answered_by` (int64: 0 the small model, 1 the
+    large one, 2 a person), `accept` (whether a model answers) and `score`, the small model's. Rows
+    that the small model answers may hold anything in `logits_large`. Its first stage alone is
+    `cascade.gate_.stage(0)`: `accept` is "the small model answers"; the promise is kept by all
+    stages together, not by this part.
 
     Parameters
     ----------
     cal : Gate, MetaCal, calibrator, CalibratedClassifier, ScoreGate or Cascade
-        Fitted. A score that is a Python function and somebody else's base calibrator cannot be exported.
+        Fitted. A score that is a Python function and somebody else's base calibrator cannot be
+        exported.
     opset, ir_version : int, optional
         The operator set, from 11, and the IR version; 17 and 8 by default.
     dtype : "float32", "float16" or "float64"
         The type of the logits.
     input : "logits" or "probabilities", optional
-        What the graph will be given; what `cal` was fitted on by default. Of probabilities the logarithms are taken.
+        What the graph will be given; what `cal` was fitted on by default. Of probabilities the
+        logarithms are taken.
 
     Examples
     --------
@@ -96,7 +111,9 @@ def to_onnx(
     return _alone(cal, opset, ir_version, dtype, input).model
 
 
-def _alone(cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None) -> Attached:
+def _alone(
+    cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None
+) -> Attached:
     """The gate behind a model that has inputs and no nodes."""
     onnx = onnx_library("ONNX export")
     one_of("dtype", dtype, *DTYPES)
@@ -106,7 +123,10 @@ def _alone(cal: Any, opset: int | None, ir_version: int | None, dtype: str, inpu
     gate = exportable(fitted, input)
     tables = gate.source.kind == "logits"
     shape = ["batch", gate.n_classes] if tables else ["batch"]
-    says = [f"{gate.source.input}, one column per class" if tables else repr(stage.source) for stage in gate.stages]
+    says = [
+        f"{gate.source.input}, one column per class" if tables else repr(stage.source)
+        for stage in gate.stages
+    ]
     inputs = [described(name, dtype, shape, text) for name, text in zip(inputs_of(gate), says)]
     model = onnx.helper.make_model(
         onnx.helper.make_graph([], "metacal", inputs, []),
@@ -120,11 +140,12 @@ def _alone(cal: Any, opset: int | None, ir_version: int | None, dtype: str, inpu
 
 
 def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
-    """A classifier with the gate behind its logits, as an `onnx.ModelProto` at its own operator set and IR version.
+    """A classifier with the gate behind its logits, as an `onnx.ModelProto` at its own operator set
+    and IR version.
 
-    Its outputs stay; `probs`, `score` and `accept` come after them (`metacal_probs` … where a name is taken). Weights
-    that lie in files beside the model stay there: save the result in the same folder, as `save_attached` does, which
-    also checks it. What `attach` returns is not checked yet.
+    Its outputs stay; `probs`, `score` and `accept` come after them (`metacal_probs` … where a name
+    is taken). Weights that lie in files beside the model stay there: save the result in the same
+    folder, as `save_attached` does, which also checks it. What `attach` returns is not checked yet.
 
     Parameters
     ----------
@@ -133,8 +154,9 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
     cal : Gate, MetaCal, calibrator or CalibratedClassifier
         Fitted on this model's logits.
     logits : str, optional
-        The output that holds the logits, or a value inside the graph (what goes into the last softmax, say). Found
-        without help when the model has one floating-point output of two dimensions.
+        The output that holds the logits, or a value inside the graph (what goes into the last
+        softmax, say). Found without help when the model has one floating-point output of two
+        dimensions.
     input : "logits" or "probabilities", optional
         What that output holds; what `cal` was fitted on by default.
     """
@@ -151,8 +173,8 @@ def _behind(model: Any, cal: Any, logits: str | None, input: str | None) -> tupl
     gate = exportable(fitted, input)
     if table.width is not None and table.width != gate.n_classes:
         raise InputError(
-            f"output {table.name!r} has {table.width} columns, but the calibration has {gate.n_classes} classes; "
-            "attach the one that was fitted on this model's logits."
+            f"output {table.name!r} has {table.width} columns, but the calibration has"
+            f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
         )
     if gate.source.input == "logits":
         refuse_probabilities(model, table.name)
@@ -171,9 +193,11 @@ def save(
     dtype: str = "float32",
     input: str | None = None,
 ) -> Saved:
-    """Write `to_onnx(cal, ...)` once onnx.checker has passed it and onnxruntime has run it like Python.
+    """Write `to_onnx(cal, ...)` once onnx.checker has passed it and onnxruntime has run it like
+    Python.
 
-    A probe batch with a tie, masked classes and NaN goes through the graph before the file takes its place.
+    A probe batch with a tie, masked classes and NaN goes through the graph before the file takes
+    its place.
     """
     _require_runtime()
     alone = _alone(cal, opset, ir_version, dtype, input)
@@ -192,11 +216,12 @@ def save_attached(
     inputs: Mapping[str, Any] | None = None,
     unchecked: bool = False,
 ) -> Saved:
-    """Write `attach(model, cal, ...)` once it is checked; the model and the files of its weights are only read.
+    """Write `attach(model, cal, ...)` once it is checked; the model and the files of its weights
+    are only read.
 
-    The whole model is checked by onnx.checker, loaded by onnxruntime and run, and its gate's answers are compared with
-    Python's. A model with weights in files of their own keeps referring to them, so the result has to be written to the
-    same folder.
+    The whole model is checked by onnx.checker, loaded by onnxruntime and run, and its gate's
+    answers are compared with Python's. A model with weights in files of their own keeps referring
+    to them, so the result has to be written to the same folder.
 
     Parameters
     ----------
@@ -205,17 +230,19 @@ def save_attached(
     path : path
         Where the result goes.
     inputs : mapping of str to array, optional
-        What the model is run on: its inputs by name, some rows each. Made up by default, from types and shapes.
+        What the model is run on: its inputs by name, some rows each. Made up by default, from types
+        and shapes.
     unchecked : bool
-        Write a model that could not be run on made-up inputs all the same (`Saved.ran` is then False). By default that
-        is an error: nothing would show that its logits have one column per class, or are logits at all.
+        Write a model that could not be run on made-up inputs all the same (`Saved.ran` is then
+        False). By default that is an error: nothing would show that its logits have one column per
+        class, or are logits at all.
     """
     _require_runtime()
     source = read_model(model)
     if source.folder not in (None, Path(os.path.realpath(path)).parent):
         raise InputError(
-            f"the model's weights lie in files beside it, in {source.folder}; write the result there too: "
-            f"-o {source.folder / Path(path).name}."
+            f"the model's weights lie in files beside it, in {source.folder}; write the result"
+            f" there too: -o {source.folder / Path(path).name}."
         )
     served, table = _behind(source.model, cal, logits, input)
     feed = None if inputs is None else {key: np.asarray(value) for key, value in inputs.items()}
@@ -224,17 +251,19 @@ def save_attached(
         checked = check_behind(part, served, source.n_bytes + n_bytes, feed)
         if not checked.ran and not unchecked:
             raise InputError(
-                f"the model could not be run ({checked.why_not}), so nothing shows that {table.name!r} holds "
-                f"{served.gate.source.input} of {served.gate.n_classes} classes. Give inputs to run it on with "
-                f"{option('inputs', metavar='FILE.npz')}, or write it all the same with "
-                f"{spelled('unchecked=True', '--unchecked')}."
+                f"the model could not be run ({checked.why_not}), so nothing shows that"
+                f" {table.name!r} holds {served.gate.source.input} of {served.gate.n_classes}"
+                f" classes. Give inputs to run it on with {option('inputs', metavar='FILE.npz')},"
+                f" or write it all the same with {spelled('unchecked=True', '--unchecked')}."
             )
         _write(served.model, part, path)
     return _saved(path, served.model, checked)
 
 
 def _showing(model: Any, table: Logits) -> Any:
-    """The model with the value that its gate reads among its outputs, where it is inside: what is checked."""
+    """The model with the value that its gate reads among its outputs, where it is inside: what is
+    checked.
+    """
     if table.name in [output.name for output in model.graph.output]:
         return model
     shown = deepcopy(model)
@@ -246,8 +275,12 @@ def _write(model: Any, part: Path, path: str | os.PathLike[str]) -> int:
     """Write a model to a file that will take the place of `path`; its size."""
     try:
         raw: bytes = model.SerializeToString(deterministic=True)
-    except Exception as error:  # protobuf's own errors are not public; a graph over 2 GB is the usual one
-        raise ArtifactError(f"the model cannot be written as one file ({' '.join(str(error).split())}).") from None
+    except (
+        Exception
+    ) as error:  # protobuf's own errors are not public; a graph over 2 GB is the usual one
+        raise ArtifactError(
+            f"the model cannot be written as one file ({' '.join(str(error).split())})."
+        ) from None
     with plain_write_errors(path):
         return part.write_bytes(raw)
 
@@ -268,25 +301,31 @@ def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {value!r}.")
     if not 1 <= value <= _MOST_VERSIONS:
-        raise InputError(f"{name} must be a version of ONNX, from 1 on; there is none like {value}.")
+        raise InputError(
+            f"{name} must be a version of ONNX, from 1 on; there is none like {value}."
+        )
     return value
 
 
-# ── what a model file says about its gate ────────────────────────────────────────────────────────────────────────────
+# ── what a model file says about its gate ─────────────────────────────────────────────────────────
 
 #: All keys of the metadata begin with this.
 PREFIX = "metacal."
 
 
-def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str | None = None) -> dict[str, str]:
-    """The metadata properties of an exported graph, as text. onnxruntime gives them back as `custom_metadata_map`.
+def metadata_of(
+    gate: Gate, exported: Gate, outputs: dict[str, str], group: str | None = None
+) -> dict[str, str]:
+    """The metadata properties of an exported graph, as text. onnxruntime gives them back as
+    `custom_metadata_map`.
 
-    `exported` is the gate as it is exported, which may read something else. `metacal.artifact_hash` is the SHA-256 of
-    the gate as `metacal.save` would write it, without its wrapping: the same however many threads an estimator was
-    given; `metacal.thresholds` has those of the classes or groups, where each has its own, `metacal.groups` the groups'
-    names in the order of their numbers, `metacal.group_input` the input that takes these; `metacal.data_hash` is that
-    of the calibration rows, where the gate carries it. What belongs to a later stage of a cascade begins with its name:
-    `metacal.large_threshold`.
+    `exported` is the gate as it is exported, which may read something else. `metacal.artifact_hash`
+    is the SHA-256 of the gate as `metacal.save` would write it, without its wrapping: the same
+    however many threads an estimator was given; `metacal.thresholds` has those of the classes or
+    groups, where each has its own, `metacal.groups` the groups' names in the order of their
+    numbers, `metacal.group_input` the input that takes these; `metacal.data_hash` is that of the
+    calibration rows, where the gate carries it. What belongs to a later stage of a cascade begins
+    with its name: `metacal.large_threshold`.
 
     Examples
     --------
@@ -301,9 +340,15 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
     with suppress(ArtifactError):  # fitted inside a classifier, say: it works, but has no file
         known["artifact_hash"] = checksum(document_of(Content(gate)))
     for number, stage in enumerate(exported.stages):
-        known |= {(f"{stage.name}_" if number else "") + name: text for name, text in _of_stage(stage).items()}
+        known |= {
+            (f"{stage.name}_" if number else "") + name: text
+            for name, text in _of_stage(stage).items()
+        }
     if len(exported.stages) > 1:
-        known |= {"kind": "Cascade", "answered_by": json.dumps([*(stage.name for stage in exported.stages), "person"])}
+        known |= {
+            "kind": "Cascade",
+            "answered_by": json.dumps([*(stage.name for stage in exported.stages), "person"]),
+        }
     if exported.n_classes:
         known["classes"] = json.dumps(gate.classes.tolist())
     if certificate is None:
@@ -315,10 +360,18 @@ def metadata_of(gate: Gate, exported: Gate, outputs: dict[str, str], group: str 
         if exported.n_classes:
             known["reject_label"] = json.dumps(label.item() if hasattr(label, "item") else label)
     if own is not None:
-        values = [[*map(repr, value)] if isinstance(value, tuple) else repr(value) for value in own.values]
+        values = [
+            [*map(repr, value)] if isinstance(value, tuple) else repr(value) for value in own.values
+        ]
         at = {"at": [*map(repr, own.at)]} if own.at else {}
-        known["thresholds"] = json.dumps({"by": own.by, "names": list(own.names), "values": values, **at})
-        known |= {"groups": json.dumps(list(own.names)), "group_input": group} if group is not None else {}
+        known["thresholds"] = json.dumps(
+            {"by": own.by, "names": list(own.names), "values": values, **at}
+        )
+        known |= (
+            {"groups": json.dumps(list(own.names)), "group_input": group}
+            if group is not None
+            else {}
+        )
     return {PREFIX + name: text for name, text in known.items() if text is not None}
 
 

@@ -1,8 +1,9 @@
-"""Check and run one model file in a process of its own, with limits on memory and time: models come from anywhere.
+"""Check and run one model file in a process of its own, with limits on memory and time: models come
+from anywhere.
 
-Run as a script, not imported: `python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It knows onnx, onnxruntime, NumPy.
-Where the folder has no inputs.npz, inputs are made up from the model's own description. The reply (reply.json there,
-arrays in answers.npz) says how far it came.
+Run as a script, not imported: `python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It knows onnx,
+onnxruntime, NumPy. Where the folder has no inputs.npz, inputs are made up from the model's own
+description. The reply (reply.json there, arrays in answers.npz) says how far it came.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def _session(onnxruntime: Any, path: str) -> Any:
 
 
 def _kind(kind: str) -> Any:
-    """NumPy's type for onnxruntime's; None for what is no tensor, or of numbers that NumPy has not."""
+    """NumPy's type for onnxruntime's; None for what is no tensor, or of numbers that NumPy has
+    not.
+    """
     name = kind.removeprefix("tensor(").removesuffix(")")
     with contextlib.suppress(TypeError):
         return np.dtype(_NAMES.get(name, name)) if name != kind else None
@@ -87,7 +90,8 @@ def _kind(kind: str) -> Any:
 
 
 def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None, str, int]:
-    """The model's answers to the inputs of a folder, or to made-up ones. Where none of those fits: None, and why.
+    """The model's answers to the inputs of a folder, or to made-up ones. Where none of those fits:
+    None, and why.
 
     And what made-up whole numbers were: all one, or all zero.
     """
@@ -97,7 +101,11 @@ def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None,
     kinds = {source.name: _kind(source.type) for source in session.get_inputs()}
     for source in session.get_inputs():
         if kinds[source.name] is None:
-            return None, f"its input {source.name!r} is a {source.type}, for which no values can be made up", 1
+            return (
+                None,
+                f"its input {source.name!r} is a {source.type}, for which no values can be made up",
+                1,
+            )
     why = "its inputs are too large to be made up"
     whole = any(kind.kind in "iu" for kind in kinds.values())
     for guess, number in itertools.product(_GUESSES, (1, 0) if whole else (1,)):
@@ -113,14 +121,22 @@ def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None,
     return None, why, 1
 
 
-def _feed(sources: list[Any], kinds: dict[str, Any], guess: tuple[int, int], number: int) -> dict[str, Any] | None:
+def _feed(
+    sources: list[Any], kinds: dict[str, Any], guess: tuple[int, int], number: int
+) -> dict[str, Any] | None:
     """Values for every input; dimensions of one name get one size."""
     sizes: dict[str, int] = {}
     feed = {}
     for source in sources:
         dims = []
         for place, dim in enumerate(source.shape):
-            usual = guess[0] if place == 0 else _CHANNELS if place == 1 and len(source.shape) == 4 else guess[1]
+            usual = (
+                guess[0]
+                if place == 0
+                else _CHANNELS
+                if place == 1 and len(source.shape) == 4
+                else guess[1]
+            )
             known = dim if isinstance(dim, int) and dim > 0 else None
             dims.append(known or (sizes.setdefault(dim, usual) if isinstance(dim, str) else usual))
         if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:

@@ -1,9 +1,11 @@
-"""Ranking scores as ONNX nodes: in double, and for float32 tables first in single, where a decision is not close.
+"""Ranking scores as ONNX nodes: in double, and for float32 tables first in single, where a decision
+is not close.
 
-A double exponential costs ten times a single one in onnxruntime. So a float32 table is scored in single precision,
-with a bound on the error, and only the rows whose score lies within that bound of the threshold (or is not a number:
-masked classes, NaN) are scored again in double, as Python scores every row. The decision is the double one on every
-row; the score of the others is right to the bound.
+A double exponential costs ten times a single one in onnxruntime. So a float32 table is scored in
+single precision, with a bound on the error, and only the rows whose score lies within that bound of
+the threshold (or is not a number: masked classes, NaN) are scored again in double, as Python scores
+every row. The decision is the double one on every row; the score of the others is right to the
+bound.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from metacal.scores.registry import NAMED
 
 #: Half the distance from 1 to the next float32.
 _UNIT = 2.0**-24
-#: Up to this many classes everything is scored in double: fewer nodes outweigh the slower exponentials.
+#: Up to this many classes everything is scored in double: fewer nodes outweigh the slower
+#: exponentials.
 _FEW_CLASSES = 32
 #: Columns looked at for one whose probability has not underflowed.
 _REFERENCES = 4
@@ -30,7 +33,8 @@ _SMALLEST = 1e-36
 _LARGEST = 1e30
 
 
-#: A score in single precision (n × 1), what its error is proportional to, and whether it can be trusted at all.
+#: A score in single precision (n × 1), what its error is proportional to, and whether it can be
+#: trusted at all.
 Estimate = tuple[Value, Value | None, Value]
 
 
@@ -56,8 +60,9 @@ def _energy_estimate(xp: Traced, x: Value) -> Estimate:
 def _log_sum(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
     """log Σ e^x, its size, and whether underflow has left it its digits.
 
-    The row's largest logit is not needed, which saves two passes over the table: any column tells log Σ e^x =
-    x_j - log p_j, unless p_j has underflowed. The best of a few columns nearly never has.
+    The row's largest logit is not needed, which saves two passes over the table: any column tells
+    log Σ e^x = x_j - log p_j, unless p_j has underflowed. The best of a few columns nearly never
+    has.
     """
     logit = xp.max(_some_columns(xp, x))
     probability = xp.max(_some_columns(xp, xp.softmax(x)))
@@ -74,7 +79,8 @@ def _some_columns(xp: Traced, table: Value) -> Value:
 
 @dataclass(frozen=True)
 class Quick:
-    """Scores in single precision, and which of them are settled: rounding cannot have carried them over the threshold.
+    """Scores in single precision, and which of them are settled: rounding cannot have carried them
+    over the threshold.
 
     A row is settled only if all its logits are finite.
     """
@@ -97,7 +103,9 @@ class Quick:
 
 
 def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | None:
-    """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can be estimated."""
+    """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can
+    be estimated.
+    """
     rough = ESTIMATES.get(NAMED[score].formula_function())
     if rough is None or xp.dtype == "float64" or xp.n_classes <= _FEW_CLASSES:
         return None
@@ -108,13 +116,17 @@ def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | 
 def exact_scores(xp: Traced, x: Value, score: str) -> Value:
     """The score of every row (n) in double; NaN for a row that Python would refuse."""
     double = xp.to("float64")
-    if NAMED[score].formula_function() is rowwise.negative_margin:  # the whole table need not be widened
+    if (
+        NAMED[score].formula_function() is rowwise.negative_margin
+    ):  # the whole table need not be widened
         return double.squeeze(_negative_margin(xp, x))
     return _exact(double, double.value(x) if xp.dtype == "float64" else double.cast(x), score)
 
 
 def _exact(double: Traced, x: Value, score: str) -> Value:
-    """The formula in double, finite masks read where the score asks for it; the usual table pays for one look."""
+    """The formula in double, finite masks read where the score asks for it; the usual table pays
+    for one look.
+    """
     formula = NAMED[score].formula_function()
 
     def plainly(xp: Traced) -> Value:
@@ -123,16 +135,22 @@ def _exact(double: Traced, x: Value, score: str) -> Value:
     def masked(xp: Traced) -> Value:
         return formula(xp, with_masks(xp, x))
 
-    written = unless_masked(double, x, plainly, masked) if NAMED[score].reads_masks else plainly(double)
+    written = (
+        unless_masked(double, x, plainly, masked) if NAMED[score].reads_masks else plainly(double)
+    )
     return double.squeeze(double.where(is_usable(double, x), written, np.nan))
 
 
-def _settled(xp: Traced, estimate: Value, scale: Value | None, sound: Value, threshold: float) -> Value:
-    """Whether the row is finite and its score further from the threshold than rounding can carry it (n × 1).
+def _settled(
+    xp: Traced, estimate: Value, scale: Value | None, sound: Value, threshold: float
+) -> Value:
+    """Whether the row is finite and its score further from the threshold than rounding can carry it
+    (n × 1).
 
-    Sums over K classes are taken at least four lanes wide: their relative error is at most (K/4 + a few) units, and
-    Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36 is at most 83 in size, its error four
-    units of that. All comparisons are false for NaN, which therefore settles nothing.
+    Sums over K classes are taken at least four lanes wide: their relative error is at most (K/4 + a
+    few) units, and Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36
+    is at most 83 in size, its error four units of that. All comparisons are false for NaN, which
+    therefore settles nothing.
     """
     known = np.isfinite(threshold)
     away = xp.absolute(estimate - (threshold if known else 0.0))
@@ -145,10 +163,11 @@ def _settled(xp: Traced, estimate: Value, scale: Value | None, sound: Value, thr
 
 
 def _negative_margin(xp: Traced, x: Value) -> Value:
-    """Second largest logit minus the largest; the most negative double where every other class is masked.
+    """Second largest logit minus the largest; the most negative double where every other class is
+    masked.
 
-    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a logit is NaN or the
-    largest is infinite.
+    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a
+    logit is NaN or the largest is infinite.
     """
     double = xp.to("float64")
     two, clean = _two_largest(xp, x)
@@ -162,8 +181,9 @@ def _negative_margin(xp: Traced, x: Value) -> Value:
 def _two_largest(xp: Traced, x: Value) -> list[Value]:
     """The two largest logits of each row (n × 2), and whether it holds no NaN (n × 1).
 
-    By TopK where there are rows and all their sums are numbers. TopK of no rows divides by zero in many versions of
-    onnxruntime and ends the process; and a sum is NaN where a logit is, but also where huge ones of both signs are.
+    By TopK where there are rows and all their sums are numbers. TopK of no rows divides by zero in
+    many versions of onnxruntime and ends the process; and a sum is NaN where a logit is, but also
+    where huge ones of both signs are.
     """
     single = xp.to("float32")
     numbers = ~xp.op("IsNaN", xp.sum(x))
@@ -182,7 +202,9 @@ def _two_largest(xp: Traced, x: Value) -> list[Value]:
 
 
 def is_usable(xp: Traced, x: Value) -> Value:
-    """Whether a row (n × 1) holds no NaN and its largest logit is finite: what Python would not refuse."""
+    """Whether a row (n × 1) holds no NaN and its largest logit is finite: what Python would not
+    refuse.
+    """
     single = xp.to("float32")
     nan = single.max(single.cast(xp.op("IsNaN", x)))
     top = xp.max(x)

@@ -1,4 +1,6 @@
-"""Formulas as ONNX nodes: what a formula computes is written down, node by node, in one precision."""
+"""Formulas as ONNX nodes: what a formula computes is written down, node by node, in one
+precision.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def _on_the_right(kind: str) -> Callable[[Value, Any], Value]:
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A value of the graph; arithmetic with it appends a node. Other operands are numbers and arrays.
+    """A value of the graph; arithmetic with it appends a node. Other operands are numbers and
+    arrays.
 
     Examples
     --------
@@ -53,7 +56,9 @@ class Value:
     def __invert__(self) -> Value:
         return self.xp.op("Not", self)
 
-    __add__, __sub__, __mul__, __truediv__, __matmul__ = map(_on_the_left, ("Add", "Sub", "Mul", "Div", "MatMul"))
+    __add__, __sub__, __mul__, __truediv__, __matmul__ = map(
+        _on_the_left, ("Add", "Sub", "Mul", "Div", "MatMul")
+    )
     __radd__, __rsub__, __rmul__, __rtruediv__ = map(_on_the_right, ("Add", "Sub", "Mul", "Div"))
     __lt__, __gt__, __and__, __or__ = map(_on_the_left, ("Less", "Greater", "And", "Or"))
     __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
@@ -75,8 +80,8 @@ def _over_classes(kind: str) -> Callable[..., Value]:
 class Traced(Operations):
     """Operations that append nodes to a graph, in one precision.
 
-    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what is low among them
-    now is low, and must not be looked at a second time.
+    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what
+    is low among them now is low, and must not be looked at a second time.
 
     Examples
     --------
@@ -118,15 +123,23 @@ class Traced(Operations):
         """The same in another precision."""
         return replace(self, dtype=dtype)
 
-    def choose(self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()) -> list[Value]:
-        """The values of one branch or of the other, whichever a single flag says; only that one is computed."""
+    def choose(
+        self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()
+    ) -> list[Value]:
+        """The values of one branch or of the other, whichever a single flag says; only that one is
+        computed.
+        """
         dtypes = dtypes or [self.dtype]
 
         def inside(write: Branch) -> Any:
-            return self.graph.branch(dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))])
+            return self.graph.branch(
+                dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))]
+            )
 
         sides = {"then_branch": inside(yes), "else_branch": inside(no)}
-        return [self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)]
+        return [
+            self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)
+        ]
 
     def squeeze(self, value: Value) -> Value:
         """From n × 1 to n."""
@@ -148,17 +161,23 @@ class Traced(Operations):
         return self.op("Less", left, right) | self.op("Equal", left, right)
 
     def rows_where(self, flags: Value) -> tuple[Value, Value]:
-        """The indices of the rows (n) whose flag is true: as a list (m), and as ScatterND wants them (m × 1)."""
+        """The indices of the rows (n) whose flag is true: as a list (m), and as ScatterND wants
+        them (m × 1).
+        """
         places = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
         return self.squeeze(places), places
 
-    exp, log, sqrt, absolute, maximum, minimum = map(_operator, ("Exp", "Log", "Sqrt", "Abs", "Max", "Min"))
+    exp, log, sqrt, absolute, maximum, minimum = map(
+        _operator, ("Exp", "Log", "Sqrt", "Abs", "Max", "Min")
+    )
     sum, max, min = map(_over_classes, ("ReduceSum", "ReduceMax", "ReduceMin"))
 
     def log1p(self, x: Value) -> Value:
-        """log(1 + x) without cancellation, for which ONNX has no operator: log(u)·x / (u - 1) with u = 1 + x rounded.
+        """log(1 + x) without cancellation, for which ONNX has no operator: log(u)·x / (u - 1) with
+        u = 1 + x rounded.
 
-        The rounding of u is in both, and cancels (Higham, "Accuracy and Stability of Numerical Algorithms", 1.14).
+        The rounding of u is in both, and cancels (Higham, "Accuracy and Stability of Numerical
+        Algorithms", 1.14).
         """
         u = x + 1.0
         plain = u == 1.0
@@ -169,7 +188,9 @@ class Traced(Operations):
         return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: Value) -> Value:
-        return self.op("Softmax", x, axis=1)  # on tables of rank 2 the same before and after operator set 13
+        return self.op(
+            "Softmax", x, axis=1
+        )  # on tables of rank 2 the same before and after operator set 13
 
     def where(self, flags: Value, one: Any, other: Any) -> Value:
         one, other = (value() if callable(value) else value for value in (one, other))
@@ -221,14 +242,27 @@ class Traced(Operations):
 
 
 def unless_masked(
-    xp: Traced, x: Value, plainly: Callable[[Traced], Value], masked: Callable[[Traced], Value], dtype: str = ""
+    xp: Traced,
+    x: Value,
+    plainly: Callable[[Traced], Value],
+    masked: Callable[[Traced], Value],
+    dtype: str = "",
 ) -> Value:
-    """The first where no logit of the table is so low that it may stand for a mask, else (or of a NaN) the second."""
-    written, ordinary = xp.to(dtype or xp.dtype), xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY
-    (chosen,) = written.choose(ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)])
+    """The first where no logit of the table is so low that it may stand for a mask, else (or of a
+    NaN) the second.
+    """
+    written, ordinary = (
+        xp.to(dtype or xp.dtype),
+        xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY,
+    )
+    (chosen,) = written.choose(
+        ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)]
+    )
     return chosen
 
 
 def with_masks(xp: Traced, x: Value) -> Value:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of `formulas.logits`."""
+    """The logits with -inf where a finite number stands for a masked class, by the rule of
+    `formulas.logits`.
+    """
     return read_masks(xp, xp.value(x))

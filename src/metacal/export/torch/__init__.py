@@ -1,4 +1,6 @@
-"""The fitted gate as a torch module, alone (`to_module`) or behind a classifier (`CalibratedModule`)."""
+"""The fitted gate as a torch module, alone (`to_module`) or behind a classifier
+(`CalibratedModule`).
+"""
 
 from __future__ import annotations
 

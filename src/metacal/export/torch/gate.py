@@ -1,5 +1,7 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""The fitted map, its score and its threshold as one module, alone (`Gate`) or behind a classifier."""
+"""The fitted map, its score and its threshold as one module, alone (`Gate`) or behind a
+classifier.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,12 @@ _SINGLE_REACH = 1e15
 class Gate(Fixed):
     """probs, score, accept of a table of logits, by the fitted map.
 
-    Accept iff score <= threshold; rejected rows are uniform. Where each predicted class has a threshold, that of the
-    row's own decides; where each group has, `gate(logits, group)` takes the number of each row's group, its place in
-    `groups`: any other number is a group that the fit has not seen, and rejected. A row that is not a row of logits (a
-    NaN, +inf, every class masked) has score NaN, is never accepted, and is uniform too. `probs` has the dtype and
-    device of the input; `score` is float64 (float32 on a device that has no float64).
+    Accept iff score <= threshold; rejected rows are uniform. Where each predicted class has a
+    threshold, that of the row's own decides; where each group has, `gate(logits, group)` takes the
+    number of each row's group, its place in `groups`: any other number is a group that the fit has
+    not seen, and rejected. A row that is not a row of logits (a NaN, +inf, every class masked) has
+    score NaN, is never accepted, and is uniform too. `probs` has the dtype and device of the input;
+    `score` is float64 (float32 on a device that has no float64).
     """
 
     def __init__(self, fitted: value.Gate) -> None:
@@ -40,7 +43,8 @@ class Gate(Fixed):
         source, own = fitted.source, fitted.thresholds
         self.input = source.input
         self.keeps_predictions = bool(source.map.preserves_accuracy)
-        # As in Python, plain temperature scaling works in the precision of the table: nothing is decided by it.
+        # As in Python, plain temperature scaling works in the precision of the table: nothing is
+        # decided by it.
         self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.certificate = fitted.certificate
         self.map = MapModule(source.map)
@@ -48,7 +52,9 @@ class Gate(Fixed):
         self.by = fitted.policy.by
         self.groups = own.names if own is not None and fitted.by_group else None
         self.sides = bool(fitted.policy.at)
-        self.moved = self.sides or bool(source.decision_at)  # of two classes: answered by the second above these
+        self.moved = self.sides or bool(
+            source.decision_at
+        )  # of two classes: answered by the second above these
         # The last is that of a group that the fit has not seen.
         at = [*fitted.policy.at, 0.0] if self.sides else [source.decision_at]
         if self.moved:
@@ -72,7 +78,11 @@ class Gate(Fixed):
 
     def extra_repr(self) -> str:
         """The promise, and what comes in."""
-        promise = "no promise: every row is accepted" if self.certificate is None else self.certificate.statement
+        promise = (
+            "no promise: every row is accepted"
+            if self.certificate is None
+            else self.certificate.statement
+        )
         return f"{self.n_classes} classes, input={self.input!r}; {promise}"
 
     def _number(self, table: Tensor, group: Tensor | None) -> Tensor | None:
@@ -83,7 +93,9 @@ class Gate(Fixed):
         return torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))
 
     def _threshold(self, table: Tensor, number: Tensor | None) -> Tensor:
-        """The threshold, or that of each row: its predicted class's or its group's, or both at once."""
+        """The threshold, or that of each row: its predicted class's or its group's, or both at
+        once.
+        """
         values = beside(self.threshold, table)
         if self.by is None:
             return values
@@ -93,8 +105,9 @@ class Gate(Fixed):
     def _check(self, logits: Tensor, group: Tensor | None) -> None:
         if (self.by == "group") != (group is not None):
             raise InputError(
-                "this gate has a threshold for each group; give the number of each row's group, its place in "
-                f"`groups` ({', '.join(map(str, (self.groups or ())[:5]))}): gate(logits, group)."
+                "this gate has a threshold for each group; give the number of each row's group,"
+                f" its place in `groups` ({', '.join(map(str, (self.groups or ())[:5]))}):"
+                " gate(logits, group)."
                 if group is None
                 else "this gate has no threshold by group; leave out group."
             )
@@ -102,12 +115,15 @@ class Gate(Fixed):
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise InputError(
-                f"this gate reads a table of {self.input} with {self.n_classes} columns, one per class; "
-                f"got a tensor of shape {tuple(logits.shape)}. Several outputs per item: logits.reshape(-1, K)."
+                f"this gate reads a table of {self.input} with {self.n_classes} columns, one per"
+                f" class; got a tensor of shape {tuple(logits.shape)}. Several outputs per item:"
+                " logits.reshape(-1, K)."
             )
 
     def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
-        """The map's answer in the dtype of the input, the largest logit's class on top if the map keeps it there."""
+        """The map's answer in the dtype of the input, the largest logit's class on top if the map
+        keeps it there.
+        """
         single = self.in_table_precision and dtype != torch.float64
         readable = table if self.in_table_precision else _readable(table)
         probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
@@ -116,17 +132,24 @@ class Gate(Fixed):
         return inside(TORCH, table, found)
 
     def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and which rows can be read as such. Comparisons with NaN are false: what is unclear is unusable."""
+        """Logits, and which rows can be read as such. Comparisons with NaN are false: what is
+        unclear is unusable.
+        """
         table = source.to(work_type(source.device))
         if self.input == "logits":
-            # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to NaN.
+            # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to
+            # NaN.
             top, size = TORCH.max(table)[:, 0], table.abs().sum(dim=1)
             return table, (top < torch.inf) & (top > -torch.inf) & (size == size)
-        tolerance = SUM_TOLERANCE.get(str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"])
+        tolerance = SUM_TOLERANCE.get(
+            str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"]
+        )
         inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
         logits = torch.log(without_zeros(TORCH, table))
-        return (logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)), usable
+        return (
+            logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)
+        ), usable
 
 
 def _readable(table: Tensor) -> Tensor:
@@ -136,7 +159,9 @@ def _readable(table: Tensor) -> Tensor:
 
 
 def _with_winner(table: Tensor, probs: Tensor) -> Tensor:
-    """Where rounding has tied the largest logit's class with a lower column, lift it by the smallest step."""
+    """Where rounding has tied the largest logit's class with a lower column, lift it by the
+    smallest step.
+    """
     column = TORCH.argmax(table)
     lifted = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
     own = torch.where(TORCH.argmax(probs) != column, lifted, probs.gather(1, column))
@@ -149,16 +174,17 @@ def to_module(cal: Any) -> Gate:
     Parameters
     ----------
     cal : MetaCal, calibrator, CalibratedClassifier or mc.Gate
-        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of `scores.learned`); also what
-        `mc.load` returns. A calibrator without a gate accepts every row that can be read; its score is the entropy.
-        Of a CalibratedClassifier it is the gate alone, on the logits of the classifier inside.
+        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of
+        `scores.learned`); also what `mc.load` returns. A calibrator without a gate accepts every
+        row that can be read; its score is the entropy. Of a CalibratedClassifier it is the gate
+        alone, on the logits of the classifier inside.
 
     Returns
     -------
     Gate
-        A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds, nothing has a
-        gradient. The threshold lies in the middle between two numbers that a score can be (`kernels.grid`), so that
-        rounding on another machine decides no row.
+        A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds,
+        nothing has a gradient. The threshold lies in the middle between two numbers that a score
+        can be (`kernels.grid`), so that rounding on another machine decides no row.
 
     Examples
     --------
@@ -175,14 +201,15 @@ def to_module(cal: Any) -> Gate:
 class CalibratedModule(nn.Module):
     """The classifier's logits through the fitted gate: (probs, score, accept) = module(inputs).
 
-    For serving: the classifier runs in evaluation mode, whatever `train()` is called with, and without gradients; the
-    gate was fitted on what it says in that mode. The classifier is held, not copied.
+    For serving: the classifier runs in evaluation mode, whatever `train()` is called with, and
+    without gradients; the gate was fitted on what it says in that mode. The classifier is held, not
+    copied.
 
     Parameters
     ----------
     model : nn.Module
-        Returns the logits as a tensor, as the first item of a tuple or list, or under the name `logits` of an object
-        or mapping (a transformers model output).
+        Returns the logits as a tensor, as the first item of a tuple or list, or under the name
+        `logits` of an object or mapping (a transformers model output).
     cal : MetaCal or calibrator
         Fitted; see `to_module`.
 
@@ -208,14 +235,18 @@ class CalibratedModule(nn.Module):
         super().train(False)
         return self
 
-    def forward(self, inputs: Any = None, /, *more: Any, **named: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, inputs: Any = None, /, *more: Any, **named: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the classifier with these arguments; return probs (n × K), score (n) and accept (n).
 
         A gate by group takes the groups' numbers as `group=`, which the classifier does not see.
         """
         group = named.pop("group", None) if self.gate.by == "group" else None
         arguments = more if inputs is None else (inputs, *more)
-        exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)  # torch < 2.7: only the second
+        exporting = getattr(
+            torch.compiler, "is_exporting", torch.compiler.is_compiling
+        )  # torch < 2.7: only the second
         # An exported graph has no gradients anyway, and switching them would be a node in it.
         with nullcontext() if exporting() else torch.no_grad():
             output = self.model(*arguments, **named)
@@ -243,7 +274,7 @@ def logits_of(output: Any) -> Tensor:
         found = output[0]
     if not isinstance(found, Tensor):
         raise InputError(
-            f"the model returned {type(output).__name__}; a CalibratedModule needs logits as a tensor, as the first "
-            "item of a tuple, or named 'logits'."
+            f"the model returned {type(output).__name__}; a CalibratedModule needs logits as a"
+            " tensor, as the first item of a tuple, or named 'logits'."
         )
     return found

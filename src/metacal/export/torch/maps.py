@@ -23,7 +23,8 @@ from metacal.maps.methods import METHODS
 class Fixed(nn.Module):
     """A module whose buffers follow a change of device, never one of dtype.
 
-    `model.half()` or `model.to(torch.bfloat16)` would otherwise round a certified threshold along with the weights.
+    `model.half()` or `model.to(torch.bfloat16)` would otherwise round a certified threshold along
+    with the weights.
 
     Examples
     --------
@@ -37,18 +38,25 @@ class Fixed(nn.Module):
         """Register numbers as buffers: floats in float64, whole numbers in int64."""
         for name, value in arrays.items():
             array = np.array(value)  # a copy: fitted maps are read-only
-            self.register_buffer(name, torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else float)))
+            self.register_buffer(
+                name,
+                torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else float)),
+            )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         def moved(buffer: Tensor) -> Tensor:
             device = fn(torch.zeros(0, device=buffer.device)).device  # where to, and nothing else
-            return buffer.to(device=device, dtype=work_type(device) if buffer.is_floating_point() else buffer.dtype)
+            return buffer.to(
+                device=device,
+                dtype=work_type(device) if buffer.is_floating_point() else buffer.dtype,
+            )
 
         return super()._apply(moved, recurse)
 
 
 def work_type(device: torch.device) -> torch.dtype:
-    """float64, so that a decision does not depend on how the logits were stored; float32 where a device has no other.
+    """float64, so that a decision does not depend on how the logits were stored; float32 where a
+    device has no other.
 
     Examples
     --------
@@ -67,7 +75,8 @@ def beside(buffer: Tensor, table: Tensor) -> Tensor:
 
 
 class MapModule(Fixed):
-    """A map's formula in torch. Numbers are buffers under the names of the map's fields, parts are modules.
+    """A map's formula in torch. Numbers are buffers under the names of the map's fields, parts are
+    modules.
 
     Examples
     --------
@@ -84,8 +93,9 @@ class MapModule(Fixed):
         if fitted.formula is None:
             what = type(getattr(fitted, "estimator", fitted)).__name__
             raise InputError(
-                f"the base calibrator {what} is not one of metacal's own and cannot be exported; use one of metacal's "
-                f"calibrators: {', '.join(row.public_name for row in METHODS.values())}."
+                f"the base calibrator {what} is not one of metacal's own and cannot be exported;"
+                " use one of metacal's calibrators:"
+                f" {', '.join(row.public_name for row in METHODS.values())}."
             )
         self.kind, self.formula = type(fitted).__name__, fitted.formula
         for name in (*(field.name for field in fields(fitted)), *fitted.derived):  # type: ignore[arg-type]

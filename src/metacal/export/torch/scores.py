@@ -1,5 +1,7 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""The ranking scores as modules: a table of logits in, one number per row out, higher = less sure."""
+"""The ranking scores as modules: a table of logits in, one number per row out, higher = less
+sure.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,16 @@ class RankerScore(Fixed):
         self.keep(means=ranker.means_, scales=ranker.scales_, coefficients=ranker.coefficients_)
 
     def forward(self, table: Tensor) -> Tensor:
-        """Of entropy, doubt and its logarithm, gaps to the next logits, largest logit, log Σ e^x: a number per row."""
+        """Of entropy, doubt and its logarithm, gaps to the next logits, largest logit, log Σ e^x: a
+        number per row.
+        """
         leading = torch.topk(table, self.n_top, dim=1).values
         gaps = torch.clamp(leading[:, 1:] - leading[:, :1], min=-LARGEST_GAP)
         entropy, unsure = rowwise.entropy(TORCH, table), rowwise.doubt(TORCH, table)
         log_unsure = torch.log(torch.clamp(unsure, min=float(np.exp(-LARGEST_GAP))))
         table = torch.cat(
-            [entropy, unsure, log_unsure, gaps, leading[:, :1], -rowwise.free_energy(TORCH, table)], dim=1
+            [entropy, unsure, log_unsure, gaps, leading[:, :1], -rowwise.free_energy(TORCH, table)],
+            dim=1,
         )
         standard = (table - beside(self.means, table)) / beside(self.scales, table)
         features = torch.clamp(standard, min=-FARTHEST, max=FARTHEST)
@@ -73,6 +78,6 @@ def score_module(score: str | Score) -> Fixed:
         return RankerScore(score)
     names = ", ".join(map(repr, NAMED))
     raise InputError(
-        f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of {names}, or a fitted "
-        f"{', '.join(LEARNED)}."
+        f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of"
+        f" {names}, or a fitted {', '.join(LEARNED)}."
     )

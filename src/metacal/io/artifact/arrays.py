@@ -1,4 +1,6 @@
-"""Arrays as JSON, and back: little-endian, no larger than what is there, every number one that a fit can give."""
+"""Arrays as JSON, and back: little-endian, no larger than what is there, every number one that a
+fit can give.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LARGEST = 1e100
 
 
 def encode_array(array: NDArray[Any], where: str) -> dict[str, Any]:
-    """An array as {"dtype", "shape", "values"}, or with "base64" where there are many numbers, or some not finite."""
+    """An array as {"dtype", "shape", "values"}, or with "base64" where there are many numbers, or
+    some not finite.
+    """
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     if little.dtype.str not in DTYPES:
         raise ArtifactError(f"{where} is an array of {array.dtype}, which cannot be saved.")
@@ -38,17 +42,30 @@ def decode_array(annotation: Any, data: dict[str, Any], where: str) -> NDArray[A
     kind, shape = data["dtype"], data["shape"]
     if type(kind) is not str or kind not in DTYPES:
         raise ArtifactError(f"{where}: unknown dtype {shown(kind)}.")
-    if not isinstance(shape, list) or len(shape) > 8 or not all(type(n) is int and n >= 0 for n in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 8
+        or not all(type(n) is int and n >= 0 for n in shape)
+    ):
         raise ArtifactError(f"{where}: a shape is a list of whole numbers.")
-    size, dtype = math.prod(shape), DTYPES[kind]  # Python's integers: nothing overflows, nothing is allocated
-    flat = _unpacked(data["base64"], dtype, where) if packed else _listed_numbers(data["values"], dtype, where)
+    size, dtype = (
+        math.prod(shape),
+        DTYPES[kind],
+    )  # Python's integers: nothing overflows, nothing is allocated
+    flat = (
+        _unpacked(data["base64"], dtype, where)
+        if packed
+        else _listed_numbers(data["values"], dtype, where)
+    )
     if len(flat) != size:
         raise ArtifactError(f"{where}: {len(flat)} numbers for shape {shape}.")
     array = flat.reshape(shape).astype(dtype.newbyteorder("="))
     # Written so that NaN fails too.
     if dtype.kind == "f" and not (np.abs(array.astype(np.float64, copy=False)) <= LARGEST).all():
         raise ArtifactError(f"{where} holds a number that is not finite or beyond {LARGEST:g}.")
-    wanted = next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
+    wanted = (
+        next((a for a in get_args(get_args(annotation)[1])), Any) if get_args(annotation) else Any
+    )
     if wanted is not Any and isinstance(wanted, type) and not issubclass(array.dtype.type, wanted):
         raise ArtifactError(f"{where} must be an array of {wanted.__name__}, not of {array.dtype}.")
     array.flags.writeable = False

@@ -1,4 +1,6 @@
-"""A certificate read from a file is checked before anybody relies on it: types, ranges, and that its numbers agree."""
+"""A certificate read from a file is checked before anybody relies on it: types, ranges, and that
+its numbers agree.
+"""
 
 from __future__ import annotations
 
@@ -93,16 +95,21 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     field, most = _MOST_POINTS.get(type(fitted).__name__, ("", 0))
     points = len(getattr(fitted, field, ()))
     if points > most:
-        raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field}; {most:,} is the most.")
+        raise ArtifactError(
+            f"{type(fitted).__name__} has {points:,} {field}; {most:,} is the most."
+        )
     if points * n_classes > _MOST_PRODUCTS:
-        raise ArtifactError(f"{type(fitted).__name__} has {points:,} {field} for {n_classes:,} classes: too many.")
+        raise ArtifactError(
+            f"{type(fitted).__name__} has {points:,} {field} for {n_classes:,} classes: too many."
+        )
 
 
-# ── certificates ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── certificates ──────────────────────────────────────────────────────────────────────────────────
 
 
 def read_certificate(data: Any, where: str = "certificate") -> Certificate:
-    """Return the certificate that `data`, from `Certificate.to_dict`, describes, or raise ArtifactError.
+    """Return the certificate that `data`, from `Certificate.to_dict`, describes, or raise
+    ArtifactError.
 
     Its numbers must agree with each other: what would be written of it again is what is there.
 
@@ -121,7 +128,10 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
     _check_numbers(certificate)
     _require(len(certificate.notes) <= MOST_NOTES, f"{len(certificate.notes):,} notes are too many")
     for note in certificate.notes:
-        same = note.kind != "cross_fitted" or dict(note.facts)["folds"] == certificate.circumstances.folds
+        same = (
+            note.kind != "cross_fitted"
+            or dict(note.facts)["folds"] == certificate.circumstances.folds
+        )
         _require(same, "its notes speak of other folds")
     difference = _difference(data, encode(certificate.to_dict(), "certificate"))
     _require(difference is None, str(difference))
@@ -129,7 +139,9 @@ def read_certificate(data: Any, where: str = "certificate") -> Certificate:
 
 
 def certificate_of(data: Any, where: str = "certificate") -> Certificate:
-    """The certificate with these entries, each of its type; whether they agree with each other is not looked at."""
+    """The certificate with these entries, each of its type; whether they agree with each other is
+    not looked at.
+    """
     said = decode_entries(Certificate, data, where)
     values = {name: said[name] for name in NAMES if name in said}
     values |= {name: values[name] or 0 for name in COUNTED_BY_LABELS}
@@ -141,8 +153,13 @@ def certificate_of(data: Any, where: str = "certificate") -> Certificate:
 
 
 def check_promise(certificate: Certificate, promise: Promise) -> None:
-    """Raise unless the certificate is such that the promise gives it: every promise recomputes it from the counts."""
-    _require(promise.delta is None or promise.delta >= _LEAST_DELTA, f"delta {promise.delta} is too small")
+    """Raise unless the certificate is such that the promise gives it: every promise recomputes it
+    from the counts.
+    """
+    _require(
+        promise.delta is None or promise.delta >= _LEAST_DELTA,
+        f"delta {promise.delta} is too small",
+    )
     try:
         contradiction = promise.contradiction(certificate)
     except InputError as error:  # the level of a part that no promise can have
@@ -157,7 +174,10 @@ def _difference(data: Any, again: Any, where: str = "") -> str | None:
     """
     if isinstance(again, dict | list):
         if isinstance(again, dict) and data.keys() != again.keys():
-            return f"{min(data.keys() ^ again.keys())} must be there with what it belongs to, and only then"
+            return (
+                f"{min(data.keys() ^ again.keys())} must be there with what it belongs to, and only"
+                " then"
+            )
         keys = again if isinstance(again, dict) else range(len(again))
         below = (_difference(data[key], again[key], f"{where}.{key}".strip(".")) for key in keys)
         return next((found for found in below if found is not None), None)
@@ -175,9 +195,15 @@ def _check_numbers(certificate: Certificate) -> None:
     needed = any(promised.needs_labels for promised, _ in certificate.limits)
     promised = certificate.quantity
     some_will_do = certificate.stages is not None and (promised.paired or promised.of_agreement)
-    _require(certificate.labelled or some_will_do or not needed, "what is promised cannot be certified without labels")
+    _require(
+        certificate.labelled or some_will_do or not needed,
+        "what is promised cannot be certified without labels",
+    )
     costed, cost = any(promised.mean for promised, _ in certificate.limits), certificate.mean_cost
-    _require(costed == (cost is not None), "mean_cost belongs to promises about costs, and to all of them")
+    _require(
+        costed == (cost is not None),
+        "mean_cost belongs to promises about costs, and to all of them",
+    )
     _require(cost is None or 0.0 <= cost < math.inf, f"mean_cost {cost} is no cost")
     some_right = not certificate.labelled or costed or certificate.n_correct >= 1
     _require(some_right, f"0 of {n} rows cannot be right")
@@ -203,22 +229,40 @@ def _check_counts(one: Certificate | Part | Counts, where: str) -> None:
     _require(0 <= accepted <= n, f"{accepted} of {n} rows cannot be accepted", where)
     if not getattr(one, "labelled", True):
         return
-    _require(0 <= both <= min(accepted, right), f"{both} rows cannot be both accepted and right", where)
-    _require(accepted - both <= n - right, f"{accepted - both} accepted rows cannot be wrong", where)
+    _require(
+        0 <= both <= min(accepted, right), f"{both} rows cannot be both accepted and right", where
+    )
+    _require(
+        accepted - both <= n - right, f"{accepted - both} accepted rows cannot be wrong", where
+    )
 
 
 def _check_scores(one: Certificate | Part, slack: float, where: str) -> None:
-    """Raise unless the threshold separates; the slack is relative, for sure rows have an entropy of 1e-12."""
+    """Raise unless the threshold separates; the slack is relative, for sure rows have an entropy of
+    1e-12.
+    """
     threshold, high, low = one.threshold, one.highest_accepted, one.lowest_rejected
-    _require((high is None) == (one.n_accepted == 0), "highest_accepted and n_accepted disagree", where)
-    _require((low is None) == (one.n_accepted == one.n_rows), "lowest_rejected and n_accepted disagree", where)
+    _require(
+        (high is None) == (one.n_accepted == 0), "highest_accepted and n_accepted disagree", where
+    )
+    _require(
+        (low is None) == (one.n_accepted == one.n_rows),
+        "lowest_rejected and n_accepted disagree",
+        where,
+    )
     below = high is None or high <= threshold + _near(threshold, slack)
     above = low is None or threshold < low + _near(low, slack)
-    _require(below and above, f"the threshold {threshold} does not separate accepted from rejected scores", where)
+    _require(
+        below and above,
+        f"the threshold {threshold} does not separate accepted from rejected scores",
+        where,
+    )
 
 
 def _near(value: float, slack: float, least: float = 0.0) -> float:
-    """How far beside a score rounding may put a threshold, or beyond the end of its range the score itself."""
+    """How far beside a score rounding may put a threshold, or beyond the end of its range the score
+    itself.
+    """
     return slack * max(least, abs(value)) if math.isfinite(value) else 0.0
 
 
@@ -231,29 +275,52 @@ def _check_parts(certificate: Certificate) -> None:
     _require(len(set(cells)) == len(cells), "two parts bear the same name", where)
     for family in parts.families:
         one = {(part.names, part.at) for part in family if part.called is not None}
-        _require(len(one) == (parts.by == "group" and parts.sides), "the two sides of a group are not of one", where)
-    _require(len({isinstance(name, str) for name in names}) == 1, "names must be all text or all numbers", where)
-    _require(all(_is_plain(name, _LONGEST_NAME) for name in names), "a name must be one line of plain text", where)
+        _require(
+            len(one) == (parts.by == "group" and parts.sides),
+            "the two sides of a group are not of one",
+            where,
+        )
+    _require(
+        len({isinstance(name, str) for name in names}) == 1,
+        "names must be all text or all numbers",
+        where,
+    )
+    _require(
+        all(_is_plain(name, _LONGEST_NAME) for name in names),
+        "a name must be one line of plain text",
+        where,
+    )
     for k, part in enumerate(parts.items):
         at = f"{where}.items[{k}]"
         _require(len(part.names) >= 1, "it has no name", at)
         _check_counts(part, at)
         _check_scores(part, 0.0, at)
-        _require(part.delta is None or 0.0 < part.delta < 1.0, f"delta {part.delta} is not between 0 and 1", at)
+        _require(
+            part.delta is None or 0.0 < part.delta < 1.0,
+            f"delta {part.delta} is not between 0 and 1",
+            at,
+        )
         _require(part.best is None or 0.0 <= part.best <= 1.0, f"best {part.best} is no share", at)
-        _require(part.rows_needed is None or part.rows_needed >= 1, "rows_needed must be at least 1", at)
-    _require(certificate.threshold == -math.inf, "the threshold of a certificate with parts must be -inf")
+        _require(
+            part.rows_needed is None or part.rows_needed >= 1, "rows_needed must be at least 1", at
+        )
+    _require(
+        certificate.threshold == -math.inf, "the threshold of a certificate with parts must be -inf"
+    )
     for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted"):
         total, whole = sum(getattr(part, name) for part in parts.items), getattr(certificate, name)
         # A pool is certified on three of four rows.
-        _require(total <= whole if parts.pooled else total == whole, f"{name} is not the sum of its parts")
+        _require(
+            total <= whole if parts.pooled else total == whole,
+            f"{name} is not the sum of its parts",
+        )
 
 
 def _is_plain(name: Any, longest: int) -> bool:
     return not isinstance(name, str) or (name.isprintable() and len(name) <= longest)
 
 
-# ── certificates beside the source of their scores ───────────────────────────────────────────────────────────────────
+# ── certificates beside the source of their scores ────────────────────────────────────────────────
 
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
@@ -265,8 +332,12 @@ def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
 
 
 def check_reach(certificate: Certificate, n_classes: int, score: str, threshold: float) -> None:
-    """Raise where a threshold or calibration scores are values that a score cannot take for so many classes."""
-    low, high = scores.NAMED[score].reach(n_classes) if score in scores.NAMED else (-math.inf, math.inf)
+    """Raise where a threshold or calibration scores are values that a score cannot take for so many
+    classes.
+    """
+    low, high = (
+        scores.NAMED[score].reach(n_classes) if score in scores.NAMED else (-math.inf, math.inf)
+    )
     beside = ("highest_accepted", "lowest_rejected")
     values = [("threshold", threshold), *((name, getattr(certificate, name)) for name in beside)]
     for part in () if certificate.parts is None else certificate.parts.items:
@@ -282,13 +353,15 @@ def check_reach(certificate: Certificate, n_classes: int, score: str, threshold:
 
 
 def check_settled(certificate: Certificate, grid: Grid, threshold: float) -> None:
-    """Raise where a threshold lies on a score: which side such a row falls would be left to rounding."""
+    """Raise where a threshold lies on a score: which side such a row falls would be left to
+    rounding.
+    """
     parts: tuple[Part, ...] = () if certificate.parts is None else certificate.parts.items
     for own in (threshold, *(part.threshold for part in parts)):
         _require(grid.settled(own) == own, f"the threshold {own!r} does not lie between two scores")
 
 
-# ── notes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── notes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def facts_of(kind: str) -> dict[str, Any]:
@@ -303,7 +376,10 @@ def _read_note(data: Any, where: str) -> Note:
         raise ArtifactError(f"{where}: there is no note of the kind {shown(kind)}.")
     kinds = facts_of(kind)
     exact_keys(data, ["kind", *kinds], where)
-    note = Note(kind, tuple((name, decode(fact, data[name], f"{where}.{name}")) for name, fact in kinds.items()))
+    note = Note(
+        kind,
+        tuple((name, decode(fact, data[name], f"{where}.{name}")) for name, fact in kinds.items()),
+    )
     # It counts no more rows than it is about, and none below nothing.
     counts = {name: fact for name, fact in note.facts if type(fact) is int}
     for name, count in counts.items():
@@ -312,7 +388,9 @@ def _read_note(data: Any, where: str) -> Note:
             raise ArtifactError(f"{where}.{name} {count} cannot be.")
     said = str(note)
     if not said.isprintable() or len(said) > _LONGEST_NOTE:
-        raise ArtifactError(f"{where} must be one line of plain text, of at most {_LONGEST_NOTE:,} characters.")
+        raise ArtifactError(
+            f"{where} must be one line of plain text, of at most {_LONGEST_NOTE:,} characters."
+        )
     return note
 
 

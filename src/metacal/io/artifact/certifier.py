@@ -1,7 +1,8 @@
-"""A certifier that lasts: what begins it and every answer are records of a journal, written before they count.
+"""A certifier that lasts: what begins it and every answer are records of a journal, written before
+they count.
 
-The pool itself is not in the journal: whoever goes on brings it again, and it must be the same. What is certified, and
-which rows come next, follows from the records alone.
+The pool itself is not in the journal: whoever goes on brings it again, and it must be the same.
+What is certified, and which rows come next, follows from the records alone.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ def open_certifier(
     key: KeySource | None = None,
     **options: Any,
 ) -> Iterator[Certifier]:
-    """Begin a `Certifier` whose answers last, or go on with one: a journal at `path`, held alone while it is open.
+    """Begin a `Certifier` whose answers last, or go on with one: a journal at `path`, held alone
+    while it is open.
 
-    The first time `promise` and `options`, those of `Certifier`, begin it; later they need not be given, and must be
-    the same where they are. Each `update` is on the disk before it counts. With `key` every record is signed.
+    The first time `promise` and `options`, those of `Certifier`, begin it; later they need not be
+    given, and must be the same where they are. Each `update` is on the disk before it counts. With
+    `key` every record is signed.
 
     Examples
     --------
@@ -85,7 +88,9 @@ def certifier_in(
     sheet: dict[str, Any] | None = None,
     **options: Any,
 ) -> Certifier:
-    """The certifier of a journal that is open; every answer that it takes is recorded there first."""
+    """The certifier of a journal that is open; every answer that it takes is recorded there
+    first.
+    """
     if not journal.records:
         if promise is None:
             raise InputError(f"{journal.path} is not there yet: give a promise to begin with.")
@@ -105,13 +110,18 @@ def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
     """The first record: all that decides which rows are drawn, and what they are tested for."""
     if certifier.rows is not None and not isinstance(certifier.score, str):
         raise ArtifactError(
-            f"the score is a function, which a journal cannot hold; use a named one: {', '.join(NAMED)}."
+            "the score is a function, which a journal cannot hold; use a named one:"
+            f" {', '.join(NAMED)}."
         )
     return {
         "promise": encode(certifier.promise, "the promise"),
         **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
         "labels": certifier.wanted,
-        "classes": None if certifier.rows is None else encode(describe_labels(certifier.classes_), "classes"),
+        "classes": (
+            None
+            if certifier.rows is None
+            else encode(describe_labels(certifier.classes_), "classes")
+        ),
         "classes_given": certifier.classes is not None,
         "n_pool": certifier.n_pool,
         "pool": certifier.fingerprint,
@@ -139,22 +149,27 @@ def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
         raise InputError(f"{journal.path} does not go with this pool: {error}") from error
     if first["n_pool"] != certifier.n_pool or first["pool"] != certifier.fingerprint:
         raise InputError(
-            f"{journal.path} was begun on a pool of {first['n_pool']:,} rows, and this one, of {certifier.n_pool:,}, "
-            "is another: give the same rows in the same order, or begin anew with another file."
+            f"{journal.path} was begun on a pool of {first['n_pool']:,} rows, and this one, of"
+            f" {certifier.n_pool:,}, is another: give the same rows in the same order, or begin"
+            " anew with another file."
         )
     return certifier
 
 
-def _check_same(path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]) -> None:
+def _check_same(
+    path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]
+) -> None:
     """Raise where something is asked for that is not what it was begun with."""
-    held = {name: certifier.wanted if name == "labels" else getattr(certifier, name) for name in options}
+    held = {
+        name: certifier.wanted if name == "labels" else getattr(certifier, name) for name in options
+    }
     asked: dict[str, tuple[str, Any, Any]] = {"the promise": ("for ", certifier.promise, promise)}
     asked |= {name: (f"with {name}=", held[name], options[name]) for name in options}
     for name, (begun, now, value) in asked.items():
         if value is not None and value != now:
             raise InputError(
-                f"{path} was begun {begun}{now!r}, not {value!r}, which cannot change after labels are seen: leave "
-                f"{name} out, or begin anew with another file."
+                f"{path} was begun {begun}{now!r}, not {value!r}, which cannot change after labels"
+                f" are seen: leave {name} out, or begin anew with another file."
             )
 
 
@@ -165,9 +180,13 @@ def _replay(certifier: Certifier, record: Record, where: str) -> None:
             certifier.extend()
             return
         exact_keys(record, _ANSWERS, where)
-        rows, right, codes = (np.array(decode(tuple[int, ...], record[name], name), np.intp) for name in _ANSWERS)
+        rows, right, codes = (
+            np.array(decode(tuple[int, ...], record[name], name), np.intp) for name in _ANSWERS
+        )
         if not len(rows) == len(right) == len(codes) or not np.isin(right, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
         certifier.take(rows, right == 1, codes)
     except (InputError, ValueError) as error:
-        raise ArtifactError(f"{where}: this record does not follow from those before it: {error}") from error
+        raise ArtifactError(
+            f"{where}: this record does not follow from those before it: {error}"
+        ) from error

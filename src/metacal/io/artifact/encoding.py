@@ -1,8 +1,10 @@
-"""Plain values as JSON and back, with every type checked against the annotation of the field that holds it.
+"""Plain values as JSON and back, with every type checked against the annotation of the field that
+holds it.
 
-What a file may hold is float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses. `encode` writes by
-value, `decode` reads by annotation: a file can only ever become what the dataclass says it holds. A dataclass is an
-object with its fields; one of a family (maps, promises, sources) says under "type" which one it is.
+What a file may hold is float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses.
+`encode` writes by value, `decode` reads by annotation: a file can only ever become what the
+dataclass says it holds. A dataclass is an object with its fields; one of a family (maps, promises,
+sources) says under "type" which one it is.
 """
 
 from __future__ import annotations
@@ -13,7 +15,17 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    NewType,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
@@ -31,18 +43,22 @@ _DEEPEST = 12
 
 #: A whole number of 64 bits that may not fit a signed one: some labels are.
 Unsigned = NewType("Unsigned", int)
-#: Classes of which there are several, and where those are by the name that a file gives them under "type".
+#: Classes of which there are several, and where those are by the name that a file gives them under
+#: "type".
 FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
 #: Text that is one of some names, of which there may become more while a program runs.
 CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}
-#: What a file holds of classes whose fields do not say it: attributes, and the type of each in a file.
+#: What a file holds of classes whose fields do not say it: attributes, and the type of each in a
+#: file.
 ENTRIES: dict[type, dict[str, Any]] = {}
 #: What makes such an object of its entries, where the class itself does not.
 BUILDERS: dict[type, Callable[..., Any]] = {}
 
 
 class Form(NamedTuple):
-    """A type that stands in a file as another: the type of its shape there, how it is put into it, and taken out."""
+    """A type that stands in a file as another: the type of its shape there, how it is put into it,
+    and taken out.
+    """
 
     shape: Any
     write: Callable[[Any, str], Any]
@@ -53,10 +69,16 @@ FORMS: dict[Any, Form] = {}
 
 
 def row_form(cls: Any) -> Form:
-    """The form of a dataclass of which there are many: the list of its values, in the order of its fields."""
+    """The form of a dataclass of which there are many: the list of its values, in the order of its
+    fields.
+    """
     kinds = entries(cls)
     shape: Any = tuple.__class_getitem__(tuple(kinds.values()))
-    return Form(shape, lambda one, where: [getattr(one, name) for name in kinds], lambda row, where: cls(*row))
+    return Form(
+        shape,
+        lambda one, where: [getattr(one, name) for name in kinds],
+        lambda row, where: cls(*row),
+    )
 
 
 def encode(value: Any, where: str) -> Any:
@@ -77,9 +99,13 @@ def encode(value: Any, where: str) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise ArtifactError(f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one.")
+        raise ArtifactError(
+            f"{where} is a number beyond 64 bits, which cannot be saved; choose a smaller one."
+        )
     if isinstance(value, str) and not _is_text(value):
-        raise ArtifactError(f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it.")
+        raise ArtifactError(
+            f"{where} holds half a surrogate pair, which is no text and cannot be saved; rename it."
+        )
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -89,7 +115,10 @@ def encode(value: Any, where: str) -> Any:
     if isinstance(value, dict):
         return {name: encode(entry, f"{where}.{name}") for name, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [item if _is_json(item) else encode(item, f"{where}[{k}]") for k, item in enumerate(value)]
+        return [
+            item if _is_json(item) else encode(item, f"{where}[{k}]")
+            for k, item in enumerate(value)
+        ]
     if isinstance(value, np.ndarray):
         return encode_array(value, where)
     if type(value) in FORMS:
@@ -100,7 +129,12 @@ def encode(value: Any, where: str) -> Any:
 def _is_json(value: Any) -> bool:
     """Whether it is a plain number, true, false or null."""
     kind = type(value)
-    return value is None or kind is bool or (kind is float and math.isfinite(value)) or _is_whole(value)
+    return (
+        value is None
+        or kind is bool
+        or (kind is float and math.isfinite(value))
+        or _is_whole(value)
+    )
 
 
 def _encode_record(value: Any, where: str) -> dict[str, Any]:
@@ -110,21 +144,30 @@ def _encode_record(value: Any, where: str) -> dict[str, Any]:
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or type(value).__qualname__
         raise ArtifactError(
-            f"{where} is {article(str(name))}, which a file cannot hold; give a plain value or one of metacal's own."
+            f"{where} is {article(str(name))}, which a file cannot hold; give a plain value or one"
+            " of metacal's own."
         )
     named = {}
     if family is not None:
         own: str = cls.__name__  # the usual name: a family need not be imported as a whole
-        kinds = [own] if family.get(own) is cls else [name for name, one in family.items() if one is cls]
+        kinds = (
+            [own]
+            if family.get(own) is cls
+            else [name for name, one in family.items() if one is cls]
+        )
         if not kinds:
-            raise ArtifactError(f"{where} is {article(own)}; what can be saved is {', '.join(family)}.")
+            raise ArtifactError(
+                f"{where} is {article(own)}; what can be saved is {', '.join(family)}."
+            )
         named = {"type": kinds[0]}
     plain, (own_entries, silent) = {}, _layout(cls)
     for name, annotation in own_entries.items():
         entry, at = getattr(value, name), f"{where}.{name}"
         form = next((FORMS[kind] for kind in options_of(annotation) if kind in FORMS), None)
         if name not in silent or entry != silent[name]:
-            plain[name] = encode(entry if form is None or entry is None else form.write(entry, at), at)
+            plain[name] = encode(
+                entry if form is None or entry is None else form.write(entry, at), at
+            )
     return {**named, **plain}
 
 
@@ -178,12 +221,18 @@ def _object(cls: Any, values: dict[str, Any], where: str) -> Any:
     made = built(cls, {name: value for name, value in values.items() if name in names}, where)
     for name in values.keys() - names:
         if getattr(made, name) != values[name]:
-            raise ArtifactError(f"{where}: {name} {shown(values[name])} does not follow from the rest.")
+            raise ArtifactError(
+                f"{where}: {name} {shown(values[name])} does not follow from the rest."
+            )
     return made
 
 
-def decode_entries(cls: type, data: Any, where: str, depth: int = 0, *, named: bool = False) -> dict[str, Any]:
-    """The entries that an object has of a class, each of its own type; those that are silent are not there."""
+def decode_entries(
+    cls: type, data: Any, where: str, depth: int = 0, *, named: bool = False
+) -> dict[str, Any]:
+    """The entries that an object has of a class, each of its own type; those that are silent are
+    not there.
+    """
     own, silent = _layout(cls)
     there = data if isinstance(data, dict) else {}
     names = [name for name in own if name in there or name not in silent]
@@ -205,7 +254,8 @@ def _member(family: Mapping[str, type], data: Any, where: str) -> type:
 
 
 def family_of(annotation: Any) -> Mapping[str, type] | None:
-    """The classes that may stand where one is asked for, by their names in a file; None for what has no family.
+    """The classes that may stand where one is asked for, by their names in a file; None for what
+    has no family.
 
     Examples
     --------
@@ -228,9 +278,15 @@ def _base_of(annotation: Any) -> Any:
 
 
 def entries(cls: type) -> dict[str, Any]:
-    """What a file holds of a class, and the type of each entry: of its fields, unless ENTRIES says otherwise."""
+    """What a file holds of a class, and the type of each entry: of its fields, unless ENTRIES says
+    otherwise.
+    """
     known = ENTRIES.get(cls)
-    return {each.name: annotations_of(cls)[each.name] for each in fields(cls)} if known is None else known
+    return (
+        {each.name: annotations_of(cls)[each.name] for each in fields(cls)}
+        if known is None
+        else known
+    )
 
 
 @cache
@@ -240,21 +296,27 @@ def _layout(cls: type) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def silent_values(cls: type) -> dict[str, Any]:
-    """Entries that are there only where they say something, and what they are where they are not."""
+    """Entries that are there only where they say something, and what they are where they are
+    not.
+    """
     follow = {name: None for name, kind in entries(cls).items() if get_origin(kind) is NotRequired}
-    return {each.name: each.default for each in fields(cls) if each.metadata.get("optional")} | follow
+    return {
+        each.name: each.default for each in fields(cls) if each.metadata.get("optional")
+    } | follow
 
 
-#: The annotations of a class as types, evaluated once: what is ours is never evaluated because of a file.
+#: The annotations of a class as types, evaluated once: what is ours is never evaluated because of a
+#: file.
 annotations_of: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
 @cache
 def resolved(annotation: Any) -> Any:
-    """The type that an alias or NotRequired stands for, its parameters put in; anything else comes back as it is.
+    """The type that an alias or NotRequired stands for, its parameters put in; anything else comes
+    back as it is.
 
-    From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `Float` is the alias, no longer
-    `np.ndarray`.
+    From NumPy 2.5 on `NDArray` is a `typing.TypeAliasType`: the origin of `Float` is the alias, no
+    longer `np.ndarray`.
     """
     if get_origin(annotation) is NotRequired:
         return resolved(get_args(annotation)[0])
@@ -263,7 +325,9 @@ def resolved(annotation: Any) -> Any:
     if alias is None:
         return annotation
     value = alias.__value__
-    given = dict(zip(alias.__type_params__, get_args(annotation), strict=False))  # a bare alias has none given
+    given = dict(
+        zip(alias.__type_params__, get_args(annotation), strict=False)
+    )  # a bare alias has none given
     if given:
         value = value[tuple(given[parameter] for parameter in value.__parameters__)]
     return resolved(value)
@@ -271,14 +335,19 @@ def resolved(annotation: Any) -> Any:
 
 @cache
 def options_of(annotation: Any) -> tuple[Any, ...]:
-    """The types that a union allows, of those that a file can hold (a random Generator is none); of others itself."""
+    """The types that a union allows, of those that a file can hold (a random Generator is none); of
+    others itself.
+    """
     if get_origin(annotation) not in (Union, types.UnionType) or annotation in FAMILIES:
         return (annotation,)
     known = {*_PLAIN, *CHOICES, *FORMS, np.ndarray}
     return tuple(
         option
         for option in map(resolved, get_args(annotation))
-        if get_origin(option) or option in known or is_dataclass(option) or family_of(option) is not None
+        if get_origin(option)
+        or option in known
+        or is_dataclass(option)
+        or family_of(option) is not None
     )
 
 
@@ -306,7 +375,9 @@ def _fits(annotation: Any, data: Any) -> bool:
 
 
 def _is_text(data: str) -> bool:
-    return data.encode(errors="replace").decode() == data  # half a surrogate pair could never be printed
+    return (
+        data.encode(errors="replace").decode() == data
+    )  # half a surrogate pair could never be printed
 
 
 def _is_whole(data: Any) -> bool:
@@ -315,13 +386,19 @@ def _is_whole(data: Any) -> bool:
 
 #: Plain types: what of JSON is one, and what a message calls it.
 _PLAIN: dict[Any, tuple[Callable[[Any], bool], str]] = {
-    float: (lambda data: type(data) in (int, float) or (type(data) is str and data in _INFINITE), "a number"),
+    float: (
+        lambda data: type(data) in (int, float) or (type(data) is str and data in _INFINITE),
+        "a number",
+    ),
     int: (_is_whole, "a whole number"),
     Unsigned: (lambda data: type(data) is int and 0 <= data < 2**64, "a whole number"),
     bool: (lambda data: type(data) is bool, "true or false"),
     str: (lambda data: type(data) is str and _is_text(data), "text"),
     type(None): (lambda data: data is None, "null"),
-    Any: (lambda data: type(data) in (type(None), bool, float) or _is_whole(data) or _fits(str, data), "a plain value"),
+    Any: (
+        lambda data: type(data) in (type(None), bool, float) or _is_whole(data) or _fits(str, data),
+        "a plain value",
+    ),
 }
 
 
@@ -331,7 +408,10 @@ def _items(annotation: Any, data: list[Any], where: str, depth: int) -> Iterable
         kinds = (kinds[0],) * len(data)
     if len(kinds) != len(data):
         raise ArtifactError(f"{where} must have {len(kinds)} entries, not {len(data)}.")
-    return (decode(kind, item, f"{where}[{k}]", depth + 1) for k, (kind, item) in enumerate(zip(kinds, data)))
+    return (
+        decode(kind, item, f"{where}[{k}]", depth + 1)
+        for k, (kind, item) in enumerate(zip(kinds, data))
+    )
 
 
 def _said(annotation: Any) -> str:

@@ -46,7 +46,9 @@ def naming(path: str) -> Iterator[None]:
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs, as JSON's reader hands them over; KeyError where a name stands there twice."""
+    """The object of these pairs, as JSON's reader hands them over; KeyError where a name stands
+    there twice.
+    """
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -57,7 +59,10 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def brief(error: BaseException) -> str:
     """What an error says, on one line of at most 300 characters: it may quote the file."""
     said = " ".join(str(error).split()) or type(error).__name__
-    plain = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in said[:300])
+    plain = "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+        for sign in said[:300]
+    )
     return f"{plain} ..." if len(said) > 300 else plain
 
 

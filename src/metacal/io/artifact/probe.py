@@ -1,7 +1,9 @@
-"""Rows of every kind go through a map in float32 and in float64 before anybody relies on it: probabilities come out.
+"""Rows of every kind go through a map in float32 and in float64 before anybody relies on it:
+probabilities come out.
 
-A file can hold numbers that are each in order and together no map: an inverse temperature that float32 cannot hold, a
-curve whose values cross, weights that overflow. What such a map gives is found out by asking it.
+A file can hold numbers that are each in order and together no map: an inverse temperature that
+float32 cannot hold, a curve whose values cross, weights that overflow. What such a map gives is
+found out by asking it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import brief
 from metacal.rows.arrays import first_row
 
-#: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call probabilities.
+#: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call
+#: probabilities.
 _TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
@@ -45,7 +48,8 @@ def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArr
 
 
 def check_map(fitted: Any, n_classes: int) -> None:
-    """Raise ArtifactError unless a map, or a gate, gives probabilities of so many columns, whatever the row and dtype.
+    """Raise ArtifactError unless a map, or a gate, gives probabilities of so many columns, whatever
+    the row and dtype.
 
     Examples
     --------
@@ -63,11 +67,15 @@ def check_map(fitted: Any, n_classes: int) -> None:
 def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
     try:
         by_group = getattr(fitted, "by_group", False)
-        groups = {"groups": np.resize(np.array(fitted.thresholds.names), len(table))} if by_group else {}
+        groups = (
+            {"groups": np.resize(np.array(fitted.thresholds.names), len(table))} if by_group else {}
+        )
         with np.errstate(all="ignore"):
             found = np.asarray(fitted(table, **groups))
     except Exception as error:
-        raise ArtifactError(f"the map does not work on {table.shape[1]} columns ({brief(error)}).") from error
+        raise ArtifactError(
+            f"the map does not work on {table.shape[1]} columns ({brief(error)})."
+        ) from error
     if found.shape != table.shape:
         raise ArtifactError(f"the map does not give probabilities of {table.shape[1]} columns.")
     return found
@@ -85,5 +93,6 @@ def _check_answers(found: NDArray[Any], names: list[str]) -> None:
     for why, rows in wrong.items():
         if (at := first_row(rows)) is not None:
             raise ArtifactError(
-                f"the map gives no probabilities for {names[at]} rows in {found.dtype}: {why.format(sums[at])}."
+                f"the map gives no probabilities for {names[at]} rows in {found.dtype}:"
+                f" {why.format(sums[at])}."
             )

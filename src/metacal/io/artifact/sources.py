@@ -1,4 +1,6 @@
-"""What a file holds of a source: the labels of its columns, its score, its map, and the recipe that fitted the map."""
+"""What a file holds of a source: the labels of its columns, its score, its map, and the recipe that
+fitted the map.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,16 @@ from metacal.formulas import Float
 from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
-from metacal.io.artifact.encoding import BUILDERS, CHOICES, ENTRIES, FAMILIES, FORMS, Form, Unsigned, entries
+from metacal.io.artifact.encoding import (
+    BUILDERS,
+    CHOICES,
+    ENTRIES,
+    FAMILIES,
+    FORMS,
+    Form,
+    Unsigned,
+    entries,
+)
 from metacal.io.artifact.messages import article, brief, shown
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
@@ -30,7 +41,7 @@ Input = Literal["logits", "probabilities"]
 ScoreName = NewType("ScoreName", str)
 CHOICES[ScoreName] = lambda: NAMED
 
-# ── labels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── labels ────────────────────────────────────────────────────────────────────────────────────────
 
 #: What labels may be: JSON's own type for each dtype name.
 DTYPES: dict[str, type] = {
@@ -39,7 +50,8 @@ DTYPES: dict[str, type] = {
     **{f"{sign}int{bits}": int for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "float64": float,  # two classes may be called by any two numbers
 }
-#: Characters of all class names together, padded to the longest: what NumPy will allocate, four bytes each.
+#: Characters of all class names together, padded to the longest: what NumPy will allocate, four
+#: bytes each.
 _MOST_NAME_CHARACTERS = 1 << 23
 
 
@@ -93,7 +105,11 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
         raise ArtifactError(f"{where}: values must be a list with an entry per column.")
     reach = np.iinfo(kind) if DTYPES[kind] is int else None
     for k, value in enumerate(values):
-        beyond = reach is not None and type(value) is int and not int(reach.min) <= value <= int(reach.max)
+        beyond = (
+            reach is not None
+            and type(value) is int
+            and not int(reach.min) <= value <= int(reach.max)
+        )
         if beyond or type(value) is not DTYPES[kind]:
             raise ArtifactError(f"{where}[{k}] must be of type {kind}, not {shown(value)}.")
     if kind == "str":
@@ -106,12 +122,18 @@ def read_labels(labels: LabelList, where: str = "classes") -> NDArray[Any]:
 
 FORMS[Labels] = Form(LabelList, describe_labels, read_labels)
 
-# ── scores that were learned ─────────────────────────────────────────────────────────────────────────────────────────
+# ── scores that were learned ──────────────────────────────────────────────────────────────────────
 
 #: type -> the learned ranking score.
-RANKERS: dict[str, type[Ranker]] = {"LogisticRanker": LogisticRanker, "PairwiseRanker": PairwiseRanker}
+RANKERS: dict[str, type[Ranker]] = {
+    "LogisticRanker": LogisticRanker,
+    "PairwiseRanker": PairwiseRanker,
+}
 #: What a linear ranker has learned: of how many classes, and one number per feature.
-_LEARNED: dict[str, Any] = {"n_classes_": int, **dict.fromkeys(("means_", "scales_", "coefficients_"), Float)}
+_LEARNED: dict[str, Any] = {
+    "n_classes_": int,
+    **dict.fromkeys(("means_", "scales_", "coefficients_"), Float),
+}
 
 
 def _restored(cls: type[Ranker], **values: Any) -> Ranker:
@@ -126,25 +148,33 @@ for _ranker in RANKERS.values():
     ENTRIES[_ranker] = {**entries(_ranker), "classes": Labels | None, **_LEARNED}
     BUILDERS[_ranker] = partial(_restored, _ranker)
 
-# ── recipes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recipes ───────────────────────────────────────────────────────────────────────────────────────
 
 #: More threads than this are no honest wish.
 MOST_JOBS = 1024
 
 
 def calibrator_kinds() -> list[str]:
-    """The kinds of file without a promise: the public name of every method's estimator, in alphabetical order."""
+    """The kinds of file without a promise: the public name of every method's estimator, in
+    alphabetical order.
+    """
     return sorted(method.public_name for method in every_method().values())
 
 
 def parameters_of(method: Method) -> dict[str, Any]:
-    """The parameters of a method's estimator that a file holds, in alphabetical order, and their types."""
+    """The parameters of a method's estimator that a file holds, in alphabetical order, and their
+    types.
+    """
     own = {name: option.annotation for name, option in method.options.items()}
-    return dict(sorted({**own, "classes": Labels | None, "input": Input, "n_jobs": int | None}.items()))
+    return dict(
+        sorted({**own, "classes": Labels | None, "input": Input, "n_jobs": int | None}.items())
+    )
 
 
 def method_of(source: Table) -> Method:
-    """What fitted a source's map: as its recipe says or, where there is none, the first method that fits such maps."""
+    """What fitted a source's map: as its recipe says or, where there is none, the first method that
+    fits such maps.
+    """
     recipe = source.recipe
     method = method_of_map(type(source.map)) if recipe is None else method_named(recipe.estimator)
     if method is None or type(source.map) is not method.map_class():
@@ -170,7 +200,9 @@ def _recipe_shape(method: Method) -> type:
 
 
 def _describe_recipe(recipe: Recipe, where: str) -> Any:
-    """The calibrator that was asked for, and all its parameters; what is not given has its default."""
+    """The calibrator that was asked for, and all its parameters; what is not given has its
+    default.
+    """
     method = method_named(recipe.estimator)
     assert method is not None  # `method_of` has asked
     defaults = {name: option.default for name, option in method.options.items()}
@@ -201,7 +233,7 @@ def _recipe_shapes() -> OfMethods:
 FAMILIES[RecipeShape] = _recipe_shapes
 FORMS[Recipe] = Form(RecipeShape, _describe_recipe, _read_recipe)
 
-# ── both kinds of source ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── both kinds of source ──────────────────────────────────────────────────────────────────────────
 
 FAMILIES[Source] = lambda: {"Table": Table, "Marks": Marks}
 ENTRIES[Table] = {
@@ -214,4 +246,9 @@ ENTRIES[Table] = {
     "decision_at": float,
     "score_column": str | None,
 }
-ENTRIES[Marks] = {"score": str, "higher_is": HigherIs, "truth": Truth, "curve": ConfidenceCurve | None}
+ENTRIES[Marks] = {
+    "score": str,
+    "higher_is": HigherIs,
+    "truth": Truth,
+    "curve": ConfidenceCurve | None,
+}

@@ -1,8 +1,9 @@
 """The state of a watch in a journal, and back: sealed JSON, checked before use.
 
-It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is watched, at which levels,
-must be what that gate gives. The journal begins with a whole state; each record after it is what came next, rows and
-labels (`Taken`), so that the state of now follows from them in order, however the process ended.
+It belongs to one gate: the fingerprint of the gate's own document stands in it, and what is
+watched, at which levels, must be what that gate gives. The journal begins with a whole state; each
+record after it is what came next, rows and labels (`Taken`), so that the state of now follows from
+them in order, however the process ended.
 """
 
 from __future__ import annotations
@@ -22,21 +23,33 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Late, Lines, Point, Waiting, kept_id
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, document_of
-from metacal.io.artifact.encoding import ENTRIES, FORMS, Form, decode, decode_entries, encode, entries, row_form
+from metacal.io.artifact.encoding import (
+    ENTRIES,
+    FORMS,
+    Form,
+    decode,
+    decode_entries,
+    encode,
+    entries,
+    row_form,
+)
 from metacal.io.artifact.messages import exact_keys, naming
 from metacal.io.artifact.wrapping import checksum
 from metacal.io.journal import Journal, read_journal
 from metacal.promises.sequential.alarms import NAMES, Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 
-#: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it wants to know again.
+#: What a source is known by and how far it was read, as JSON: a name, and what whoever reads it
+#: wants to know again.
 Source = dict[str, Any]
 #: So many sources are remembered.
 MOST_SOURCES = 100
 
 
 class Unreadable(NamedTuple):
-    """A line that could not be read: which of the lines that came together, its number, why, and what stands there."""
+    """A line that could not be read: which of the lines that came together, its number, why, and
+    what stands there.
+    """
 
     nth: int
     line: int
@@ -92,7 +105,9 @@ class Taken:
     def described(self) -> dict[str, Any]:
         """As JSON types."""
         kind = "<f4" if self.rows.dtype == np.float32 else "<f8"
-        rows = base64.b64encode(np.ascontiguousarray(self.rows, dtype=kind).tobytes()).decode("ascii")
+        rows = base64.b64encode(np.ascontiguousarray(self.rows, dtype=kind).tobytes()).decode(
+            "ascii"
+        )
         told = {
             "rows": rows,
             "ids": [None if one is None else kept_id(one) for one in self.ids],
@@ -108,7 +123,10 @@ class Taken:
             content = base64.b64decode(data["rows"], validate=True)
             kind = np.dtype({"<f4": "f4", "<f8": "f8"}[data["dtype"]])
             rows = np.frombuffer(content, dtype=data["dtype"]).reshape(data["shape"]).astype(kind)
-            late, unreadable = [Late(*one) for one in data["late"]], [Unreadable(*one) for one in data["unreadable"]]
+            late, unreadable = (
+                [Late(*one) for one in data["late"]],
+                [Unreadable(*one) for one in data["unreadable"]],
+            )
             rest = {each.name: data[each.name] for each in fields(cls)}
             return cls(**{**rest, "rows": rows, "late": late, "unreadable": unreadable})
         except (KeyError, TypeError, ValueError) as error:
@@ -117,7 +135,8 @@ class Taken:
 
 @dataclass
 class Kept:
-    """What is kept of a monitor: its watch, how far each source was read, and how many records came after each other.
+    """What is kept of a monitor: its watch, how far each source was read, and how many records came
+    after each other.
 
     `last` is what was taken in last, None where nothing came after the whole state.
     """
@@ -142,24 +161,41 @@ class Kept:
         for record in records:
             try:
                 taken, name, source = Taken.of(record["taken"]), record["name"], record["source"]
-                if record["n"] != self.serial + 1 or not isinstance(name, str) or not isinstance(source, dict):
+                if (
+                    record["n"] != self.serial + 1
+                    or not isinstance(name, str)
+                    or not isinstance(source, dict)
+                ):
                     raise ValueError
                 self.add(taken, name, source)
             except (KeyError, IndexError, TypeError, ValueError, InputError) as error:
-                raise ArtifactError("a record is none of what this monitor has taken in.") from error
+                raise ArtifactError(
+                    "a record is none of what this monitor has taken in."
+                ) from error
 
 
-# ── the whole state ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the whole state ───────────────────────────────────────────────────────────────────────────────
 
 #: The kind of such a journal, and of the state in it.
 MONITOR = "monitor"
 #: What a monitor has seen; the rest is what it was begun with.
-_SEEN = {"rows", "events", "rejected", "right", "counts", "confidence", "lines", "unreadable", "capital"}
+_SEEN = {
+    "rows",
+    "events",
+    "rejected",
+    "right",
+    "counts",
+    "confidence",
+    "lines",
+    "unreadable",
+    "capital",
+}
 _SEEN |= {"log_evidence", "log_peak"}
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
-    """Write the state of a watch; `load_watch` goes on from there, and so does `metacal monitor --state`.
+    """Write the state of a watch; `load_watch` goes on from there, and so does `metacal monitor
+    --state`.
 
     Examples
     --------
@@ -195,12 +231,16 @@ def checkpoint(kept: Kept) -> dict[str, Any]:
 
 
 def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
-    """The state that the records of a journal give; ArtifactError, which names the file, where they give none."""
+    """The state that the records of a journal give; ArtifactError, which names the file, where they
+    give none.
+    """
     with naming(path):
         first = records[0]
         exact_keys(first, ["watch", "sources", "n"], "the first record")
         sources, serial = first["sources"], decode(int, first["n"], "n")
-        if not isinstance(sources, dict) or not all(isinstance(one, dict) for one in sources.values()):
+        if not isinstance(sources, dict) or not all(
+            isinstance(one, dict) for one in sources.values()
+        ):
             raise ArtifactError("sources must say how far each was read.")
         kept = Kept(watch_from(first["watch"], gate), sources, serial)
         kept.replay(records[1:])
@@ -213,7 +253,8 @@ def _pairs(pairs: tuple[tuple[Any, Any], ...], where: str) -> dict[Any, Any]:
     return found
 
 
-#: What stands in a journal of each field of a watch, all but its gate: a dict is the list of its pairs.
+#: What stands in a journal of each field of a watch, all but its gate: a dict is the list of its
+#: pairs.
 ENTRIES[Watch] = {name: kind for name, kind in entries(Watch).items() if name != "gate"}
 for _row in (Counts, Waiting, Point):  # there are many of them: lists in the order of their fields
     FORMS[_row] = row_form(_row)
@@ -225,7 +266,9 @@ def _paired(shape: Any) -> Form:
 
 FORMS[dict[Id, Waiting]] = _paired(tuple[tuple[Id, Waiting], ...])
 FORMS[dict[str, int]] = _paired(tuple[tuple[Literal[NAMES], int], ...])  # type: ignore[valid-type]
-FORMS[dict[Id, None]] = Form(tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read))
+FORMS[dict[Id, None]] = Form(
+    tuple[Id, ...], lambda held, where: [*held], lambda read, where: dict.fromkeys(read)
+)
 
 
 def describe_watch(watch: Watch) -> dict[str, Any]:
@@ -241,11 +284,15 @@ def watch_from(document: Any, gate: Any) -> Watch:
     seen = decode_entries(Watch, state, "the state")
     held = getattr(gate, "gate_", gate)
     if document.get("gate") != _fingerprint(held):
-        raise ArtifactError("this state belongs to another gate; give the gate that it was made with, or begin anew.")
+        raise ArtifactError(
+            "this state belongs to another gate; give the gate that it was made with, or begin"
+            " anew."
+        )
     begun = _begun_like(seen["alarms"], held)
     if len(seen["classes"]) != len(begun.classes):
         raise ArtifactError(
-            f"there are counts of {len(seen['classes'])} classes, and the gate has {len(begun.classes)}."
+            f"there are counts of {len(seen['classes'])} classes, and the gate has"
+            f" {len(begun.classes)}."
         )
     watch = replace(begun, **seen)
     _agree(watch)
@@ -257,7 +304,9 @@ def _fingerprint(gate: Gate) -> str:
 
 
 def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
-    """A new watch on the gate with the levels of these alarms; raises where it would watch something else."""
+    """A new watch on the gate with the levels of these alarms; raises where it would watch
+    something else.
+    """
     sampled: list[Any] = [*alarms.promise, *alarms.calibration]
     begun_with: dict[str, Any] = {
         "least_probability": min((one.least_probability for one in sampled), default=1.0),
@@ -269,7 +318,9 @@ def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
     for name in NAMES:
-        if [_begun(one) for one in getattr(alarms, name)] != [_begun(one) for one in getattr(watch.alarms, name)]:
+        if [_begun(one) for one in getattr(alarms, name)] != [
+            _begun(one) for one in getattr(watch.alarms, name)
+        ]:
             raise ArtifactError(f"what the {name} alarm watches is not what this gate gives.")
         for one, new in zip(getattr(alarms, name), getattr(watch.alarms, name)):
             _check_capital(one, new)
@@ -277,7 +328,9 @@ def _begun_like(alarms: Alarms, gate: Gate) -> Watch:
 
 
 def begun(watch: Watch) -> dict[str, Any]:
-    """What a watch was begun with, and cannot change: its horizon, and of each alarm what it watches at which level."""
+    """What a watch was begun with, and cannot change: its horizon, and of each alarm what it
+    watches at which level.
+    """
     alarms = {name: [_begun(one) for one in getattr(watch.alarms, name)] for name in NAMES}
     return {"horizon": watch.horizon, "delta": watch.alarms.delta, **alarms}
 
@@ -291,7 +344,9 @@ def _check_capital(one: Any, new: Any) -> None:
     wagers = [(wager.guess, wager.guess_gain) for wager in one.capital.wagers]
     if wagers != [(wager.guess, wager.guess_gain) for wager in new.capital.wagers]:
         raise ArtifactError("a monitor has other wagers than it began with.")
-    if not one.capital.log_peak >= max(0.0, one.capital.log_now) or any(w.rows > 2**53 for w in one.capital.wagers):
+    if not one.capital.log_peak >= max(0.0, one.capital.log_now) or any(
+        w.rows > 2**53 for w in one.capital.wagers
+    ):
         raise ArtifactError("evidence lies above its own peak.")
 
 
@@ -299,13 +354,20 @@ def _agree(watch: Watch) -> None:
     """Raise where counts contradict each other, or too many rows wait."""
     for counts in (watch.counts, *watch.classes):
         least = min(vars(counts).values())
-        fits = counts.accepted <= counts.rows and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
+        fits = (
+            counts.accepted <= counts.rows
+            and counts.right_accepted <= counts.labelled_accepted <= counts.labelled
+        )
         if least < 0 or not fits or counts.labelled > counts.rows:
             raise ArtifactError("the counts contradict each other.")
     if watch.classes and sum(one.rows for one in watch.classes) != watch.counts.rows:
         raise ArtifactError("the rows of the classes are not all rows.")
     width = len(list(watch.alarms))
-    if watch.stride < 1 or len(watch.history) > MOST_POINTS or any(len(p.evidence) != width for p in watch.history):
+    if (
+        watch.stride < 1
+        or len(watch.history) > MOST_POINTS
+        or any(len(p.evidence) != width for p in watch.history)
+    ):
         raise ArtifactError("the history does not fit what is watched.")
     if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
@@ -315,6 +377,8 @@ def _agree(watch: Watch) -> None:
     if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
         raise ArtifactError("the counts of units contradict each other.")
     if len(watch.waiting) > MOST_WAITING:
-        raise ArtifactError(f"{len(watch.waiting):,} rows wait for a label; {MOST_WAITING:,} is the most.")
+        raise ArtifactError(
+            f"{len(watch.waiting):,} rows wait for a label; {MOST_WAITING:,} is the most."
+        )
     if any(isinstance(name, str) and len(name) > LONGEST_ID for name in watch.waiting):
         raise ArtifactError("an id is too long.")

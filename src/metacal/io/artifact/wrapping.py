@@ -1,6 +1,7 @@
 """A document as the text of a file, and back: format, version, checksum, signature.
 
-The checksum finds damage and careless edits; a signature, which is optional, finds whoever has not the key.
+The checksum finds damage and careless edits; a signature, which is optional, finds whoever has not
+the key.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from metacal.io.writing import atomic_path
 FORMAT = "metacal"
 VERSION = 3
 
-#: Larger files are refused unread unless the caller raises the limit. Reading takes four times the file's size, so
-#: this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything else is far smaller.
+#: Larger files are refused unread unless the caller raises the limit. Reading takes four times the
+#: file's size, so this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything
+#: else is far smaller.
 MAX_BYTES = 45 * 2**20
-#: One character beyond ASCII makes Python hold a string in four bytes per character; large files are all numbers.
+#: One character beyond ASCII makes Python hold a string in four bytes per character; large files
+#: are all numbers.
 _MAX_BYTES_OF_TEXT = 16 * 2**20
-#: JSON of many tiny values takes 50 times its size in memory: more commas and brackets than this are refused unread.
+#: JSON of many tiny values takes 50 times its size in memory: more commas and brackets than this
+#: are refused unread.
 _MAX_VALUES = 400_000
 #: Longer than any version is.
 _MAX_VERSION = 100
@@ -40,7 +44,9 @@ _MADE_FROM_THE_REST = ("checksum", "signature")
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What a file says about itself; `signature` names the algorithm, `verified` whether a key has checked it."""
+    """What a file says about itself; `signature` names the algorithm, `verified` whether a key has
+    checked it.
+    """
 
     format_version: int
     metacal_version: str
@@ -52,12 +58,19 @@ class Wrapping:
 def text_of(document: dict[str, Any], key: Key | None = None) -> str:
     """What the file holds, signed if there is a key."""
     whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
-    signature = {} if key is None else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
+    signature = (
+        {}
+        if key is None
+        else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
+    )
     return _pretty({**whole, "checksum": checksum(whole), **signature}) + "\n"
 
 
-def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = None) -> tuple[dict[str, Any], Wrapping]:
-    """The document in the bytes of a file, once format, version, checksum and, with a key, signature are right.
+def unwrapped(
+    raw: bytes, *, max_bytes: int | None = None, key: Key | None = None
+) -> tuple[dict[str, Any], Wrapping]:
+    """The document in the bytes of a file, once format, version, checksum and, with a key,
+    signature are right.
 
     Examples
     --------
@@ -70,11 +83,15 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
         raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
     version = data.get("version")
     if type(version) is not int or version < 1:
-        raise ArtifactError(f"the format version must be a whole number from 1, not {shown(version)}.")
+        raise ArtifactError(
+            f"the format version must be a whole number from 1, not {shown(version)}."
+        )
     if version < VERSION:
         raise ArtifactError("it was written by a metacal before the first release; fit it again.")
     if version > VERSION:
-        raise ArtifactError(f"written by a newer metacal (format {shown(version)}); update metacal.")
+        raise ArtifactError(
+            f"written by a newer metacal (format {shown(version)}); update metacal."
+        )
     writer = data.get("metacal_version")
     if type(writer) is not str or len(writer) > _MAX_VERSION or not writer.isprintable():
         raise ArtifactError("metacal_version is missing or not text.")
@@ -84,7 +101,9 @@ def unwrapped(raw: bytes, *, max_bytes: int | None = None, key: Key | None = Non
         raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
     sum_found = data.get("checksum")
     if sum_found != _sum_of(content):
-        raise ArtifactError("the checksum does not match: the file is damaged or was edited; save it again.")
+        raise ArtifactError(
+            "the checksum does not match: the file is damaged or was edited; save it again."
+        )
     signature = checked_signature(data["signature"]) if "signature" in data else None
     if key is not None:
         verify(signature, content, key)
@@ -104,18 +123,27 @@ def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> byt
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:
-    """Write the file whole or not at all; what lies on the disk is read once more before it takes its place."""
+    """Write the file whole or not at all; what lies on the disk is read once more before it takes
+    its place.
+    """
     content = text.encode("utf-8")
     with atomic_path(path) as part, plain_write_errors(path):
         part.write_bytes(content)
         if part.is_file() and part.read_bytes() != content:
-            raise InputError(f"cannot write {os.fspath(path)}: what was written does not read back; check the disk.")
+            raise InputError(
+                f"cannot write {os.fspath(path)}: what was written does not read back; check the"
+                " disk."
+            )
 
 
 def canonical(document: dict[str, Any]) -> bytes:
-    """The canonical JSON (sorted keys, no spaces, ASCII) of all but checksum and signature: what both are made from."""
+    """The canonical JSON (sorted keys, no spaces, ASCII) of all but checksum and signature: what
+    both are made from.
+    """
     rest = {name: value for name, value in document.items() if name not in _MADE_FROM_THE_REST}
-    text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    text = json.dumps(
+        rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+    )
     return text.encode("ascii")
 
 
@@ -129,13 +157,15 @@ def _sum_of(content: bytes) -> str:
 
 
 def parsed(raw: bytes, max_bytes: int) -> Any:
-    """The JSON of a file, or ArtifactError; no other exception, and no more memory than a few times its size."""
+    """The JSON of a file, or ArtifactError; no other exception, and no more memory than a few times
+    its size.
+    """
     wide = len(raw) > _MAX_BYTES_OF_TEXT and (b"\\" in raw or not raw.isascii())
     if len(raw) > max_bytes or (wide and max_bytes <= MAX_BYTES):
         limit = _MAX_BYTES_OF_TEXT if wide else max_bytes
         raise ArtifactError(
-            f"it is larger than {limit / 2**20:.0f} MB{' and not plain ASCII' if wide else ''}; if you trust where it "
-            "comes from, raise the limit: mc.load(path, max_bytes=...)."
+            f"it is larger than {limit / 2**20:.0f} MB{' and not plain ASCII' if wide else ''}; if"
+            " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
         )
     if not raw.strip():
         raise ArtifactError("the file is empty; save it again.")
@@ -161,15 +191,23 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
     except RecursionError:
         raise ArtifactError("it is nested too deeply; no metacal file is.") from None
     except (ValueError, MemoryError) as error:
-        raise ArtifactError(f"this is not JSON, or it is damaged or cut short ({brief(error)}).") from None
+        raise ArtifactError(
+            f"this is not JSON, or it is damaged or cut short ({brief(error)})."
+        ) from None
 
 
 def _pretty(value: Any, indent: str = "") -> str:
-    """JSON with an entry per line, but lists on one line, unless they hold objects inside objects."""
+    """JSON with an entry per line, but lists on one line, unless they hold objects inside
+    objects.
+    """
     deeper = indent + "  "
     if isinstance(value, dict) and value:
-        lines = [f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items()]
-    elif isinstance(value, list) and any(dict in map(type, item.values()) for item in value if isinstance(item, dict)):
+        lines = [
+            f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items()
+        ]
+    elif isinstance(value, list) and any(
+        dict in map(type, item.values()) for item in value if isinstance(item, dict)
+    ):
         lines = [f"{deeper}{_pretty(item, deeper)}" for item in value]
     else:
         return json.dumps(value, allow_nan=False)

@@ -1,8 +1,9 @@
 """One file per format, reading and writing side by side, and the one table of them.
 
-A reader is a function from `Request` to `Columns`; it finds what is asked for and `rows.validate` judges the values. A
-writer takes named columns block by block: `write(columns)` as often as needed, then `close()`. Both are named, not
-imported, so that a file of one kind costs the import of no other.
+A reader is a function from `Request` to `Columns`; it finds what is asked for and `rows.validate`
+judges the values. A writer takes named columns block by block: `write(columns)` as often as needed,
+then `close()`. Both are named, not imported, so that a file of one kind costs the import of no
+other.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 class Writer(Protocol):
     """A file that is being written.
 
-    It is made of a path (of text also an open stream), the class names or None, the number of rows, and whether to
-    compress. Columns are 1-D arrays, or 2-D ones with a column per class; every block has the same names and types.
+    It is made of a path (of text also an open stream), the class names or None, the number of rows,
+    and whether to compress. Columns are 1-D arrays, or 2-D ones with a column per class; every
+    block has the same names and types.
     """
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
@@ -33,7 +35,9 @@ class Writer(Protocol):
 
 
 class Format(NamedTuple):
-    """How one kind of file is read and written, and what it begins with: () for text, None for all but a pickle."""
+    """How one kind of file is read and written, and what it begins with: () for text, None for all
+    but a pickle.
+    """
 
     read: Callable[[Request], Columns]
     write: Callable[..., Writer] | None

@@ -1,13 +1,16 @@
-"""Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever the suffix.
+"""Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever
+the suffix.
 
-A file in the file format is the stream format with a frame around it, so that there is one road: the messages are gone
-through once to see what they claim, then read one after the other, and every batch is checked to the last offset before
-anything is decoded from it. Nothing is mapped: a file that shrinks is told, not a crash.
+A file in the file format is the stream format with a frame around it, so that there is one road:
+the messages are gone through once to see what they claim, then read one after the other, and every
+batch is checked to the last offset before anything is decoded from it. Nothing is mapped: a file
+that shrinks is told, not a crash.
 
-A stream is a row of messages: a mark, the length of the header, the header (a flatbuffer), the body. The header of a
-batch has its number of rows, where in the body each buffer lies, and whether the buffers are compressed; a compressed
-buffer begins with its length before compression. Nothing else here is needed to know what decoding would take.
-See https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
+A stream is a row of messages: a mark, the length of the header, the header (a flatbuffer), the
+body. The header of a batch has its number of rows, where in the body each buffer lies, and whether
+the buffers are compressed; a compressed buffer begins with its length before compression. Nothing
+else here is needed to know what decoding would take. See
+https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
 """
 
 from __future__ import annotations
@@ -50,7 +53,9 @@ class ArrowFile(Batches):
         if framed:  # the frame must be whole, and speak of as many batches as there are
             if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
                 raise EOFError("its end is missing")
-            counted = self.pa.ipc.open_file(self.pa.PythonFile(_Reader(self.file, 0), "r")).num_record_batches
+            counted = self.pa.ipc.open_file(
+                self.pa.PythonFile(_Reader(self.file, 0), "r")
+            ).num_record_batches
             if counted != n_batches:
                 raise ValueError(f"its footer lists {counted} batches but {n_batches} are there")
         check_unpacked(request.path, unpacked, self.file.size)
@@ -66,11 +71,15 @@ class ArrowFile(Batches):
 
     def _stream(self, fields: list[int] | None = None) -> Any:
         options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        return self.pa.ipc.open_stream(self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options)
+        return self.pa.ipc.open_stream(
+            self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options
+        )
 
 
 class _Reader(io.RawIOBase):
-    """A file as Arrow wants it: read, seek, tell. Never more bytes than there are, whatever a header claims."""
+    """A file as Arrow wants it: read, seek, tell. Never more bytes than there are, whatever a
+    header claims.
+    """
 
     def __init__(self, file: RawFile, place: int) -> None:
         self.file, self.place = file, place
@@ -91,7 +100,8 @@ class _Reader(io.RawIOBase):
 
 
 def _claims_of(file: RawFile, begin: int) -> tuple[int, int, int]:
-    """The rows and batches that the messages from `begin` on claim, and the bytes of all buffers once unpacked.
+    """The rows and batches that the messages from `begin` on claim, and the bytes of all buffers
+    once unpacked.
 
     Raises where they claim more than the file holds.
     """
@@ -134,7 +144,9 @@ def _messages(file: RawFile, place: int) -> Iterator[tuple[_Table, int, int]]:
 
 
 def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
-    """Bytes of a batch's buffers; a compressed one says so in front of it, -1 where it is not compressed after all."""
+    """Bytes of a batch's buffers; a compressed one says so in front of it, -1 where it is not
+    compressed after all.
+    """
     packed = batch.table(3) is not None
     total = 0
     for offset, size in batch.pairs(2):
@@ -150,7 +162,8 @@ def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
 
 
 class _Table:
-    """A table of a flatbuffer: fields by number, found through the table of offsets that it points back to.
+    """A table of a flatbuffer: fields by number, found through the table of offsets that it points
+    back to.
 
     struct and NumPy raise where something points outside.
     """
@@ -176,7 +189,11 @@ class _Table:
 
     def table(self, field: int) -> _Table | None:
         place = self._field(field)
-        return None if place is None else _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
+        return (
+            None
+            if place is None
+            else _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
+        )
 
     def pairs(self, field: int) -> Iterator[Sequence[int]]:
         """A vector of structures of two 64-bit numbers."""
@@ -189,7 +206,9 @@ class _Table:
 
 
 class ArrowWriter(ArrowColumnsWriter):
-    """The Arrow file format, which Feather version 2 is; not compressed, so that it can be memory-mapped."""
+    """The Arrow file format, which Feather version 2 is; not compressed, so that it can be
+    memory-mapped.
+    """
 
     def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
         """The library's own writer."""

@@ -1,8 +1,10 @@
-"""JSON lines: an object per line, with a list of logits or an entry per class, and label and id beside it.
+"""JSON lines: an object per line, with a list of logits or an entry per class, and label and id
+beside it.
 
-Only the entries that are asked for are kept; the first line says which there are. A key may lead into an entry,
-`judge.score` (`metacal.io.nested`). Blank lines are skipped, a line that is no object is named by its number. Python's
-NaN and Infinity are numbers here, as its own writer makes them.
+Only the entries that are asked for are kept; the first line says which there are. A key may lead
+into an entry, `judge.score` (`metacal.io.nested`). Blank lines are skipped, a line that is no
+object is named by its number. Python's NaN and Infinity are numbers here, as its own writer makes
+them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates)
 
 
 def read(request: Request) -> Columns:
-    """Read table, or scores, and what is beside it; an entry that a later row lacks is None there."""
+    """Read table, or scores, and what is beside it; an entry that a later row lacks is None
+    there.
+    """
     path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
     with open(request.source, "rb") as file:
         for number, plain in objects_in(path, file):
@@ -43,11 +47,15 @@ def read(request: Request) -> Columns:
             for name, column in columns.items():
                 column.append(row.get(name))
     if picked is None:
-        raise NoRowsError(f"{path}: it holds no rows; give at least one, as a JSON object on a line.")
+        raise NoRowsError(
+            f"{path}: it holds no rows; give at least one, as a JSON object on a line."
+        )
     correct = picked.beside.get("labels") if request.scores else None
 
     def typed(name: str) -> NDArray[Any]:
-        return _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
+        return (
+            _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
+        )
 
     first = picked.table[0]
     if request.scores:
@@ -55,8 +63,12 @@ def read(request: Request) -> Columns:
     elif picked.places is None:
         table = _table_of_lists(path, lines, first, columns[first])
     else:
-        table = np.column_stack([_numbers(path, lines, name, columns[name]) for name in picked.table])
-    return picked.columns(table, typed, columns.__getitem__, lines=lines if request.scores else None)
+        table = np.column_stack(
+            [_numbers(path, lines, name, columns[name]) for name in picked.table]
+        )
+    return picked.columns(
+        table, typed, columns.__getitem__, lines=lines if request.scores else None
+    )
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -71,8 +83,8 @@ def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]
         number += 1
         if len(line) > LONGEST_LINE:
             raise InputError(
-                f"{path}:{number}: this line has more than {LONGEST_LINE >> 20} MB; write one object per line, and "
-                "one row per object."
+                f"{path}:{number}: this line has more than {LONGEST_LINE >> 20} MB; write one"
+                " object per line, and one row per object."
             )
         if number == 1:
             line = line.removeprefix(b"\xef\xbb\xbf")
@@ -80,9 +92,18 @@ def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]
             yield number, parsed_object(path, number, line)
 
 
-def nested_in(request: Request, number: int, row: dict[str, Any], *more: str | None) -> dict[str, Any]:
-    """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to something else."""
-    keys = (request.logits_key, *(getattr(request, key) for key in BESIDE.values()), *request.keep, *more)
+def nested_in(
+    request: Request, number: int, row: dict[str, Any], *more: str | None
+) -> dict[str, Any]:
+    """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to
+    something else.
+    """
+    keys = (
+        request.logits_key,
+        *(getattr(request, key) for key in BESIDE.values()),
+        *request.keep,
+        *more,
+    )
     keys += request.later_scores + request.flags
     try:
         return with_nested(row, keys)
@@ -104,7 +125,11 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
         if isinstance(row, dict):
             return row
-        advice = "; an array of objects becomes lines by jq -c '.[]' FILE" if isinstance(row, list) else ""
+        advice = (
+            "; an array of objects becomes lines by jq -c '.[]' FILE"
+            if isinstance(row, list)
+            else ""
+        )
         reason = f"this line is {shown(row)}, not an object such as {{...}}{advice}"
     except UnicodeDecodeError:
         reason = "this is not UTF-8 text; save it as UTF-8"
@@ -114,7 +139,10 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         reason = "this line is nested too deeply; write plain entries"
     except ValueError as error:
         said = " ".join(str(error).split())[:120]
-        reason = f"this line is not a JSON object of its own ({said}); write one object per line (jq -c '.' FILE does)"
+        reason = (
+            f"this line is not a JSON object of its own ({said}); write one object per line (jq -c"
+            " '.' FILE does)"
+        )
     raise LineError(path, number, reason)
 
 
@@ -126,22 +154,30 @@ def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> 
     width = len(rows[0])
     for line, row in zip(lines, rows):
         if not isinstance(row, list):
-            raise InputError(f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers.")
+            raise InputError(
+                f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers."
+            )
         if len(row) != width:
             raise uneven(f"{path}:{line}: the entry {name!r}", len(row), width)
         bad = next((value for value in row if not _is_number(value)), 0.0)
         if not _is_number(bad):
-            raise InputError(f"{path}:{line}: the entry {name!r} holds {shown(bad)}, which is not a number.")
+            raise InputError(
+                f"{path}:{line}: the entry {name!r} holds {shown(bad)}, which is not a number."
+            )
     return _floats(path, rows)
 
 
 def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> Float:
     for line, value in zip(lines, values):
         if not _is_number(value):
-            what = "is missing or null" if value is None else f"is {shown(value)}, which is not a number"
+            what = (
+                "is missing or null"
+                if value is None
+                else f"is {shown(value)}, which is not a number"
+            )
             raise InputError(
-                f"{path}:{line}: the entry {name!r} {what}; fix it, or say which entries are classes with "
-                f"{option('classes')}."
+                f"{path}:{line}: the entry {name!r} {what}; fix it, or say which entries are"
+                f" classes with {option('classes')}."
             )
     return _floats(path, values)
 
@@ -150,7 +186,9 @@ def _floats(path: str, values: list[Any]) -> Float:
     try:
         return np.array(values, dtype=np.float64)
     except OverflowError:
-        raise InputError(f"{path}: a whole number is too large to be a logit; write it as 1e30.") from None
+        raise InputError(
+            f"{path}: a whole number is too large to be a logit; write it as 1e30."
+        ) from None
 
 
 def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
@@ -160,22 +198,28 @@ def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray
     for line, value in zip(lines, values):
         if type(value) not in kinds:
             what = "is missing or null" if value is None else f"is {shown(value)}"
-            raise InputError(f"{path}:{line}: {name!r} {what}; labels and ids must be numbers or texts, one per row.")
+            raise InputError(
+                f"{path}:{line}: {name!r} {what}; labels and ids must be numbers or texts, one per"
+                " row."
+            )
         if type(value) is not kind:
             raise InputError(
-                f"{path}:{line}: {name!r} is {shown(value)} but the first row's is {shown(values[0])}; write all "
-                "as numbers, or all as texts."
+                f"{path}:{line}: {name!r} is {shown(value)} but the first row's is"
+                f" {shown(values[0])}; write all as numbers, or all as texts."
             )
     if kind is str:
         check_texts(path, f"texts in {name!r}", values, sum(map(len, values)))
     try:
         return np.array(values, dtype=kinds[kind])
     except OverflowError:
-        raise InputError(f"{path}: {name!r} holds a number beyond 64 bits; write such ids as texts.") from None
+        raise InputError(
+            f"{path}: {name!r} holds a number beyond 64 bits; write such ids as texts."
+        ) from None
 
 
 class JsonLinesWriter(TextWriter):
-    """An object per line; a 2-D `probs` is a list, or `probs_cat` … where the classes have names, as in csv.
+    """An object per line; a 2-D `probs` is a list, or `probs_cat` … where the classes have names,
+    as in csv.
 
     Strict JSON: what is not a finite number is null.
     """
@@ -183,7 +227,9 @@ class JsonLinesWriter(TextWriter):
     def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
         """Add a few rows."""
         rows = zip(*map(_json_values, columns.values()))
-        self.file.writelines(json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows)
+        self.file.writelines(
+            json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows
+        )
 
     def flat(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Lists stay lists where the classes have no names."""

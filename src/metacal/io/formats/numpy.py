@@ -1,4 +1,5 @@
-"""NumPy's own files: .npz archives of arrays, and single arrays as .npy; a large .npy stays in its file.
+"""NumPy's own files: .npz archives of arrays, and single arrays as .npy; a large .npy stays in its
+file.
 
 What a header claims is compared with the bytes that are there before memory is taken for it.
 """
@@ -38,8 +39,9 @@ def _check_claim(path: str, what: str, place: Placed, held: int) -> None:
     """Raise where a header claims more than `held` bytes, or objects, which are a pickle inside."""
     if place.dtype.hasobject:
         raise InputError(
-            f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain numbers: "
-            "np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'), labels=labels)."
+            f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain"
+            " numbers: np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'),"
+            " labels=labels)."
         )
     if place.begin + place.n_bytes > held:
         claims = f"{what} claims shape {place.shape} of {place.dtype}, {place.n_bytes:,} bytes"
@@ -51,18 +53,29 @@ def read_npz(request: Request) -> Columns:
     path = request.path
     with zipfile.ZipFile(request.source) as archive:
         entries = {entry.filename: entry for entry in archive.infolist()}
-        members = {name.removesuffix(".npy"): entry for name, entry in entries.items() if name.endswith(".npy")}
+        members = {
+            name.removesuffix(".npy"): entry
+            for name, entry in entries.items()
+            if name.endswith(".npy")
+        }
         if entries and not members:
-            raise InputError(f"{path}: this zip archive is not an npz (it holds {listed(entries)}); {SAVE_AS_NPZ}.")
+            raise InputError(
+                f"{path}: this zip archive is not an npz (it holds {listed(entries)});"
+                f" {SAVE_AS_NPZ}."
+            )
         headers = {}
         for name, entry in members.items():
             with archive.open(entry) as member:
                 headers[name] = npy_header(member)
-        picked = pick_arrays(request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()})
+        picked = pick_arrays(
+            request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()}
+        )
         used = [*picked.names, *([] if picked.classes is None else [picked.classes])]
         for name in used:
             _check_claim(path, f"array {name!r}", headers[name], members[name].file_size)
-        check_unpacked(path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source))
+        check_unpacked(
+            path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source)
+        )
         arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
     return picked.columns(arrays[picked.table[0]], arrays.__getitem__)
 
@@ -97,38 +110,54 @@ def npy_header(file: IO[bytes]) -> Placed:
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"an .npy of version {version[0]}.{version[1]}")
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
     shape, fortran, dtype = read(file)
     if any(isinstance(side, bool) or side < 0 for side in shape):
         raise ValueError(f"a shape of {shape}")
     if len(shape) > _MOST_SIDES:
         raise ValueError(f"{len(shape)} dimensions")
     if version == (3, 0) and dtype.names is not None:
-        # NumPy's public reader takes the names for latin-1; version 3 is what it writes where they are UTF-8.
+        # NumPy's public reader takes the names for latin-1; version 3 is what it writes where they
+        # are UTF-8.
         dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
     return Placed(tuple(shape), dtype, file.tell(), bool(fortran))
 
 
 def read_npy(request: Request) -> Columns:
-    """Read a table, which stays in its file if it is large, or of records the fields that are asked for."""
+    """Read a table, which stays in its file if it is large, or of records the fields that are asked
+    for.
+    """
     file = RawFile(request.source, request.path)
     head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
     _check_claim(request.path, "it", head, file.size)
     fields = head.dtype.fields
     if fields is None and request.scores:
         raise InputError(
-            f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score, correct=correct)."
+            f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score,"
+            " correct=correct)."
         )
     if fields is None:
         return Columns(request.path, array_in(request, file, head, may_stay=True))
     if len(head.shape) != 1:
-        raise InputError(f"{request.path}: records must be a flat array, one per row; got shape {head.shape}.")
-    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(classes=None)
+        raise InputError(
+            f"{request.path}: records must be a flat array, one per row; got shape {head.shape}."
+        )
+    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(
+        classes=None
+    )
     records = head.whole(partial(file.fill, offset=head.begin))
 
     def field(name: str) -> NDArray[Any]:
         column = np.ascontiguousarray(records[name])  # aligned, as a field among others need not be
-        return column.astype(np.float64) if column.dtype.kind == "f" and column.itemsize > 8 else column
+        return (
+            column.astype(np.float64)
+            if column.dtype.kind == "f" and column.itemsize > 8
+            else column
+        )
 
     return picked.columns(field(picked.table[0]), field)
 
@@ -136,11 +165,13 @@ def read_npy(request: Request) -> Columns:
 class NpzWriter:
     """One array per column, and the class names as `classes`. The same columns give the same bytes.
 
-    An archive holds its arrays one after the other, so that blocks are set aside, in temporary files beside the
-    archive where they are large, and put together in the end.
+    An archive holds its arrays one after the other, so that blocks are set aside, in temporary
+    files beside the archive where they are large, and put together in the end.
     """
 
-    def __init__(self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool) -> None:
+    def __init__(
+        self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool
+    ) -> None:
         self.path, self.class_names, self.n_rows, self.written = path, class_names, n_rows, 0
         self.method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
         #: Whole columns, and what was set aside of others with an array of their type.
@@ -150,7 +181,9 @@ class NpzWriter:
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         """Add rows."""
         if self.class_names is not None and "classes" in columns:
-            raise InputError("npz keeps class_names under 'classes'; give that column another name.")
+            raise InputError(
+                "npz keeps class_names under 'classes'; give that column another name."
+            )
         for name, array in of_one_width(columns).items():
             if len(array) == self.n_rows:
                 self.whole[name] = array
@@ -175,7 +208,10 @@ class NpzWriter:
             for name, (spool, like) in self.spools.items():
                 spool.seek(0)
                 with self._member(archive, name) as member, spool:
-                    shape, kind = (self.n_rows, *like.shape[1:]), np.lib.format.dtype_to_descr(like.dtype)
+                    shape, kind = (
+                        (self.n_rows, *like.shape[1:]),
+                        np.lib.format.dtype_to_descr(like.dtype),
+                    )
                     head = {"descr": kind, "fortran_order": False, "shape": shape}
                     np.lib.format.write_array_header_1_0(member, head)
                     shutil.copyfileobj(spool, member, 1 << 20)
@@ -191,5 +227,10 @@ class NpzWriter:
 
 
 def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns as NumPy's files can hold them: texts that are objects become texts of one width."""
-    return {name: array.astype(np.str_) if array.dtype == object else array for name, array in columns.items()}
+    """The columns as NumPy's files can hold them: texts that are objects become texts of one
+    width.
+    """
+    return {
+        name: array.astype(np.str_) if array.dtype == object else array
+        for name, array in columns.items()
+    }

@@ -1,9 +1,10 @@
 """Numbers that lie in a file as they do in memory, read by position and never mapped.
 
-A memory map ends the process with SIGBUS when somebody shortens the file. A read that comes back short is an error
-that can be told; and while the pages are cached it costs one copy into a buffer that stays in the processor's cache,
-a few percent of what is then computed from it. Every read also looks at the file's size and time of change, so that
-half old and half new numbers are told from a sound table.
+A memory map ends the process with SIGBUS when somebody shortens the file. A read that comes back
+short is an error that can be told; and while the pages are cached it costs one copy into a buffer
+that stays in the processor's cache, a few percent of what is then computed from it. Every read also
+looks at the file's size and time of change, so that half old and half new numbers are told from a
+sound table.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def bytes_of(room: NDArray[Any]) -> memoryview:
 
 
 class RawFile:
-    """An open file. It stays readable when its name is gone; a pickle of it is opened again, and must be the same.
+    """An open file. It stays readable when its name is gone; a pickle of it is opened again, and
+    must be the same.
 
     Parameters
     ----------
@@ -80,7 +82,8 @@ class RawFile:
         """Raise where the file is no longer the one that was opened."""
         if self._now() != (self.size, self.written):
             raise InputError(
-                f"{self.shown}: the file changed while it was read; wait until it is written, and read it again."
+                f"{self.shown}: the file changed while it was read; wait until it is written, and"
+                " read it again."
             )
 
     def fill(self, room: NDArray[Any], offset: int) -> None:
@@ -91,7 +94,9 @@ class RawFile:
                 done += got
         self.check_unchanged()
         if done < len(view):
-            raise InputError(f"{self.shown}: the file is damaged or cut short; copy or write it again.")
+            raise InputError(
+                f"{self.shown}: the file is damaged or cut short; copy or write it again."
+            )
 
     def _read_into(self, view: memoryview, offset: int) -> int:
         descriptor = self._opened()
@@ -118,7 +123,9 @@ class RawFile:
 
 
 class Placed(NamedTuple):
-    """Where an array lies in a file; `dtype` is as stored, in either byte order. `fortran`: column by column."""
+    """Where an array lies in a file; `dtype` is as stored, in either byte order. `fortran`: column
+    by column.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -131,11 +138,17 @@ class Placed(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
     def whole(self, fill: Callable[[NDArray[Any]], object]) -> NDArray[Any]:
-        """The array in this machine's byte order, its bytes put there by `fill`; that they are there was checked."""
+        """The array in this machine's byte order, its bytes put there by `fill`; that they are
+        there was checked.
+        """
         array = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
         fill(array)
         array = array.T if self.fortran else array
-        return array if self.dtype.isnative or self.dtype.hasobject else array.astype(self.dtype.newbyteorder("="))
+        return (
+            array
+            if self.dtype.isnative or self.dtype.hasobject
+            else array.astype(self.dtype.newbyteorder("="))
+        )
 
 
 class RawTable(StoredTable):
@@ -163,17 +176,28 @@ class RawTable(StoredTable):
 
 
 def array_in(
-    request: Request, file: RawFile, place: Placed, *, may_stay: bool = False, widen: Widen | None = None
+    request: Request,
+    file: RawFile,
+    place: Placed,
+    *,
+    may_stay: bool = False,
+    widen: Widen | None = None,
 ) -> Any:
-    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused only the shape.
+    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused
+    only the shape.
 
-    A table whose columns follow each other comes whole, however large it is: a row is not in one place.
+    A table whose columns follow each other comes whole, however large it is: a row is not in one
+    place.
     """
     kind = place.dtype
-    if widen is None and kind.kind == "f" and kind.itemsize > 8:  # the wider floats that some processors have
+    if (
+        widen is None and kind.kind == "f" and kind.itemsize > 8
+    ):  # the wider floats that some processors have
         widen = partial(np.asarray, dtype=np.float64), np.float64
     if kind.kind not in "fiubU" or len(place.shape) not in (1, 2):
-        return np.broadcast_to(np.zeros((), kind if widen is None else widen[1]), place.shape)  # takes no memory
+        return np.broadcast_to(
+            np.zeros((), kind if widen is None else widen[1]), place.shape
+        )  # takes no memory
     if may_stay and len(place.shape) == 2 and kind.kind != "U" and not place.fortran:
         raw = RawTable(file, place)
         table = raw if widen is None else ConvertedTable(raw, *widen)

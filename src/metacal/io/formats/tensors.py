@@ -1,7 +1,7 @@
 """Tensors by name: safetensors, and .pt files through torch's weights_only loader.
 
-safetensors is a length, a JSON header and raw numbers; it is read here without a library, because that gives what its
-NumPy reader does not: bfloat16, and a large table that stays in its file.
+safetensors is a length, a JSON header and raw numbers; it is read here without a library, because
+that gives what its NumPy reader does not: bfloat16, and a large table that stays in its file.
 """
 
 from __future__ import annotations
@@ -24,14 +24,19 @@ from metacal.rows.validate import on_host
 
 #: What safetensors calls a type, and NumPy; bfloat16 as its bits.
 _DTYPES = {"BF16": "<u2", "BOOL": "?"} | {
-    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "FIU" for size in (1, 2, 4, 8) if (kind, size) != ("F", 1)
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}"
+    for kind in "FIU"
+    for size in (1, 2, 4, 8)
+    if (kind, size) != ("F", 1)
 }
 _LARGEST_HEADER = 100_000_000
 #: Bytes of a record that are read at a time.
 _CHUNK_BYTES = 1 << 20
 #: Dimensions of an array that NumPy can hold.
 _MOST_SIDES = 32
-_SAVE_TENSORS = "save tensors alone: torch.save({'logits': logits, 'labels': labels}, 'predictions.pt')"
+_SAVE_TENSORS = (
+    "save tensors alone: torch.save({'logits': logits, 'labels': labels}, 'predictions.pt')"
+)
 
 
 def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
@@ -46,14 +51,18 @@ def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def read_safetensors(request: Request) -> Columns:
-    """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows are read."""
+    """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows
+    are read.
+    """
     path = request.path
     file = RawFile(request.source, path)
     size = int.from_bytes(file.bytes(0, 8), "little")
     if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
         raise ValueError(f"its header claims {size:,} bytes")
     tensors = _header(file.bytes(8, size), file.size - 8 - size)
-    picked = pick_arrays(request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()})
+    picked = pick_arrays(
+        request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()}
+    )
 
     def tensor(name: str, may_stay: bool = False) -> Any:
         kind, shape, start = tensors[name]
@@ -88,7 +97,9 @@ def _whole_number(value: Any) -> int:
 
 
 def read_torch(request: Request) -> Columns:
-    """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever unpickled."""
+    """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever
+    unpickled.
+    """
     content = _loaded(request)
     if isinstance(content, list | tuple) and any(hasattr(part, "detach") for part in content):
         raise InputError(
@@ -111,25 +122,30 @@ def _loaded(request: Request) -> Any:
         import torch
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
         raise InputError(
-            f"{request.path}: torch {torch.__version__} can be made to run code even with weights_only=True; update it "
-            "to 2.6 or later, or save the tensors as .safetensors."
+            f"{request.path}: torch {torch.__version__} can be made to run code even with"
+            " weights_only=True; update it to 2.6 or later, or save the tensors as .safetensors."
         )
     with zipfile.ZipFile(request.source) as archive:
-        check_unpacked(request.path, sum(one.file_size for one in archive.infolist()), os.path.getsize(request.source))
+        check_unpacked(
+            request.path,
+            sum(one.file_size for one in archive.infolist()),
+            os.path.getsize(request.source),
+        )
         _check_records(archive)
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would run code when "
-            f"read, so it is not; {_SAVE_TENSORS}."
+            f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would"
+            f" run code when read, so it is not; {_SAVE_TENSORS}."
         ) from None
 
 
 def _check_records(archive: zipfile.ZipFile) -> None:
     """Verify the CRC-32 of every record; `torch.load` does not.
 
-    A checksum of 0 means that there is none: `torch.serialization.set_crc32_options(False)` writes such files.
+    A checksum of 0 means that there is none: `torch.serialization.set_crc32_options(False)` writes
+    such files.
     """
     for entry in archive.infolist():
         if entry.CRC == 0:
@@ -141,17 +157,25 @@ def _check_records(archive: zipfile.ZipFile) -> None:
 
 def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
     if hasattr(value, "detach"):
-        if str(value.layout) != "torch.strided":  # torch takes its places on trust, and dies of wrong ones
+        if (
+            str(value.layout) != "torch.strided"
+        ):  # torch takes its places on trust, and dies of wrong ones
             raise InputError(f"{request.path}: {name} is a sparse tensor; save tensor.to_dense().")
         # A tensor whose strides are zero may stand for any number of numbers.
-        check_unpacked(request.path, value.numel() * value.element_size(), os.path.getsize(request.source))
+        check_unpacked(
+            request.path, value.numel() * value.element_size(), os.path.getsize(request.source)
+        )
         return np.ascontiguousarray(on_host(value))
     array = np.asarray(value)
     if array.dtype.kind not in "iubfU":
-        raise InputError(f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}.")
+        raise InputError(
+            f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}."
+        )
     return array
 
 
 def _shown(value: Any) -> str:
     shape = getattr(value, "shape", None)
-    return type(value).__name__ if shape is None else f"{tuple(shape)} {getattr(value, 'dtype', '')}"
+    return (
+        type(value).__name__ if shape is None else f"{tuple(shape)} {getattr(value, 'dtype', '')}"
+    )

@@ -1,4 +1,6 @@
-"""Cross-validation: the folds, choosing the strength of a penalty, and warnings that are the same in every fold."""
+"""Cross-validation: the folds, choosing the strength of a penalty, and warnings that are the same
+in every fold.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,16 @@ from metacal.rows.draws import generator
 
 #: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
-#: A strength counts in rows and so does not depend on how many there are: this many suffice to choose it; of a table
-#: with more entries than that, fewer rows, and one fold.
+#: A strength counts in rows and so does not depend on how many there are: this many suffice to
+#: choose it; of a table with more entries than that, fewer rows, and one fold.
 MOST_ROWS, _LARGE_TABLE, _MOST_ROWS_OF_LARGE = 25_000, 1 << 22, 10_000
 
 
 def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> Codes:
     """The fold of each row, at random; sizes differ by at most one.
 
-    Not stratified on purpose: when every fold has the same class frequencies, a map that learns the frequencies of this
-    very sample looks better on the held-out fold than it will be on new rows.
+    Not stratified on purpose: when every fold has the same class frequencies, a map that learns the
+    frequencies of this very sample looks better on the held-out fold than it will be on new rows.
 
     Examples
     --------
@@ -39,7 +41,8 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """Of warnings that differ in their numbers alone, as fits on the folds of one table give them, pass on the first.
+    """Of warnings that differ in their numbers alone, as fits on the folds of one table give them,
+    pass on the first.
 
     Examples
     --------
@@ -75,12 +78,14 @@ def choose_strength(
     random_state: int | np.random.Generator = 0,
     patience: int = 2,
 ) -> tuple[float, Float]:
-    """Return the strength with the lowest held-out loss, and the mean of its fits: a good place to start the last one.
+    """Return the strength with the lowest held-out loss, and the mean of its fits: a good place to
+    start the last one.
 
-    `fit(rows, strength, start)` gives parameters, `loss(rows, parameters)` the summed loss. Each fold walks from the
-    strongest penalty to weaker ones, every fit starting from the one before; `patience` strengths in a row that do no
-    better end the walk. Of a table with more than four million entries, 10,000 rows and one of the folds are looked at.
-    They are read once, and the walk is this machine's alone: on a cluster as on one.
+    `fit(rows, strength, start)` gives parameters, `loss(rows, parameters)` the summed loss. Each
+    fold walks from the strongest penalty to weaker ones, every fit starting from the one before;
+    `patience` strengths in a row that do no better end the walk. Of a table with more than four
+    million entries, 10,000 rows and one of the folds are looked at. They are read once, and the
+    walk is this machine's alone: on a cluster as on one.
     """
     if n_folds < 2:
         raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")

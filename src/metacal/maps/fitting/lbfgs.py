@@ -1,7 +1,8 @@
 """Preconditioned L-BFGS for smooth convex functions whose value and gradient are sums over rows.
 
-One pass over the table per step. Liu & Nocedal, "On the limited memory BFGS method for large scale optimization",
-Mathematical Programming 1989; the inverse Hessian of the start is the caller's, which a calibration map knows well.
+One pass over the table per step. Liu & Nocedal, "On the limited memory BFGS method for large scale
+optimization", Mathematical Programming 1989; the inverse Hessian of the start is the caller's,
+which a calibration map knows well.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _MAX_HALVINGS = 40
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where an optimisation ended: the point, the value, what was still to gain, and the gradient's norm there."""
+    """Where an optimisation ended: the point, the value, what was still to gain, and the gradient's
+    norm there.
+    """
 
     point: Float
     value: float
@@ -37,8 +40,9 @@ class Minimum:
         """Warn with the gradient norm when the tolerance was not reached."""
         if not self.converged:
             warn_caller(
-                f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after {self.steps} steps, the mean "
-                f"loss could fall by about another {self.to_gain:.3g}. More regularisation makes the problem easier.",
+                f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after"
+                f" {self.steps} steps, the mean loss could fall by about another"
+                f" {self.to_gain:.3g}. More regularisation makes the problem easier.",
                 ConvergenceWarning,
             )
 
@@ -53,8 +57,8 @@ def minimise(
 ) -> Minimum:
     """Minimise a convex function until it can fall by no more than about `tolerance`.
 
-    What is still to gain is estimated by half of g·H⁻¹g, with H⁻¹ both L-BFGS's and the caller's inverse Hessian,
-    the larger of the two. `precondition` multiplies by the caller's.
+    What is still to gain is estimated by half of g·H⁻¹g, with H⁻¹ both L-BFGS's and the caller's
+    inverse Hessian, the larger of the two. `precondition` multiplies by the caller's.
 
     Examples
     --------
@@ -74,7 +78,9 @@ def minimise(
         if slope >= 0.0 and pairs:  # rounding has spoilt the memory
             pairs.clear()
             continue
-        found = _line_search(objective, point, value, direction, slope) if step < max_steps else None
+        found = (
+            _line_search(objective, point, value, direction, slope) if step < max_steps else None
+        )
         if found is None:
             break
         nearer, value, steeper = found
@@ -104,21 +110,26 @@ def _inverse_hessian(
         move, change = pairs[-1]
         vector *= float(np.vdot(move, change)) / float(np.vdot(change, precondition(change)))
     for (move, change), factor in zip(pairs, reversed(factors)):
-        vector = vector + (factor - float(np.vdot(change, vector)) / float(np.vdot(move, change))) * move
+        vector = (
+            vector + (factor - float(np.vdot(change, vector)) / float(np.vdot(move, change))) * move
+        )
     return vector
 
 
 def _line_search(
     objective: Objective, point: Float, value: float, direction: Float, slope: float
 ) -> tuple[Float, float, Float] | None:
-    """A step along a descent direction that lowers the value enough, the whole one first; None when there is none."""
+    """A step along a descent direction that lowers the value enough, the whole one first; None when
+    there is none.
+    """
     length = 1.0
     for _ in range(_MAX_HALVINGS):
         nearer = point + length * direction
         lower, gradient = objective(nearer)
         if lower <= value + _SUFFICIENT_DECREASE * length * slope:
             return nearer, lower, gradient
-        # The lowest point of the parabola through what is known, kept between a tenth and a half of the step.
+        # The lowest point of the parabola through what is known, kept between a tenth and a half of
+        # the step.
         bend = lower - value - length * slope
         best = -0.5 * slope * length**2 / bend if np.isfinite(bend) and bend > 0.0 else 0.0
         length = float(np.clip(best, 0.1 * length, 0.5 * length))

@@ -1,4 +1,6 @@
-"""The likeliest mixture: weights w on the simplex that minimise -Σ log(P w), P the members' chances of what was so."""
+"""The likeliest mixture: weights w on the simplex that minimise -Σ log(P w), P the members' chances
+of what was so.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,18 @@ _MAX_STEPS, _MAX_HALVINGS = 200, 40
 def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
     """The weights of the members, one column of probabilities each, given how much each row counts.
 
-    A convex problem, by sequential quadratic programming (Kim, Carbonetto, Stephens & Anitescu, "A fast algorithm for
-    maximum likelihood estimation of mixture proportions", 2020): minimise -mean log(P w) + Σ w over w >= 0, whose
-    solution sums to one by itself. With R = P / (P w) each step is a least squares problem in w' >= 0: the curvature is
-    RᵀR/n, the slope 1 - Rᵀ1/n.
+    A convex problem, by sequential quadratic programming (Kim, Carbonetto, Stephens & Anitescu, "A
+    fast algorithm for maximum likelihood estimation of mixture proportions", 2020): minimise -mean
+    log(P w) + Σ w over w >= 0, whose solution sums to one by itself. With R = P / (P w) each step
+    is a least squares problem in w' >= 0: the curvature is RᵀR/n, the slope 1 - Rᵀ1/n.
 
-    A row that all members but one call nearly impossible makes the curvature of that one enormous where its weight is
-    near zero, and Newton's steps tiny. So weights are scaled by their own curvature, and each step is followed by one
-    of expectation and maximisation, w·(Rᵀ1/n), which never raises the loss and leads away from there at once.
+    A row that all members but one call nearly impossible makes the curvature of that one enormous
+    where its weight is near zero, and Newton's steps tiny. So weights are scaled by their own
+    curvature, and each step is followed by one of expectation and maximisation, w·(Rᵀ1/n), which
+    never raises the loss and leads away from there at once.
 
-    No mixture is better by more than -min(slope): Σ w' = 1 for every other w', and the loss is convex.
+    No mixture is better by more than -min(slope): Σ w' = 1 for every other w', and the loss is
+    convex.
 
     Examples
     --------
@@ -41,11 +45,18 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
         target, slope = _target(members, scale, mixture)
         direction = target - mixture
         decrement = -float(slope @ direction)
-        if decrement <= _TOLERANCE:  # too little to be seen in the loss, but the last digits of the weights
-            mixture = np.maximum(target, 0.0) / target.sum() if abs(decrement) <= _TOLERANCE else mixture
+        if (
+            decrement <= _TOLERANCE
+        ):  # too little to be seen in the loss, but the last digits of the weights
+            mixture = (
+                np.maximum(target, 0.0) / target.sum() if abs(decrement) <= _TOLERANCE else mixture
+            )
             break
         for length in 0.5 ** np.arange(_MAX_HALVINGS):
-            if _loss(members, scale, mixture + length * direction) <= value - 1e-4 * length * decrement:
+            if (
+                _loss(members, scale, mixture + length * direction)
+                <= value - 1e-4 * length * decrement
+            ):
                 break
         else:
             break
@@ -54,8 +65,13 @@ def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
         mixture /= mixture.sum()
         value = _loss(members, scale, mixture)
     slope = _slope(members, scale, mixture)
-    left, norm = max(0.0, -float(slope.min())), float(np.linalg.norm(np.where(mixture > 0.0, slope, 0.0)))
-    Minimum(mixture, value, left, norm, step, left <= _LEFT).warn_unless_converged("a mixture's weights")
+    left, norm = (
+        max(0.0, -float(slope.min())),
+        float(np.linalg.norm(np.where(mixture > 0.0, slope, 0.0))),
+    )
+    Minimum(mixture, value, left, norm, step, left <= _LEFT).warn_unless_converged(
+        "a mixture's weights"
+    )
     return mixture
 
 
@@ -69,7 +85,9 @@ def _slope(members: Float, scale: Float, mixture: Float) -> Float:
 
 
 def _target(members: Float, scale: Float, mixture: Float) -> tuple[Float, Float]:
-    """The lowest point over w >= 0 of the parabola that touches the loss at the mixture, and the slope there."""
+    """The lowest point over w >= 0 of the parabola that touches the loss at the mixture, and the
+    slope there.
+    """
     ratios = members / (members @ mixture)[:, None]
     slope = 1.0 - scale @ ratios
     hessian = (scale[:, None] * ratios).T @ ratios

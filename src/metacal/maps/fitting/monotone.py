@@ -1,6 +1,7 @@
 """A monotone spline of one number, by penalised likelihood: how likely a row is right as it rises.
 
-Arrays alone. The slope of s runs straight from knot to knot, level beyond the outer ones, and is never negative.
+Arrays alone. The slope of s runs straight from knot to knot, level beyond the outer ones, and is
+never negative.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import numpy as np
 from metacal.formulas import Float
 from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
 
-#: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of each change of
-#: slope from knot to knot (a standard deviation of one): the first keeps the maximum finite, the second is the
-#: smoothing.
+#: Prior precision of slopes and intercept around the identity (a standard deviation of ten), and of
+#: each change of slope from knot to knot (a standard deviation of one): the first keeps the maximum
+#: finite, the second is the smoothing.
 _PRECISION, _SMOOTHING = 0.01, 1.0
 #: Rows worked on at a time.
 _CHUNK = 1 << 15
 
 
-def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str) -> Float:
-    """The slopes at the knots, not negative, and the intercept, by penalised likelihood around a centre."""
+def fit_slopes(
+    z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str
+) -> Float:
+    """The slopes at the knots, not negative, and the intercept, by penalised likelihood around a
+    centre.
+    """
     bend = np.diff(np.eye(len(knots)), axis=0)
     precision = _PRECISION * np.eye(len(knots) + 1)
     precision[:-1, :-1] += _SMOOTHING * bend.T @ bend
@@ -35,7 +40,8 @@ def fit_slopes(z: Float, correct: Float, weights: Float, knots: Float, centre: F
 
 
 def risen(knots: Float, z: Float) -> Float:
-    """How far s has risen from the first knot to z for a unit slope at each knot: the columns of the design.
+    """How far s has risen from the first knot to z for a unit slope at each knot: the columns of
+    the design.
 
     Examples
     --------
@@ -60,7 +66,9 @@ def quantiles(z: Float, weights: Float, count: int) -> Float:
 
 
 def _spline_sums(design: Float, correct: Float, weights: Float, theta: Float) -> Sums:
-    """Log loss of σ(design @ slopes + intercept), its gradient and curvature; theta holds slopes, then intercept."""
+    """Log loss of σ(design @ slopes + intercept), its gradient and curvature; theta holds slopes,
+    then intercept.
+    """
     packed = np.zeros((1, 1))
     for first in range(0, len(design), _CHUNK):
         part = slice(first, first + _CHUNK)

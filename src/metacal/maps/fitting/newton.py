@@ -1,4 +1,5 @@
-"""Projected Newton steps for many small convex problems side by side: a logistic curve for each class.
+"""Projected Newton steps for many small convex problems side by side: a logistic curve for each
+class.
 
 A problem is given by its sums over rows: loss, gradient and Hessian, all problems in one pass.
 """
@@ -22,7 +23,9 @@ _MAX_HALVINGS = 40
 
 
 class Sums(NamedTuple):
-    """Loss, gradient and Hessian of C independent problems in P parameters: shapes (C,), (C, P), (C, P, P)."""
+    """Loss, gradient and Hessian of C independent problems in P parameters: shapes (C,), (C, P),
+    (C, P, P).
+    """
 
     loss: Float
     gradient: Float
@@ -30,7 +33,8 @@ class Sums(NamedTuple):
 
 
 def logistic_sums(features: list[Float], targets: Float, weights: Float, theta: Float) -> Float:
-    """Σ over rows of w·(log(1 + e^z) - t·z), z = Σ_i θ_i f_i, its gradient and Hessian, packed as (C, 1 + P + P²).
+    """Σ over rows of w·(log(1 + e^z) - t·z), z = Σ_i θ_i f_i, its gradient and Hessian, packed as
+    (C, 1 + P + P²).
 
     Features, targets and weights are n × C; a feature may also be n × 1 or 1 × 1.
     """
@@ -56,11 +60,19 @@ def unpack(packed: Float) -> Sums:
     """Split what `logistic_sums` packed."""
     classes, width = packed.shape
     count = int((np.sqrt(4 * width - 3) - 1) / 2)
-    return Sums(packed[:, 0], packed[:, 1 : 1 + count], packed[:, 1 + count :].reshape(classes, count, count))
+    return Sums(
+        packed[:, 0],
+        packed[:, 1 : 1 + count],
+        packed[:, 1 + count :].reshape(classes, count, count),
+    )
 
 
-def with_prior(sums: Callable[[Float], Sums], centre: Float, precision: Float, theta: Float) -> Sums:
-    """Add ½ (θ - centre)ᵀ · precision · (θ - centre); the precision is one for all problems, or one for each."""
+def with_prior(
+    sums: Callable[[Float], Sums], centre: Float, precision: Float, theta: Float
+) -> Sums:
+    """Add ½ (θ - centre)ᵀ · precision · (θ - centre); the precision is one for all problems, or one
+    for each.
+    """
     loss, gradient, hessian = sums(theta)
     away = theta - centre
     pull = (away[:, None, :] @ precision)[:, 0]
@@ -68,13 +80,19 @@ def with_prior(sums: Callable[[Float], Sums], centre: Float, precision: Float, t
 
 
 def minimise(
-    sums: Callable[[Float], Sums], start: Float, bounded: Flags, total: Float, what: str, tolerance: float = _TOLERANCE
+    sums: Callable[[Float], Sums],
+    start: Float,
+    bounded: Flags,
+    total: Float,
+    what: str,
+    tolerance: float = _TOLERANCE,
 ) -> tuple[Float, Sums]:
-    """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0 where `bounded`.
+    """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0
+    where `bounded`.
 
-    A problem is done when its Newton decrement promises less than the tolerance times its `total` weight; if that is
-    not reached, a ConvergenceWarning tells the gradient norm. θ and the sums there; with a higher tolerance the last
-    step is taken, and the sums are from before it.
+    A problem is done when its Newton decrement promises less than the tolerance times its `total`
+    weight; if that is not reached, a ConvergenceWarning tells the gradient norm. θ and the sums
+    there; with a higher tolerance the last step is taken, and the sums are from before it.
     """
     theta, here = start, sums(start)
     scale = np.maximum(total, 1.0)
@@ -95,21 +113,24 @@ def minimise(
     if short.any():
         norm = np.abs(np.where(held, 0.0, here.gradient)).max(axis=1) / scale
         warn_caller(
-            f"{what} did not converge for {int(short.sum())} of {len(theta)} classes: gradient norm "
-            f"{norm[short].max():.3g} per row after {_MAX_STEPS} Newton steps at most.",
+            f"{what} did not converge for {int(short.sum())} of {len(theta)} classes: gradient norm"
+            f" {norm[short].max():.3g} per row after {_MAX_STEPS} Newton steps at most.",
             ConvergenceWarning,
         )
     return theta, here
 
 
 def _newton_step(here: Sums, held: Flags) -> tuple[Float, Float]:
-    """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it promises."""
+    """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it
+    promises.
+    """
     gradient, hessian = here.gradient, here.hessian
     if held.any():
         gradient = np.where(held, 0.0, gradient)
         hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
     diagonal = np.arange(held.shape[1])
-    # In units where the diagonal is one; the small addition picks a step where the data leave a direction open.
+    # In units where the diagonal is one; the small addition picks a step where the data leave a
+    # direction open.
     size = np.sqrt(hessian[:, diagonal, diagonal])
     size[size <= 0.0] = 1.0
     scaled = hessian / (size[:, :, None] * size[:, None, :])
@@ -119,7 +140,12 @@ def _newton_step(here: Sums, held: Flags) -> tuple[Float, Float]:
 
 
 def _backtrack(
-    sums: Callable[[Float], Sums], theta: Float, here: Sums, step: Float, bounded: Flags, slack: Float
+    sums: Callable[[Float], Sums],
+    theta: Float,
+    here: Sums,
+    step: Float,
+    bounded: Flags,
+    slack: Float,
 ) -> tuple[Float, Sums, Flags]:
     """Halve each problem's step until its loss falls enough; say which problems moved."""
     fraction = np.ones(len(theta))

@@ -1,1 +1,3 @@
-"""Parts: classes and groups with a threshold each, units of rows that belong together, weights of rows."""
+"""Parts: classes and groups with a threshold each, units of rows that belong together, weights of
+rows.
+"""

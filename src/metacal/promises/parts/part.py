@@ -1,4 +1,6 @@
-"""What a certificate says of each class or group (`Part`), or of each model of a cascade (`StageCount`), and of all."""
+"""What a certificate says of each class or group (`Part`), or of each model of a cascade
+(`StageCount`), and of all.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 #: What a row's part is: the class with its largest logit, or a group that comes with the row.
 By = Literal["class", "group"]
-#: What delta limits: the chance that any part is broken ("together"), that each is ("each"), or the expected share of
-#: broken parts among those that accept rows, the false-coverage rate ("fcr").
+#: What delta limits: the chance that any part is broken ("together"), that each is ("each"), or the
+#: expected share of broken parts among those that accept rows, the false-coverage rate ("fcr").
 Shares = Literal["together", "each", "fcr"]
 #: What a class or group is called.
 Name = str | int
@@ -69,16 +71,17 @@ class Part:
     best : float or None
         Where its rows cannot carry the promise: the limit that they could.
     rows_needed : int or None
-        Where its rows cannot carry the promise: about how many of them would; None where more would not help.
+        Where its rows cannot carry the promise: about how many of them would; None where more would
+        not help.
     quantity, target : Quantity, float, or None
-        Where each part has a promise of its own (`rules.two_sided`): what is limited, and the limit; None where nothing
-        was asked of it, so that its rows go to review.
+        Where each part has a promise of its own (`rules.two_sided`): what is limited, and the
+        limit; None where nothing was asked of it, so that its rows go to review.
     called, at : str, int or None, and float
-        Of one side of a group of two classes: the class that its rows are called by, and the log-odds above which rows
-        of the group are called by the second.
+        Of one side of a group of two classes: the class that its rows are called by, and the
+        log-odds above which rows of the group are called by the second.
     about : str, int or None
-        For promises about two classes: the class that `quantity` is about. A recall of one class limits which rows are
-        called by the other one.
+        For promises about two classes: the class that `quantity` is about. A recall of one class
+        limits which rows are called by the other one.
 
     >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
@@ -121,7 +124,9 @@ class Part:
 
     @property
     def cells(self) -> tuple[tuple[Name, Name | None], ...]:
-        """What its rows are known by: the class or group and, where groups have two sides, what rows are called."""
+        """What its rows are known by: the class or group and, where groups have two sides, what
+        rows are called.
+        """
         return tuple((name, self.called) for name in self.names)
 
     @property
@@ -145,7 +150,9 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def among(self, names: NDArray[Any]) -> Flags:
-        """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names` where it has sides."""
+        """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names`
+        where it has sides.
+        """
         own = np.array(self.names)
         if self.called is not None:
             return np.isin(names[:, 0], own.astype(str)) & (names[:, 1] == str(self.called))
@@ -153,7 +160,11 @@ class Part:
         return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
 
     def to_dict(self) -> dict[str, Any]:
-        silent = {each.name for each in fields(self) if each.metadata and getattr(self, each.name) == each.default}
+        silent = {
+            each.name
+            for each in fields(self)
+            if each.metadata and getattr(self, each.name) == each.default
+        }
         plain = {name: value for name, value in vars(self).items() if name not in silent}
         plain |= {} if self.quantity is None else {"quantity": self.quantity.name}
         return jsonable({**plain, "status": self.status})
@@ -173,7 +184,9 @@ class Parts:
 
     @property
     def sides(self) -> bool:
-        """Whether they are the two sides of two classes, each with a promise of its own (`rules.two_sided`)."""
+        """Whether they are the two sides of two classes, each with a promise of its own
+        (`rules.two_sided`).
+        """
         return any(part.quantity is not None for part in self.items)
 
     @property
@@ -181,11 +194,15 @@ class Parts:
         """Whether they are the two sides of all rows, and not of each group."""
         return self.sides and self.by == "class"
 
-    def judged(self, names: NDArray[Any], accept: Flags, correct: Flags) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
-        """Each part that promises something, the rows that it looks at, and which of these are accepted and right.
+    def judged(
+        self, names: NDArray[Any], accept: Flags, correct: Flags
+    ) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
+        """Each part that promises something, the rows that it looks at, and which of these are
+        accepted and right.
 
-        Of a side that looks at all rows of a class, these are the rows that are called so, and those of the class that
-        they are called by: of two classes a row is of it where it is called so and right, or neither.
+        Of a side that looks at all rows of a class, these are the rows that are called so, and
+        those of the class that they are called by: of two classes a row is of it where it is called
+        so and right, or neither.
         """
         for family in self.families:
             rows = [part.among(names) for part in family]
@@ -198,7 +215,9 @@ class Parts:
 
     @property
     def families(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts that look at the same rows: the two sides of a group or, without groups, of all rows."""
+        """The parts that look at the same rows: the two sides of a group or, without groups, of all
+        rows.
+        """
         step = 2 if self.sides else 1
         return tuple(self.items[first : first + step] for first in range(0, len(self.items), step))
 
@@ -218,7 +237,10 @@ class Parts:
 
     def settled(self, settle: Callable[[float], float]) -> Parts:
         """The same with every threshold settled on the grid of the score."""
-        return replace(self, items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items))
+        return replace(
+            self,
+            items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items),
+        )
 
     def renamed(self, names: Sequence[Name]) -> Parts:
         """The same where a class has been called by the number of its column."""
@@ -226,13 +248,19 @@ class Parts:
         def renamed(part: Part) -> Part:
             about = None if part.about is None else names[int(part.about)]
             if self.by == "class":
-                return replace(part, names=tuple(names[int(name)] for name in part.names), about=about)
-            return part if part.called is None else replace(part, called=names[int(part.called)], about=about)
+                return replace(
+                    part, names=tuple(names[int(name)] for name in part.names), about=about
+                )
+            return (
+                part
+                if part.called is None
+                else replace(part, called=names[int(part.called)], about=about)
+            )
 
         return replace(self, items=tuple(map(renamed, self.items)))
 
 
-# ── the models of a cascade ───────────────────────────────────────────────────────────────────────────────────────────
+# ── the models of a cascade ───────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -269,10 +297,11 @@ class Stages:
     people : bool
         Whether what no model accepts is left to people.
     n_worse, n_better : int or None
-        Of the tested rows that an earlier model answers: it alone is wrong, the last one alone would be. None if only
-        agreement was observed.
+        Of the tested rows that an earlier model answers: it alone is wrong, the last one alone
+        would be. None if only agreement was observed.
     n_differ : int or None
-        If only agreement was observed: the tested rows that an earlier model answers otherwise than the last one.
+        If only agreement was observed: the tested rows that an earlier model answers otherwise than
+        the last one.
     n_aside, n_labels : int
         Rows set aside before to choose thresholds, and how many labels the tests needed.
     pool : int or None
@@ -299,12 +328,18 @@ class Stages:
         return None if None in wrong else sum(wrong)  # type: ignore[arg-type]
 
     def contradiction(self, certificate: Certificate) -> str | None:
-        """What cannot be in these counts, alone or beside those of the certificate; None where all agrees."""
+        """What cannot be in these counts, alone or beside those of the certificate; None where all
+        agrees.
+        """
         first, wrong = self.items[0], self.n_wrong
         if (certificate.threshold, certificate.score) != (first.threshold, first.score):
             return "the first model's threshold or score is not the certificate's"
         right = None if wrong is None else self.n_answered - wrong
-        own = (certificate.n_correct, certificate.n_correct_accepted) if certificate.labelled else (None, None)
+        own = (
+            (certificate.n_correct, certificate.n_correct_accepted)
+            if certificate.labelled
+            else (None, None)
+        )
         if certificate.n_accepted != self.n_answered or own != (right, right):
             return "the models answer other rows than are accepted"
         n_rows, answered = certificate.n_rows, [stage.n_rows for stage in self.items]
@@ -331,5 +366,12 @@ class Stages:
             return None if none_known else "the wrong answers are known of some models alone"
         if self.n_worse is None or self.n_better is None:
             return "wrong answers are counted, and only agreement was observed"
-        fit = self.n_worse <= sum(others) <= earlier - self.n_better and 0 <= last <= self.items[-1].n_rows
-        return None if fit and min(others) >= 0 else "more answers are wrong than were given, or fewer than differ"
+        fit = (
+            self.n_worse <= sum(others) <= earlier - self.n_better
+            and 0 <= last <= self.items[-1].n_rows
+        )
+        return (
+            None
+            if fit and min(others) >= 0
+            else "more answers are wrong than were given, or fewer than differ"
+        )

@@ -48,7 +48,9 @@ def _promised(part: Part) -> str:
 def called(certificate: Certificate, parts: Parts) -> str:
     """What rows are called, by their log-odds."""
     if not parts.of_all:
-        names = " or ".join(_class(part) for part in parts.items[1::-1] if part.quantity is not None)
+        names = " or ".join(
+            _class(part) for part in parts.items[1::-1] if part.quantity is not None
+        )
         return f"called {names} beyond the log-odds of the row's group, else review"
     return f"{', '.join(_beyond(parts.items, certificate.decision_at))}, else review"
 
@@ -61,28 +63,44 @@ def _beyond(family: Sequence[Part], at: float) -> list[str]:
         if part.threshold != -math.inf:
             limit = at + turned * (0.0 if part.accepts_everything else -part.threshold)
             following = at + (part.lowest_rejected or 0.0)
-            sign = "<" if not code and f"{following:.6g}" == f"{limit:.6g}" else sign  # shown is a score that is not
+            sign = (
+                "<" if not code and f"{following:.6g}" == f"{limit:.6g}" else sign
+            )  # shown is a score that is not
             said.append(f"called {_class(part)} if log-odds {sign} {limit:.6g}")
     return said
 
 
 def lines_of_sides(parts: Parts, few: int) -> list[tuple[str, str]]:
     """How many rows either side calls, and which side is closed; of the first few groups."""
-    lines = [] if parts.of_all else [(parts.plural, f"{len(parts.names):,}, both sides of each by itself")]
+    lines = (
+        []
+        if parts.of_all
+        else [(parts.plural, f"{len(parts.names):,}, both sides of each by itself")]
+    )
     families = parts.families
     for family in families[:few]:
         of = "" if parts.of_all else f"{family[0].whole}: "
         said = ", ".join(_beyond(family, family[0].at)) or "all rows go to review"
         lines += [("group", f"{of}{said}")] if of else []
-        for part in (part for part in reversed(family) if part.quantity is not None and part.target is not None):
+        for part in (
+            part
+            for part in reversed(family)
+            if part.quantity is not None and part.target is not None
+        ):
             name = _class(part)
             if part.threshold == -math.inf:
-                takes = f"; it takes at least {part.rows_needed:,} rows that speak about it" if part.rows_needed else ""
+                takes = (
+                    f"; it takes at least {part.rows_needed:,} rows that speak about it"
+                    if part.rows_needed
+                    else ""
+                )
                 why = f"{_promised(part)} is not certified{takes}"
                 lines.append(("closed", f"{of}nothing is called {name}: {why}"))
                 continue
             seen = f"{part.n_accepted:,} of {part.n_rows:,} rows on that side"
-            lines.append((f"called {name}"[:12], f"{of}{seen}, {part.n_correct_accepted:,} of them right"))
+            lines.append(
+                (f"called {name}"[:12], f"{of}{seen}, {part.n_correct_accepted:,} of them right")
+            )
     if len(families) > few:
         lines.append(("group", f"and {len(families) - few:,} more"))
     return lines
@@ -107,7 +125,13 @@ def surely_of_parts(parts: Parts, confidence: str, broken: str) -> str:
         both = all(part.quantity is not None for part in parts.items)
         return f"with {confidence} confidence{' for both together' if both else ''}"
     if parts.shares == "fcr":
-        return f"but for an expected share of at most {broken} of the {parts.plural} that accept (false-coverage rate)"
+        return (
+            f"but for an expected share of at most {broken} of the {parts.plural} that accept"
+            " (false-coverage rate)"
+        )
     if parts.shares == "together":
         return f"with {confidence} confidence for all {parts.plural} together"
-    return f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most {broken}"
+    return (
+        f"each with {confidence} confidence: the expected share of broken {parts.plural} is at most"
+        f" {broken}"
+    )

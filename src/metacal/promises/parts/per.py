@@ -1,44 +1,52 @@
-"""A promise in parts: one threshold for each class or group, from rows that are looked at part by part.
+"""A promise in parts: one threshold for each class or group, from rows that are looked at part by
+part.
 
-Given how many rows fall into each part, the rows of a part are i.i.d., and those of two parts independent. So whatever
-certifies a threshold for all rows certifies one for a part, and how delta is shared may depend on these counts.
+Given how many rows fall into each part, the rows of a part are i.i.d., and those of two parts
+independent. So whatever certifies a threshold for all rows certifies one for a part, and how delta
+is shared may depend on these counts.
 
-*Together.* Parts that cannot pass a test at their share, however few errors they have, get none: with the counts in
-falling order, the k largest share delta where k is the largest number whose k-th count is enough for a test at delta/k.
-Each is tested at delta/k, so the union bound says that all promises hold together with probability 1 - delta.
+*Together.* Parts that cannot pass a test at their share, however few errors they have, get none:
+with the counts in falling order, the k largest share delta where k is the largest number whose k-th
+count is enough for a test at delta/k. Each is tested at delta/k, so the union bound says that all
+promises hold together with probability 1 - delta.
 
-*Recycling* (Holm's step-down). A part whose every test has passed accepts everything and needs no level; what is left
-is shared by those still open, which are tested again, at the same ranks, at delta over their number. It holds: call a
-part vulnerable if a threshold that breaks the promise is among its tests, and let there be v of them. A test that
-passes at one level passes at any higher one, and at level l a breaking test of a vulnerable part passes with
-probability at most l. So with probability 1 - v·(delta/v) none does at delta/v. On that event no vulnerable part ever
-has all its tests passed: the levels that are passed on are those of other parts, at most delta/v is reached, and no
-breaking test passes.
+*Recycling* (Holm's step-down). A part whose every test has passed accepts everything and needs no
+level; what is left is shared by those still open, which are tested again, at the same ranks, at
+delta over their number. It holds: call a part vulnerable if a threshold that breaks the promise is
+among its tests, and let there be v of them. A test that passes at one level passes at any higher
+one, and at level l a breaking test of a vulnerable part passes with probability at most l. So with
+probability 1 - v·(delta/v) none does at delta/v. On that event no vulnerable part ever has all its
+tests passed: the levels that are passed on are those of other parts, at most delta/v is reached,
+and no breaking test passes.
 
-*Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and the expected share
-of broken promises, of however many, is at most delta.
+*Each.* Every part is tested at delta. Each promise then fails with probability at most delta, and
+the expected share of broken promises, of however many, is at most delta.
 
-*False-coverage rate* (Benjamini & Yekutieli 2005). K parts have rows enough for a test at delta, and r is K at first.
-All are tested at delta·r/K; those that certify nothing are out, and with r the number of those that are left these are
-tested again, until none falls out: R parts accept what they certify at delta·R/K, and the expected share of broken ones
-among them is at most delta. For one part i let R(i) be where this ends if i never falls out, whatever its rows are:
-that depends on the others alone. Where i accepts, it has never fallen out, and R = R(i). So i counts 1/R(i) where it
-accepts and is broken, and a breaking test of it passes with probability at most delta·R(i)/K, given the others: delta/K
-for each, delta for all. Nothing is asked of how tests at different levels go together: each level lays out its own.
-One broken part among many is likely then; it is the share that stays small. Tests begin early here (`_Early`): the more
-parts certify something, the higher the level of all.
+*False-coverage rate* (Benjamini & Yekutieli 2005). K parts have rows enough for a test at delta,
+and r is K at first. All are tested at delta·r/K; those that certify nothing are out, and with r the
+number of those that are left these are tested again, until none falls out: R parts accept what they
+certify at delta·R/K, and the expected share of broken ones among them is at most delta. For one
+part i let R(i) be where this ends if i never falls out, whatever its rows are: that depends on the
+others alone. Where i accepts, it has never fallen out, and R = R(i). So i counts 1/R(i) where it
+accepts and is broken, and a breaking test of it passes with probability at most delta·R(i)/K, given
+the others: delta/K for each, delta for all. Nothing is asked of how tests at different levels go
+together: each level lays out its own. One broken part among many is likely then; it is the share
+that stays small. Tests begin early here (`_Early`): the more parts certify something, the higher
+the level of all.
 
-*Pooled.* A quarter of the rows, drawn at random, are pilot rows. Their counts show which subgroups have few rows, less
-than twice the number that a test takes. These subgroups become one, the pool, which is tested on its rows outside the
-quarter. Given the pilot rows, the other rows of the pool are i.i.d. from the pool's own mixture: the promise holds for
-the pooled subgroups taken together, and for no single one of them. Two shortcuts are not valid. If all counts chose the
-pool, subgroups that happen to have few rows would go into it, and its rows would be no sample of what comes. If every
-fourth row were a pilot row, a file that is sorted by subgroup would have nearly the same share of each subgroup among
-the pilot rows, so that these would reveal the counts of the tested rows (broken in .27 to .35 of draws at delta = .1).
+*Pooled.* A quarter of the rows, drawn at random, are pilot rows. Their counts show which subgroups
+have few rows, less than twice the number that a test takes. These subgroups become one, the pool,
+which is tested on its rows outside the quarter. Given the pilot rows, the other rows of the pool
+are i.i.d. from the pool's own mixture: the promise holds for the pooled subgroups taken together,
+and for no single one of them. Two shortcuts are not valid. If all counts chose the pool, subgroups
+that happen to have few rows would go into it, and its rows would be no sample of what comes. If
+every fourth row were a pilot row, a file that is sorted by subgroup would have nearly the same
+share of each subgroup among the pilot rows, so that these would reveal the counts of the tested
+rows (broken in .27 to .35 of draws at delta = .1).
 
-Benjamini & Yekutieli, "False discovery rate-adjusted multiple confidence intervals for selected parameters", Journal
-of the American Statistical Association 2005.
-Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
+Benjamini & Yekutieli, "False discovery rate-adjusted multiple confidence intervals for selected
+parameters", Journal of the American Statistical Association 2005. Holm, "A simple sequentially
+rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
 """
 
 from __future__ import annotations
@@ -63,13 +71,14 @@ from metacal.promises.sample import Outcome, Sample
 
 #: One of so many rows is a pilot row, which helps to choose the pooled subgroups.
 _PILOT_SHARE = 4
-#: A subgroup is pooled if it has fewer than so many times the rows that a test takes at least: so few rows pass only
-#: where hardly any of them is wrong.
+#: A subgroup is pooled if it has fewer than so many times the rows that a test takes at least: so
+#: few rows pass only where hardly any of them is wrong.
 _ENOUGH = 2
-#: Where tests begin under the false-coverage rate: as shares of the errors that all rows of a part may have. The second
-#: start has a fifth of delta too, where there are errors enough for two.
+#: Where tests begin under the false-coverage rate: as shares of the errors that all rows of a part
+#: may have. The second start has a fifth of delta too, where there are errors enough for two.
 _FIRST, _SECOND, _FOR_TWO = Fraction("0.05"), Fraction("0.2"), 15
-#: What a promise has settled for a part, whether every test passed, and the level, None where there was no test.
+#: What a promise has settled for a part, whether every test passed, and the level, None where there
+#: was no test.
 Settled = tuple[Any, bool, float | None]
 
 
@@ -84,13 +93,14 @@ class Per(Promise):
     def __post_init__(self) -> None:
         if not isinstance(self.promise, ByPart) or (self.promise.sided and self.by == "class"):
             raise InputError(
-                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...), and of two classes PerGroup "
-                f"MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...), TwoSided(...); got {self.promise!r}."
+                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...), and of two"
+                " classes PerGroup MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...),"
+                f" TwoSided(...); got {self.promise!r}."
             )
         if self.promise.delta is None:
             raise InputError(
-                f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in expectation nothing "
-                "can be said of all parts."
+                f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in"
+                " expectation nothing can be said of all parts."
             )
         if self.shares not in get_args(Shares):
             raise InputError(f"shares must be 'together', 'each' or 'fcr', got {self.shares!r}.")
@@ -129,8 +139,8 @@ class Per(Promise):
         codes, names = sample.part, sample.names
         if codes is None:
             raise InputError(
-                f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part and names, or fit "
-                "a MetaCal."
+                f"{type(self).__name__} certifies rows of known {self.by}: give a Sample with part"
+                " and names, or fit a MetaCal."
             )
         members: list[tuple[int, ...]] = [(i,) for i in range(len(names))]
         tested = np.ones(len(codes), dtype=bool)
@@ -156,7 +166,9 @@ class Per(Promise):
         accept = accepts(doubt, limits[codes, called])
         flags = {"n_correct": right, "n_accepted": accept, "n_correct_accepted": accept & right}
         counts = {"n_rows": len(sample), **{name: int(own.sum()) for name, own in flags.items()}}
-        found = self._certified(-math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None))
+        found = self._certified(
+            -math.inf, Outcome(**counts, highest_accepted=None, lowest_rejected=None)
+        )
         return self.promise.told(replace(found, parts=parts))
 
     def impossible(self, certificate: Certificate) -> str | None:
@@ -165,7 +177,9 @@ class Per(Promise):
             return f"it does not belong to the promise {self!r}; fit again"
         if parts.pooled and self.fallback != "pooled":
             return f"{parts.plural} are pooled, which was not asked for"
-        tested = [(level, family) for family in parts.families if (level := _level(family)) is not None]
+        tested = [
+            (level, family) for family in parts.families if (level := _level(family)) is not None
+        ]
         spare = self._spare(len(tested)) if self.sided else self.delta
         for family in parts.families:
             level, opened, why = _level(family), _opened(family), None
@@ -196,19 +210,28 @@ class Per(Promise):
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments and, as scikit-learn has it, those of the promise inside."""
         inner = self.promise.get_params() if deep and hasattr(self.promise, "get_params") else {}
-        return {**super().get_params(), **{f"promise__{name}": value for name, value in inner.items()}}
+        return {
+            **super().get_params(),
+            **{f"promise__{name}": value for name, value in inner.items()},
+        }
 
     def set_params(self, **params: Any) -> Self:
         """Change arguments in place, those of the promise as `promise__beta`."""
         inner = {name: params.pop(name) for name in [*params] if name.startswith("promise__")}
         super().set_params(**params)
         if inner:
-            self.promise.set_params(**{name.removeprefix("promise__"): value for name, value in inner.items()})
+            self.promise.set_params(
+                **{name.removeprefix("promise__"): value for name, value in inner.items()}
+            )
             type(self)(**self.get_params(deep=False))
         return self
 
-    def _pool_subgroups(self, sample: Sample, codes: Codes, pilot: Flags, n_parts: int) -> list[tuple[int, ...]]:
-        """Return the classes or groups of each subgroup. Those with too few pilot rows are pooled, as the last one."""
+    def _pool_subgroups(
+        self, sample: Sample, codes: Codes, pilot: Flags, n_parts: int
+    ) -> list[tuple[int, ...]]:
+        """Return the classes or groups of each subgroup. Those with too few pilot rows are pooled,
+        as the last one.
+        """
         level = self.delta / n_parts if self.shares == "together" else self.delta
         few = []
         for part in range(n_parts):
@@ -226,37 +249,48 @@ class Per(Promise):
         can = "" if best is None else f" the best that one of them certifies is {best:.4f};"
         do = "lower the target, or improve the model"
         if needed and parts.sides:
-            do = f"it takes at least {min(needed):,} rows of one group that speak about it; lower the target"
+            do = (
+                f"it takes at least {min(needed):,} rows of one group that speak about it; lower"
+                " the target"
+            )
         elif needed:
-            do = f"lower the target; about {min(needed):,} rows of one {self.by} may be enough (a rough estimate)"
+            do = (
+                f"lower the target; about {min(needed):,} rows of one {self.by} may be enough (a"
+                " rough estimate)"
+            )
         of = f"any {self.by} of these {n_rows:,} rows ({len(parts.families)} of them)"
         said = f"{quantity} {target:g} cannot be certified for {of} {self.surely};{can} {do}."
-        return InfeasibleTargetError(said, target=target, best=best, rows_needed=min(needed, default=None))
+        return InfeasibleTargetError(
+            said, target=target, best=best, rows_needed=min(needed, default=None)
+        )
 
 
 @dataclass
 class PerClass(Per):
     """`promise` for every predicted class, each with a threshold of its own.
 
-    One threshold for all classes keeps the accuracy of what is accepted on average over them: some class nearly always
-    stands below it. Here the rows of each predicted class are certified by themselves. Among the right rows the
-    predicted class is the true one, so a limit on the miscoverage holds for every true class.
+    One threshold for all classes keeps the accuracy of what is accepted on average over them: some
+    class nearly always stands below it. Here the rows of each predicted class are certified by
+    themselves. Among the right rows the predicted class is the true one, so a limit on the
+    miscoverage holds for every true class.
 
-    A class whose rows cannot carry an accuracy is always rejected, and the certificate says which, why, and how many
-    rows it would take; one with too few right rows to reject any under a limit on the miscoverage accepts every row.
+    A class whose rows cannot carry an accuracy is always rejected, and the certificate says which,
+    why, and how many rows it would take; one with too few right rows to reject any under a limit on
+    the miscoverage accepts every row.
 
     Parameters
     ----------
     promise : MinAccuracy or MaxMiscoverage
         What is promised of each class.
     shares : "together", "each" or "fcr"
-        "together": all promises hold at once with probability 1 - delta. "each": each does by itself, so that the
-        expected share of broken classes is at most delta; it takes far fewer rows. "fcr", the false-coverage rate: the
-        expected share of broken classes among those that accept rows is at most delta; nearly as few rows, and classes
-        that accept nothing do not make it look smaller.
+        "together": all promises hold at once with probability 1 - delta. "each": each does by
+        itself, so that the expected share of broken classes is at most delta; it takes far fewer
+        rows. "fcr", the false-coverage rate: the expected share of broken classes among those that
+        accept rows is at most delta; nearly as few rows, and classes that accept nothing do not
+        make it look smaller.
     fallback : None or "pooled"
-        "pooled": classes with too few rows share one threshold, certified for all of them taken together and for none
-        by itself. The proofs stand above.
+        "pooled": classes with too few rows share one threshold, certified for all of them taken
+        together and for none by itself. The proofs stand above.
 
     Examples
     --------
@@ -278,12 +312,13 @@ class PerClass(Per):
 
 @dataclass
 class PerGroup(Per):
-    """`promise` for every group of rows (a hospital, a language, a camera), each with a threshold of its own.
+    """`promise` for every group of rows (a hospital, a language, a camera), each with a threshold
+    of its own.
 
-    As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for each, in
-    `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group that the fit has not seen is
-    always rejected. Of two classes both sides of each group are certified, and its rows are decided at log-odds of
-    their own: `rules.two_sided` has the proof.
+    As `PerClass`, with groups that come with the rows: one name, a string or a whole number, for
+    each, in `cal.fit(X, y, groups=...)` and `cal.accepts(X, groups=...)` alike. A row of a group
+    that the fit has not seen is always rejected. Of two classes both sides of each group are
+    certified, and its rows are decided at log-odds of their own: `rules.two_sided` has the proof.
 
     Parameters
     ----------
@@ -333,7 +368,8 @@ def _opened(family: tuple[Part, ...]) -> bool:
 
 
 def shared_by(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[int]:
-    """The parts that have a share of delta, by their counts alone: those that a test at it can pass.
+    """The parts that have a share of delta, by their counts alone: those that a test at it can
+    pass.
 
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> table = [Sample(np.zeros(n), np.ones(n, dtype=bool)) for n in (400, 20, 90, 60)]
@@ -348,8 +384,12 @@ def shared_by(promise: ByPart, table: Sequence[Sample], delta: float, shares: Sh
     return sorted(order[: sum(any(n >= fewest for n, fewest in own) for own in at_share)])
 
 
-def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares) -> list[Settled]:
-    """Of each part: threshold, None where no test passed; whether every test did; level, None where none was made."""
+def settle_parts(
+    promise: ByPart, table: Sequence[Sample], delta: float, shares: Shares
+) -> list[Settled]:
+    """Of each part: threshold, None where no test passed; whether every test did; level, None where
+    none was made.
+    """
     settled: list[Settled] = [(None, False, None)] * len(table)
     still = shared_by(promise, table, delta, shares)
     if shares == "fcr":
@@ -365,8 +405,12 @@ def settle_parts(promise: ByPart, table: Sequence[Sample], delta: float, shares:
     return settled
 
 
-def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]) -> list[Settled]:
-    """The same at the level of the false-coverage rate: from all of delta down, while parts fall out."""
+def _settle_fcr(
+    promise: ByPart, table: Sequence[Sample], delta: float, tested: Sequence[int]
+) -> list[Settled]:
+    """The same at the level of the false-coverage rate: from all of delta down, while parts fall
+    out.
+    """
     settled: list[Settled] = [(None, False, None)] * len(table)
     early = {i: replace(table[i], starting_errors=early_starts) for i in tested}
     level, still, left = delta, [*tested], len(tested) + 1
@@ -381,8 +425,8 @@ def _settle_fcr(promise: ByPart, table: Sequence[Sample], delta: float, tested: 
 def early_starts(n: int, beta: float, delta: float) -> Starts:
     """Choose early starts for the tests of a subgroup, from its number of rows alone.
 
-    There is one start, or two if n rows allow at least 15 errors. Each is given as the errors that it allows and its
-    share of delta.
+    There is one start, or two if n rows allow at least 15 errors. Each is given as the errors that
+    it allows and its share of delta.
 
     >>> early_starts(100, 0.9, 0.1), early_starts(500, 0.9, 0.1)
     (((0, Fraction(1, 1)),), ((2, Fraction(4, 5)), (10, Fraction(1, 5))))

@@ -1,4 +1,6 @@
-"""What the scores of a stage are compared with: `One` threshold for all rows, or `Thresholds` by class or group."""
+"""What the scores of a stage are compared with: `One` threshold for all rows, or `Thresholds` by
+class or group.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ class One:
 class Thresholds:
     """A threshold by class or group: a row is accepted iff its score is at most that of its part.
 
-    Groups of two classes may have two sides each: a row is then called by the second class above the log-odds `at` of
-    its group, and there is a pair of `values`, for rows that are called by either class.
+    Groups of two classes may have two sides each: a row is then called by the second class above
+    the log-odds `at` of its group, and there is a pair of `values`, for rows that are called by
+    either class.
 
     >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
     >>> two.codes(["south", "north", "moon"])
@@ -59,12 +62,16 @@ class Thresholds:
 
     @cached_property
     def table(self) -> Float:
-        """A row for each part, a column for each side. The last is found with code -1: one not seen in the fit."""
+        """A row for each part, a column for each side. The last is found with code -1: one not seen
+        in the fit.
+        """
         own = np.array(self.values, dtype=np.float64).reshape(len(self.names), -1)
         return np.vstack([own, np.full((1, own.shape[1]), -math.inf)])
 
     def of(self, codes: Codes | None = None, called: Codes | None = None) -> Float:
-        """The threshold of each row by its part and, of two sides, what it is called; -inf where it is in no part."""
+        """The threshold of each row by its part and, of two sides, what it is called; -inf where it
+        is in no part.
+        """
         assert codes is not None
         return self.table[codes, called if self.at else 0]
 
@@ -78,14 +85,17 @@ Policy = One | Thresholds
 
 
 def moved_by(policy: Policy, codes: Codes) -> Float:
-    """Of two sides: the log-odds above which each row is called by the second class, by the number of its group."""
+    """Of two sides: the log-odds above which each row is called by the second class, by the number
+    of its group.
+    """
     return np.array([*policy.at, 0.0])[codes]
 
 
 def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     """The threshold of a certificate, or those of its parts.
 
-    Where they go by class they are in the order of the columns: a row's code is the column of its largest logit.
+    Where they go by class they are in the order of the columns: a row's code is the column of its
+    largest logit.
     """
     parts = certificate.parts
     if parts is None:
@@ -94,8 +104,14 @@ def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
     names = tuple(classes.tolist() if parts.by == "class" else sorted(own))
     at = {name: part.at for part in parts.items for name in part.names if part.called is not None}
     if at:
-        own = {name: (lower.threshold, upper.threshold) for lower, upper in parts.families for name in lower.names}
-    return Thresholds(parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at))
+        own = {
+            name: (lower.threshold, upper.threshold)
+            for lower, upper in parts.families
+            for name in lower.names
+        }
+    return Thresholds(
+        parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at)
+    )
 
 
 def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:
@@ -127,8 +143,13 @@ def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
     names = flat_labels(groups, "group")
     kind = names.dtype.kind
-    if kind == "b" or (kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()):
+    if kind == "b" or (
+        kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()
+    ):
         names = names.astype(np.int64)
     if names.dtype.kind not in "iuU":
-        raise InputError("groups must be integers or strings, one per row; missing ones are a group of their own name.")
+        raise InputError(
+            "groups must be integers or strings, one per row; missing ones are a group of their own"
+            " name."
+        )
     return names

@@ -1,16 +1,20 @@
-"""Which rows a certificate counts: all of them, one of each unit, or as many as weights (`Importance`) ask for.
+"""Which rows a certificate counts: all of them, one of each unit, or as many as weights
+(`Importance`) ask for.
 
-Every rule takes its rows as independent draws from where new rows come from. Where they are not, rows are drawn from
-them that are, and the rule is used as it is:
+Every rule takes its rows as independent draws from where new rows come from. Where they are not,
+rows are drawn from them that are, and the rule is used as it is:
 
-- **Units** (copies, frames of one video, visits of one patient). Units are independent, rows of one are not. One row
-  is drawn from each: these are independent, each a random row of a random unit, which is what is then promised about.
-  Where units are of many sizes that is not a random row: `Units(names, per="row")` promises about that, and every row
-  counts, by bets on whole units (`promises.rules.whole_units`). `per="mean"` promises about a random unit, by the mean
-  of those of its rows that are looked at: the precision of the labels that a row is given, the recall of those it has.
-- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with probability w / w_max:
-  what is kept are independent draws from the target (rejection sampling, von Neumann 1951). Exact, and measured to
-  accept more than weighted betting; about n · mean(w) / w_max rows are left.
+- **Units** (copies, frames of one video, visits of one patient). Units are independent, rows of one
+  are not. One row is drawn from each: these are independent, each a random row of a random unit,
+  which is what is then promised about. Where units are of many sizes that is not a random row:
+  `Units(names, per="row")` promises about that, and every row counts, by bets on whole units
+  (`promises.rules.whole_units`). `per="mean"` promises about a random unit, by the mean of those of
+  its rows that are looked at: the precision of the labels that a row is given, the recall of those
+  it has.
+- **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with
+  probability w / w_max: what is kept are independent draws from the target (rejection sampling, von
+  Neumann 1951). Exact, and measured to accept more than weighted betting; about n · mean(w) / w_max
+  rows are left.
 
 Both together: one of each unit first. Of whole units the rows that are kept count.
 """
@@ -37,20 +41,22 @@ from metacal.rows.draws import RowDraws, checked_random_state
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Rows that belong together, and what is promised about: a random row of each, a random row, or a random unit.
+    """Rows that belong together, and what is promised about: a random row of each, a random row, or
+    a random unit.
 
     Attributes
     ----------
     names : array of shape (n,)
         The unit of each row.
     per : "unit", "row" or "mean"
-        "unit": each unit counts as one, by a row of it that is drawn at random. "row": each row counts as one, so that
-        a unit of ten counts ten times; units that have many rows and err more show in it. Rows are certified by bets
-        on whole units, which takes more of them. "mean": each unit with rows that are looked at (the accepted, for an
-        accuracy; the right ones, for a miscoverage) counts as one, by their mean.
+        "unit": each unit counts as one, by a row of it that is drawn at random. "row": each row
+        counts as one, so that a unit of ten counts ten times; units that have many rows and err
+        more show in it. Rows are certified by bets on whole units, which takes more of them.
+        "mean": each unit with rows that are looked at (the accepted, for an accuracy; the right
+        ones, for a miscoverage) counts as one, by their mean.
     largest : int, optional
-        With per="row": the most rows that any unit can have. Without it the largest here stands for it, and the promise
-        is called approximate.
+        With per="row": the most rows that any unit can have. Without it the largest here stands for
+        it, and the promise is called approximate.
 
     Examples
     --------
@@ -65,13 +71,21 @@ class Units:
     def __post_init__(self) -> None:
         if self.per not in get_args(CountedBy):
             raise InputError(
-                f"per must be 'unit' (a random row of each), 'row' (every row) or 'mean' (of each), got {self.per!r}."
+                "per must be 'unit' (a random row of each), 'row' (every row) or 'mean' (of each),"
+                f" got {self.per!r}."
             )
         if self.largest is None:
             return
         if self.per == "unit":
-            raise InputError("the largest unit matters where every row counts: Units(names, per='row', largest=...).")
-        if isinstance(self.largest, bool) or not isinstance(self.largest, int | np.integer) or self.largest < 1:
+            raise InputError(
+                "the largest unit matters where every row counts: Units(names, per='row',"
+                " largest=...)."
+            )
+        if (
+            isinstance(self.largest, bool)
+            or not isinstance(self.largest, int | np.integer)
+            or self.largest < 1
+        ):
             raise InputError(f"largest must be a whole number from 1, got {self.largest!r}.")
 
     @classmethod
@@ -91,8 +105,12 @@ class Units:
         """Return the clusters whose every row counts; `codes` numbers them in random order."""
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
-            raise InputError(f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most.")
-        return WholeUnits(codes, most if self.largest is None else int(self.largest), self.per == "mean")
+            raise InputError(
+                f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most."
+            )
+        return WholeUnits(
+            codes, most if self.largest is None else int(self.largest), self.per == "mean"
+        )
 
     def circumstances(self, whole: WholeUnits) -> Circumstances:
         """Return what a certificate from whole clusters records."""
@@ -102,15 +120,16 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """How much each calibration row counts where new rows come from somewhere else: in proportion to target / source.
+    """How much each calibration row counts where new rows come from somewhere else: in proportion
+    to target / source.
 
     Attributes
     ----------
     weights : array of shape (n,)
         Up to a common factor.
     largest : float, optional
-        The largest weight that any row can have. Without it the largest here stands for it: rows that weigh more may
-        come, so that the promise is called approximate.
+        The largest weight that any row can have. Without it the largest here stands for it: rows
+        that weigh more may come, so that the promise is called approximate.
     estimated : bool
         Whether the weights are estimates, so that what is promised is approximate.
 
@@ -126,12 +145,16 @@ class Importance:
 
     @classmethod
     def of_labels(
-        cls, labels: ArrayLike, target: Mapping[Any, float], source: Mapping[Any, float] | None = None
+        cls,
+        labels: ArrayLike,
+        target: Mapping[Any, float],
+        source: Mapping[Any, float] | None = None,
     ) -> Self:
-        """Known label shift: each class with its share in the target and in the source of the calibration rows.
+        """Known label shift: each class with its share in the target and in the source of the
+        calibration rows.
 
-        Given a class its rows are alike in both: p(x | y) does not change. Without `source` its shares are taken from
-        the labels, and the weights are then estimates.
+        Given a class its rows are alike in both: p(x | y) does not change. Without `source` its
+        shares are taken from the labels, and the weights are then estimates.
 
         >>> found = Importance.of_labels(["cat", "dog", "dog"], {"cat": 0.8, "dog": 0.2}, {"cat": 0.5, "dog": 0.5})
         >>> np.asarray(found.weights).tolist(), found.estimated
@@ -139,16 +162,31 @@ class Importance:
         """
         given = np.asarray(labels)
         names, codes, counts = np.unique(given, return_inverse=True, return_counts=True)
-        known = source if source is not None else dict(zip(names.tolist(), (counts / len(given)).tolist()))
+        known = (
+            source
+            if source is not None
+            else dict(zip(names.tolist(), (counts / len(given)).tolist()))
+        )
         ratios = []
         for name in names.tolist():
             if name not in target or name not in known:
-                raise InputError(f"label {name!r} has no share in {'target' if name not in target else 'source'}.")
+                raise InputError(
+                    f"label {name!r} has no share in"
+                    f" {'target' if name not in target else 'source'}."
+                )
             if not known[name] > 0.0 or not target[name] >= 0.0:
-                raise InputError(f"the shares of label {name!r} must be positive, or 0 in the target alone.")
+                raise InputError(
+                    f"the shares of label {name!r} must be positive, or 0 in the target alone."
+                )
             ratios.append(target[name] / known[name])
-        if missing := [name for name, share in target.items() if share > 0.0 and name not in set(names.tolist())]:
-            raise InputError(f"no calibration row has the label {missing[0]!r}, which the target has; add some.")
+        if missing := [
+            name
+            for name, share in target.items()
+            if share > 0.0 and name not in set(names.tolist())
+        ]:
+            raise InputError(
+                f"no calibration row has the label {missing[0]!r}, which the target has; add some."
+            )
         table = np.array(ratios)
         return cls(table[codes.reshape(-1)], float(table.max()), estimated=source is None)
 
@@ -162,11 +200,12 @@ class Importance:
         classes: Sequence[Any] | None = None,
         input: str = "logits",
     ) -> Self:
-        """Label shift estimated from unlabelled rows of the target (black box shift estimation, Lipton et al. 2018).
+        """Label shift estimated from unlabelled rows of the target (black box shift estimation,
+        Lipton et al. 2018).
 
-        With C_ij the share of calibration rows of class j that are predicted as i, and μ_i the share of new rows
-        predicted as i: C w = μ, solved by non-negative least squares. The weights are estimates, and the certificate is
-        called approximate.
+        With C_ij the share of calibration rows of class j that are predicted as i, and μ_i the
+        share of new rows predicted as i: C w = μ, solved by non-negative least squares. The weights
+        are estimates, and the certificate is called approximate.
 
         >>> rng = np.random.default_rng(0)
         >>> def draw(n, share):
@@ -182,7 +221,8 @@ class Importance:
         table, new = validate.logits_from(logits, input), validate.logits_from(new_logits, input)
         if table.shape[1] != new.shape[1]:
             raise InputError(
-                f"logits have {table.shape[1]} columns and new_logits {new.shape[1]}; give the same classes."
+                f"logits have {table.shape[1]} columns and new_logits {new.shape[1]}; give the same"
+                " classes."
             )
         n_classes = table.shape[1]
         codes = validate.label_codes(labels, len(table), validate.class_list(classes, n_classes))
@@ -191,7 +231,10 @@ class Importance:
         share = np.bincount(np.asarray(new).argmax(axis=1), minlength=n_classes) / len(new)
         weights, _ = nnls(joint, share)
         if not weights[codes].any():
-            raise InputError("no class of the calibration rows is found among the new rows; are they of the same kind?")
+            raise InputError(
+                "no class of the calibration rows is found among the new rows; are they of the same"
+                " kind?"
+            )
         return cls(weights[codes], float(weights[codes].max()), estimated=True)
 
     @property
@@ -208,7 +251,8 @@ class Importance:
         largest = float(weights.max()) if self.largest is None else float(self.largest)
         if not weights.max() <= largest < np.inf:
             raise InputError(
-                f"largest must be a number that no weight exceeds; got {largest:g}, and a weight of {weights.max():g}."
+                f"largest must be a number that no weight exceeds; got {largest:g}, and a weight of"
+                f" {weights.max():g}."
             )
         return weights / largest
 
@@ -245,7 +289,9 @@ class Counted:
         return np.bincount(self.rows, minlength=n_rows) > 0
 
     def spread(self, flags: Flags) -> Flags:
-        """A flag for each counted row, spread over all rows; True for rows that nobody speaks for."""
+        """A flag for each counted row, spread over all rows; True for rows that nobody speaks
+        for.
+        """
         return np.where(self.speaker < 0, True, flags[self.speaker])
 
     def told(self, certificate: Certificate) -> Certificate:
@@ -256,7 +302,8 @@ class Counted:
 
 @dataclass(frozen=True, eq=False)
 class RowSelection:
-    """Which rows a certificate counts, before they are drawn: the clusters and weights of the rows, checked.
+    """Which rows a certificate counts, before they are drawn: the clusters and weights of the rows,
+    checked.
 
     Attributes
     ----------
@@ -279,14 +326,21 @@ class RowSelection:
     random_state: int | None = None
 
     def draw(self, *columns: ArrayLike | None) -> Counted:
-        """Draw the rows that count. The draw follows from the columns, whatever the order of the rows.
+        """Draw the rows that count. The draw follows from the columns, whatever the order of the
+        rows.
 
         Parameters
         ----------
         *columns : array-like of shape (n_rows,) or None
             What tells the rows apart: scores, correctness, labels. Clusters and weights are added.
         """
-        draws = RowDraws(np.zeros(self.n_rows), *columns, self.shares, units=self.codes, random_state=self.random_state)
+        draws = RowDraws(
+            np.zeros(self.n_rows),
+            *columns,
+            self.shares,
+            units=self.codes,
+            random_state=self.random_state,
+        )
         rows = np.arange(self.n_rows)
         circumstances = Circumstances(random_state=self.random_state)
         notes: list[Note] = []
@@ -310,7 +364,9 @@ class RowSelection:
             circumstances = circumstances.together(Circumstances(weights=self.importance.known))
             notes.append(kept_by_weight(kept=len(rows), rows=n_before))
         if not len(rows):
-            raise InputError("no row is left to count: the weights are small against the largest; use more rows.")
+            raise InputError(
+                "no row is left to count: the weights are small against the largest; use more rows."
+            )
         if whole is not None:
             whole = whole.take(rows)
         place = np.full(int(speaks_for.max()) + 1, -1, dtype=np.intp)
@@ -319,7 +375,10 @@ class RowSelection:
 
 
 def select_rows(
-    n_rows: int, units: Any = None, importance: Importance | ArrayLike | None = None, random_state: int | None = None
+    n_rows: int,
+    units: Any = None,
+    importance: Importance | ArrayLike | None = None,
+    random_state: int | None = None,
 ) -> RowSelection | None:
     """Check clusters and weights, and return which rows are to be counted; None if all rows are.
 
@@ -355,10 +414,18 @@ def unit_codes(units: Any, n_rows: int) -> Codes:
     """
     names = plain_array(units, "units")
     if names.shape != (n_rows,):
-        raise InputError(f"units must have shape ({n_rows},), the name of each row's unit; got {names.shape}.")
-    missing = names != names if names.dtype.kind in "fc" else np.array([g is None or g != g for g in names.tolist()])
+        raise InputError(
+            f"units must have shape ({n_rows},), the name of each row's unit; got {names.shape}."
+        )
+    missing = (
+        names != names
+        if names.dtype.kind in "fc"
+        else np.array([g is None or g != g for g in names.tolist()])
+    )
     if missing.any():
         row = int(np.argmax(missing))
-        raise InputError(f"units: row {row} has no unit; give each row the name of its unit, or one of its own.")
+        raise InputError(
+            f"units: row {row} has no unit; give each row the name of its unit, or one of its own."
+        )
     names = names.astype(str) if names.dtype == object else names
     return np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.intp)

@@ -1,14 +1,17 @@
-r"""Betting: how surely the mean of numbers in [0, 1] lies below (or above) a limit, told by a gambler's capital.
+r"""Betting: how surely the mean of numbers in [0, 1] lies below (or above) a limit, told by a
+gambler's capital.
 
-Somebody who believes that the mean is below m stakes a share of their capital on each number in turn: K_t = K_{t-1} ·
-(1 + λ_t (m - x_t)), λ_t chosen before x_t is seen. If the numbers seen so far say that the next one is at least m on
-average, the game is unfair to them: K is a nonnegative supermartingale, and P(K ever reaches 1/δ) <= δ (Ville 1939).
-Nothing else is assumed: no variance, no shape, and the numbers need not have the same law.
+Somebody who believes that the mean is below m stakes a share of their capital on each number in
+turn: K_t = K_{t-1} · (1 + λ_t (m - x_t)), λ_t chosen before x_t is seen. If the numbers seen so far
+say that the next one is at least m on average, the game is unfair to them: K is a nonnegative
+supermartingale, and P(K ever reaches 1/δ) <= δ (Ville 1939). Nothing else is assumed: no variance,
+no shape, and the numbers need not have the same law.
 
-The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), the best for a mean that n numbers just tell
-from m, with the variance of the numbers before; at most 0.9 of what could ruin them, 0.9/(1 - m). A first guess of the
-mean counts as five numbers. Of losses that are rarely anything but 0 the first numbers say little about the variance:
-there the guess is that of zeros and ones, and counts as thirty.
+The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), the best for a mean that n
+numbers just tell from m, with the variance of the numbers before; at most 0.9 of what could ruin
+them, 0.9/(1 - m). A first guess of the mean counts as five numbers. Of losses that are rarely
+anything but 0 the first numbers say little about the variance: there the guess is that of zeros and
+ones, and counts as thirty.
 
 References
 ----------
@@ -30,14 +33,16 @@ from metacal.promises.sample import WholeUnits
 
 #: The most that is staked, of what a single number could take.
 _MOST = 0.9
-#: The first guess has the weight of so many numbers, and a variance of so much of m(1 - m); of rare losses.
+#: The first guess has the weight of so many numbers, and a variance of so much of m(1 - m); of rare
+#: losses.
 _GUESS, _RARE = (5.0, 0.5), (30.0, 1.0)
 #: Halvings of [0, 1]: far below what anybody reads.
 _HALVINGS = 40
 
 
 def stakes(values: Float, level: float, guess: float, *, rare: bool = False) -> Float:
-    """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought of beforehand.
+    """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought
+    of beforehand.
 
     >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
@@ -51,9 +56,11 @@ def stakes(values: Float, level: float, guess: float, *, rare: bool = False) -> 
 
 
 def log_capital_below(values: Float, limit: float, stake: Float) -> float:
-    """The logarithm of the highest capital of whoever bets that the mean is below the limit. It rises with the limit.
+    """The logarithm of the highest capital of whoever bets that the mean is below the limit. It
+    rises with the limit.
 
-    Stake and cap: (m - x)·min(λ, .9/(1 - m)) rises with m for every x in [0, 1], so that limits can be bisected.
+    Stake and cap: (m - x)·min(λ, .9/(1 - m)) rises with m for every x in [0, 1], so that limits can
+    be bisected.
     """
     capped = np.minimum(stake, _MOST / max(1.0 - limit, 1e-300))
     return float(np.cumsum(np.log1p(capped * (limit - values))).max(initial=0.0))
@@ -66,16 +73,20 @@ def log_capital_above(values: Float, limit: float, stake: Float) -> float:
 
 
 def is_below(values: Float, limit: float, level: float, *, rare: bool = False) -> bool:
-    """Whether the mean is certified to be below the limit: wrongly with probability at most `level`.
+    """Whether the mean is certified to be below the limit: wrongly with probability at most
+    `level`.
 
     >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
     (True, False)
     """
-    return log_capital_below(values, limit, stakes(values, level, limit, rare=rare)) >= -math.log(level)
+    return log_capital_below(values, limit, stakes(values, level, limit, rare=rare)) >= -math.log(
+        level
+    )
 
 
 def p_value_above(values: Float, limit: float, level: float) -> float:
-    """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without any value.
+    """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without
+    any value.
 
     >>> p_value_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6, p_value_above(np.full(200, 0.04), 0.05, 0.05)
     (True, 1.0)
@@ -86,7 +97,8 @@ def p_value_above(values: Float, limit: float, level: float) -> float:
 
 
 def upper_mean(values: Float, level: float, guess: float) -> float:
-    """The mean is at most this, with probability 1 - level: the smallest limit at which the capital reaches 1/level.
+    """The mean is at most this, with probability 1 - level: the smallest limit at which the capital
+    reaches 1/level.
 
     >>> round(upper_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0569
@@ -105,7 +117,9 @@ def lower_mean(values: Float, level: float, guess: float) -> float:
     return halved(lambda limit: log_capital_above(values, limit, stake) < enough)[0]
 
 
-def halved(beyond: Callable[[float], bool], low: float = 0.0, halvings: int = _HALVINGS) -> tuple[float, float]:
+def halved(
+    beyond: Callable[[float], bool], low: float = 0.0, halvings: int = _HALVINGS
+) -> tuple[float, float]:
     """The two sides of where `beyond` begins to hold, between a number and 1."""
     high = 1.0
     for _ in range(halvings):
@@ -114,15 +128,17 @@ def halved(beyond: Callable[[float], bool], low: float = 0.0, halvings: int = _H
     return low, high
 
 
-# ── units of rows that belong together, each by its own two counts ────────────────────────────────────────────────────
+# ── units of rows that belong together, each by its own two counts ────────────────────────────────
 
 
 class UnitCounts(NamedTuple):
-    """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit can have.
+    """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit
+    can have.
 
-    With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1, and is at most q on
-    average over units just where the promise about rows is kept: `promises.rules.whole_units`. Where a unit counts by
-    its mean, `bad` is the share of bad ones, `of` whether any is looked at, `largest` 1.
+    With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1,
+    and is at most q on average over units just where the promise about rows is kept:
+    `promises.rules.whole_units`. Where a unit counts by its mean, `bad` is the share of bad ones,
+    `of` whether any is looked at, `largest` 1.
     """
 
     bad: Float
@@ -130,17 +146,21 @@ class UnitCounts(NamedTuple):
     largest: int
 
     @classmethod
-    def of_rows(cls, promised: Quantity, units: WholeUnits, accept: Flags, correct: Flags | None) -> UnitCounts:
+    def of_rows(
+        cls, promised: Quantity, units: WholeUnits, accept: Flags, correct: Flags | None
+    ) -> UnitCounts:
         """What rows say of a quantity under a gate, unit by unit.
 
-        The clusters are numbered in random order, which is the order of the bets: bets on clusters that a file has
-        sorted would see a drift that is none.
+        The clusters are numbered in random order, which is the order of the bets: bets on clusters
+        that a file has sorted would see a drift that is none.
         """
         hit, of = promised.flags(accept, correct)
         own = np.unique(units.code, return_inverse=True)[1]
         n = int(own.max(initial=-1)) + 1
         bad = hit if promised.at_most else of & ~hit
-        bad_of, seen_of = (np.bincount(own[flags], minlength=n).astype(np.float64) for flags in (bad, of))
+        bad_of, seen_of = (
+            np.bincount(own[flags], minlength=n).astype(np.float64) for flags in (bad, of)
+        )
         if units.mean:
             return cls(bad_of / np.maximum(seen_of, 1.0), np.minimum(seen_of, 1.0), 1)
         return cls(bad_of, seen_of, units.largest)
@@ -151,7 +171,9 @@ class UnitCounts(NamedTuple):
         return float(self.bad.sum() / self.of.sum()) if self.of.any() else None
 
     def values(self, limit: float) -> Float:
-        """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise is kept."""
+        """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise
+        is kept.
+        """
         return (self.bad - limit * self.of) / self.largest + limit
 
     def interval(self, level: float) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """Finite-sample bounds, one function each; nothing here draws a random number or sees a logit.
 
-The first half is what the certificates are made of. The second half is the paper's propositions (numbered as
-propositions alone, without its definitions), with the corrections that brute force asks for; each docstring says what
-was changed and why.
+The first half is what the certificates are made of. The second half is the paper's propositions
+(numbered as propositions alone, without its definitions), with the corrections that brute force
+asks for; each docstring says what was changed and why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from scipy.special import bdtr, bdtrc, betaincinv
 from metacal.errors import InputError
 from metacal.formulas import Float
 
-#: A tail probability in a file is recomputed by another SciPy than the one that compared it with delta.
+#: A tail probability in a file is recomputed by another SciPy than the one that compared it with
+#: delta.
 SLACK = 1.0 + 1e-9
 
 
@@ -37,11 +38,14 @@ def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> Floa
     >>> float(binomial_p_value(0, 100, 0.03).round(4))
     0.0476
     """
-    return np.asarray(bdtr(np.asarray(errors, dtype=np.float64), np.asarray(n, dtype=np.int64), error_rate))
+    return np.asarray(
+        bdtr(np.asarray(errors, dtype=np.float64), np.asarray(n, dtype=np.int64), error_rate)
+    )
 
 
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
-    """Upper limit of a proportion at confidence 1 - delta: the Beta(errors+1, n-errors) quantile (Clopper & Pearson).
+    """Upper limit of a proportion at confidence 1 - delta: the Beta(errors+1, n-errors) quantile
+    (Clopper & Pearson).
 
     >>> round(clopper_pearson_upper(0, 100, 0.1), 4)          # 1 - 0.1 ** (1 / 100)
     0.0228
@@ -50,7 +54,8 @@ def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
 
 
 def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
-    """Lower limit of a proportion at confidence 1 - delta: the Beta(successes, n-successes+1) quantile.
+    """Lower limit of a proportion at confidence 1 - delta: the Beta(successes, n-successes+1)
+    quantile.
 
     >>> round(clopper_pearson_lower(100, 100, 0.1), 4)        # 0.1 ** (1 / 100)
     0.9772
@@ -59,10 +64,11 @@ def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
 
 
 def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
-    """The smallest rank k with E[P(h > r_(k))] = (n+1-k)/(n+1) <= alpha: the paper's, in exact arithmetic.
+    """The smallest rank k with E[P(h > r_(k))] = (n+1-k)/(n+1) <= alpha: the paper's, in exact
+    arithmetic.
 
-    k = n + 1 - floor((n+1)·alpha). The paper's float formula ceil((n+1)(1-alpha)) is off by one in about 0.6% of cases.
-    k = n + 1 means "accept everything".
+    k = n + 1 - floor((n+1)·alpha). The paper's float formula ceil((n+1)(1-alpha)) is off by one in
+    about 0.6% of cases. k = n + 1 means "accept everything".
 
     >>> expected_miscoverage_rank(99, 0.05)
     95
@@ -71,14 +77,17 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
 
 
 def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
-    """How many of n right rows must be accepted, certified or in expectation (delta None); n + 1: all there can be."""
+    """How many of n right rows must be accepted, certified or in expectation (delta None); n + 1:
+    all there can be.
+    """
     if delta is None:
         return expected_miscoverage_rank(n_correct, alpha)
     return certified_miscoverage_rank(n_correct, alpha, delta)
 
 
 def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
-    """Whether so many of n rows at or below a threshold certify that at most alpha of their kind lie above it.
+    """Whether so many of n rows at or below a threshold certify that at most alpha of their kind
+    lie above it.
 
     It takes P(Bin(n, 1-alpha) >= kept) <= delta, or in expectation (n+1-kept)/(n+1) <= alpha.
 
@@ -93,8 +102,8 @@ def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
 def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
     """Whether so few wrong ones of n rows certify an accuracy of at least beta.
 
-    It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1). Every rule that tests
-    ranks exactly, at shares of delta that sum to delta, ends at such a rank.
+    It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1).
+    Every rule that tests ranks exactly, at shares of delta that sum to delta, ends at such a rank.
 
     >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
     (True, False)
@@ -110,23 +119,26 @@ def surely(delta: float | None) -> str:
 
 
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
-    """The smallest rank k with P(Bin(n, 1-alpha) >= k) <= delta; n + 1 ("accept everything") when there is none.
+    """The smallest rank k with P(Bin(n, 1-alpha) >= k) <= delta; n + 1 ("accept everything") when
+    there is none.
 
-    The umbrella algorithm of Tong, Feng & Li (Science Advances 2018): thresholding at the k-th smallest score of n
-    correct rows gives a miscoverage above alpha with probability at most delta.
+    The umbrella algorithm of Tong, Feng & Li (Science Advances 2018): thresholding at the k-th
+    smallest score of n correct rows gives a miscoverage above alpha with probability at most delta.
 
     >>> certified_miscoverage_rank(1000, 0.05, 0.1), expected_miscoverage_rank(1000, 0.05)
     (960, 951)
     """
     ranks = range(1, n_correct + 1)  # P(... >= k) falls with k
-    return 1 + bisect_left(ranks, True, key=lambda k: miscoverage_violation(n_correct, k, alpha) <= delta)
+    return 1 + bisect_left(
+        ranks, True, key=lambda k: miscoverage_violation(n_correct, k, alpha) <= delta
+    )
 
 
 def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
     """P(F0 > alpha) for the threshold r_(rank) of n continuous scores: P(Bin(n, 1-alpha) >= rank).
 
-    F0 ~ Beta(n+1-rank, rank) exactly. The paper reads its Equation (tong2018) as "small with high probability"; for its
-    own rank it is about one half.
+    F0 ~ Beta(n+1-rank, rank) exactly. The paper reads its Equation (tong2018) as "small with high
+    probability"; for its own rank it is about one half.
 
     >>> round(miscoverage_violation(500, expected_miscoverage_rank(500, 0.05), 0.05), 2)
     0.47
@@ -144,7 +156,8 @@ def miscoverage_quantile(n_correct: int, rank: int, level: float) -> float:
 
 
 def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> float:
-    """The smallest alpha at which any row can be rejected: 1 - delta^(1/n), or 1/(n+1) in expectation (delta None).
+    """The smallest alpha at which any row can be rejected: 1 - delta^(1/n), or 1/(n+1) in
+    expectation (delta None).
 
     >>> round(smallest_certifiable_miscoverage(100, 0.1), 4)
     0.0228
@@ -164,7 +177,8 @@ def correct_rows_needed(alpha: float, delta: float | None) -> int:
 
 
 def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
-    """The cap on any certified accuracy from n rows, all of them right: delta^(1/n), or n/(n+1) in expectation.
+    """The cap on any certified accuracy from n rows, all of them right: delta^(1/n), or n/(n+1) in
+    expectation.
 
     >>> round(largest_certifiable_accuracy(100, 0.1), 4)
     0.9772
@@ -173,7 +187,8 @@ def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
 
 
 def error_free_rows_needed(beta: float, level: float) -> int:
-    """m_min(level) = ceil(log level / log beta): rows without an error that certify accuracy beta at that level.
+    """m_min(level) = ceil(log level / log beta): rows without an error that certify accuracy beta
+    at that level.
 
     >>> error_free_rows_needed(0.97, 0.1)
     76
@@ -188,13 +203,15 @@ def two_digits(rows: int) -> int:
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
-    """Proposition 1: sup over binnings of the ECE of an accuracy-preserving map is more than (1 - accuracy)/K.
+    """Proposition 1: sup over binnings of the ECE of an accuracy-preserving map is more than (1 -
+    accuracy)/K.
 
-    Holds when no two confidences tie: the supremum is reached with one row per bin, and no binning can tell tied rows
-    apart. With ties it is false: K = 2 and four rows of confidence 0.75, three of them right, are perfectly calibrated
-    under every binning, while (1 - 0.75)/2 = 0.125. The second half of the proposition, that an ECE is at least its
-    binned estimate, is false on any finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on
-    average (15 bins, confidences uniform on [.5, 1]).
+    Holds when no two confidences tie: the supremum is reached with one row per bin, and no binning
+    can tell tied rows apart. With ties it is false: K = 2 and four rows of confidence 0.75, three
+    of them right, are perfectly calibrated under every binning, while (1 - 0.75)/2 = 0.125. The
+    second half of the proposition, that an ECE is at least its binned estimate, is false on any
+    finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on average (15 bins,
+    confidences uniform on [.5, 1]).
 
     >>> accuracy_preserving_sup_ece(0.75, 2)
     0.125
@@ -209,10 +226,12 @@ def gate_sup_ece(
     rejected_accuracy: float | None = None,
     n_classes: int | None = None,
 ) -> float:
-    """Proposition 3, exactly: sup-ECE of the map that says 1 on accepted rows and 1/K on rejected ones.
+    """Proposition 3, exactly: sup-ECE of the map that says 1 on accepted rows and 1/K on rejected
+    ones.
 
-    R1·(1 - π0) + (n_rej/n)·|acc_rej - 1/K|. The paper has the first term alone, which is right when a rejected row
-    counts as 1/K correct (random tie breaking, in expectation): leave `rejected_accuracy` out for that reading.
+    R1·(1 - π0) + (n_rej/n)·|acc_rej - 1/K|. The paper has the first term alone, which is right when
+    a rejected row counts as 1/K correct (random tie breaking, in expectation): leave
+    `rejected_accuracy` out for that reading.
 
     >>> gate_sup_ece(0.5, 0.75)
     0.125
@@ -223,18 +242,22 @@ def gate_sup_ece(
     if rejected_accuracy is None:
         return accepted
     if n_classes is None:
-        raise InputError("gate_sup_ece needs n_classes to compare the accuracy of rejected rows with 1/K.")
+        raise InputError(
+            "gate_sup_ece needs n_classes to compare the accuracy of rejected rows with 1/K."
+        )
     return accepted + rejected_share * abs(rejected_accuracy - 1.0 / n_classes)
 
 
 def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> float:
-    """Proposition 5, corrected: sup-ECE of Meta-Cal over an accuracy-preserving base is at least R1·(1 - π0)/K.
+    """Proposition 5, corrected: sup-ECE of Meta-Cal over an accuracy-preserving base is at least
+    R1·(1 - π0)/K.
 
-    The paper has w·(1 - π0)/K with w the accepted share. That is false: with K = 2, π0 = 1/2 and a perfect gate, R1 = 0
-    and every accepted row is right, so sup-ECE comes as near to 0 as one likes while w·(1 - π0)/K = 1/8.
-    Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K each; and they do so one by one only where
-    accepted confidences are all different. With ties this bound fails as Proposition 1 does: accept four rows of
-    confidence 3/4, K = 2, three of them right, and sup-ECE is 0 against 1/8.
+    The paper has w·(1 - π0)/K with w the accepted share. That is false: with K = 2, π0 = 1/2 and a
+    perfect gate, R1 = 0 and every accepted row is right, so sup-ECE comes as near to 0 as one likes
+    while w·(1 - π0)/K = 1/8. Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K
+    each; and they do so one by one only where accepted confidences are all different. With ties
+    this bound fails as Proposition 1 does: accept four rows of confidence 3/4, K = 2, three of them
+    right, and sup-ECE is 0 against 1/8.
 
     >>> meta_cal_sup_ece(0.5, 0.75, 2)
     0.0625
@@ -243,10 +266,11 @@ def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> fl
 
 
 def error_below(limit: float, values: ArrayLike) -> float:
-    """Proposition 7, corrected: with U = t(h) a calibrated error probability, P(error | U < limit) = E[U | U < limit].
+    """Proposition 7, corrected: with U = t(h) a calibrated error probability, P(error | U < limit)
+    = E[U | U < limit].
 
-    The paper writes ∫u du, which lacks the density of U (and so gives t²/2 whatever the distribution). `values` are
-    draws of U; nan when none is below the limit.
+    The paper writes ∫u du, which lacks the density of U (and so gives t²/2 whatever the
+    distribution). `values` are draws of U; nan when none is below the limit.
 
     >>> error_below(0.5, [0.1, 0.3, 0.9])
     0.2

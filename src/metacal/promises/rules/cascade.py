@@ -1,31 +1,36 @@
-"""What a cascade promises: a small model answers what its gate accepts, a large one the rest, people what is left.
+"""What a cascade promises: a small model answers what its gate accepts, a large one the rest,
+people what is left.
 
-Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model answered alone. Rows
-on which the two give the same answer add nothing to the difference, so labels are needed only where they disagree.
-*Absolute*, `MinAccuracy`: what the cascade answers is right at least β of the time.
+Two promises. *Relative*, `MaxLoss`: of all rows at most ε more are wrong than if the large model
+answered alone. Rows on which the two give the same answer add nothing to the difference, so labels
+are needed only where they disagree. *Absolute*, `MinAccuracy`: what the cascade answers is right at
+least β of the time.
 
-**Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade risks depends on
-how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h > s)·P(wrong | h > s), and at a rank that
-share is a random number which the test would take for known. At a threshold fixed beforehand all is simple: each row is
-worse, better or neither, right or wrong, independently. So thresholds come from rows of their own, and are walked in
-an order fixed before any label of the tested rows is looked at.
+**Why not ranks.** A gate on one model is tested at ranks: the m most confident rows. What a cascade
+risks depends on how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <= s) + P(h >
+s)·P(wrong | h > s), and at a rank that share is a random number which the test would take for
+known. At a threshold fixed beforehand all is simple: each row is worse, better or neither, right or
+wrong, independently. So thresholds come from rows of their own, and are walked in an order fixed
+before any label of the tested rows is looked at.
 
-*Proof.* Let A be the rows that choose thresholds and their order, B the others, which are tested; rows are independent,
-so given A the rows of B are i.i.d. and every candidate is a fixed hypothesis. (1) Relative: given A the counts of rows
-with h <= s that are worse, better and neither are multinomial, and `noninferiority` has the exact p-value of "ε or more
-worse". (2) Absolute: among the m rows of B that the candidate answers the wrong ones are Bin(m, error rate), given m:
-P(Bin(m, 1-β) <= errors) is a valid p-value. (3) Candidates are tested one after the other, at the full level, up to the
-first that fails: the first bad one on the way passes with probability at most its level. A second walk has a share of
-its own, by the union bound. The shares sum to δ.
+*Proof.* Let A be the rows that choose thresholds and their order, B the others, which are tested;
+rows are independent, so given A the rows of B are i.i.d. and every candidate is a fixed hypothesis.
+(1) Relative: given A the counts of rows with h <= s that are worse, better and neither are
+multinomial, and `noninferiority` has the exact p-value of "ε or more worse". (2) Absolute: among
+the m rows of B that the candidate answers the wrong ones are Bin(m, error rate), given m: P(Bin(m,
+1-β) <= errors) is a valid p-value. (3) Candidates are tested one after the other, at the full
+level, up to the first that fails: the first bad one on the way passes with probability at most its
+level. A second walk has a share of its own, by the union bound. The shares sum to δ.
 
-Of A, the relative promise and the absolute one without people look at scores alone: labels of those rows are not
-needed. With people in the cascade there are two thresholds, and the order in which pairs of them are tested is chosen
-on A with labels (Pareto testing): of all pairs those that are cheapest at their risk as A shows it, safest first.
+Of A, the relative promise and the absolute one without people look at scores alone: labels of those
+rows are not needed. With people in the cascade there are two thresholds, and the order in which
+pairs of them are tested is chosen on A with labels (Pareto testing): of all pairs those that are
+cheapest at their risk as A shows it, safest first.
 
 References
 ----------
-Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Goldenthal, Fisch, Barzilay & Jaakkola,
-"Efficiently controlling multiple risks with Pareto testing", ICLR 2023.
+Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Goldenthal, Fisch,
+Barzilay & Jaakkola, "Efficiently controlling multiple risks with Pareto testing", ICLR 2023.
 """
 
 from __future__ import annotations
@@ -64,7 +69,13 @@ from metacal.promises.rules.cascade_walks import (
 )
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
 from metacal.promises.sample import Evidence, Outcome, Sample
-from metacal.promises.words import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule, rounded_down, rounded_up
+from metacal.promises.words import (
+    DRAWN_FROM_POOL,
+    SAME_SOURCE_OF_BOTH,
+    register_rule,
+    rounded_down,
+    rounded_up,
+)
 
 DIFFERENCE = register_rule(
     "cascade-difference",
@@ -73,7 +84,9 @@ DIFFERENCE = register_rule(
     SAME_SOURCE_OF_BOTH,
 )
 _DIFFERENT = "exact {} test of how often an earlier model answers otherwise than the last one{}"
-_PATH = ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al. 2021)"
+_PATH = (
+    ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al. 2021)"
+)
 #: By scores alone, of the source or of a pool, one threshold or several: `promises.rules.staged`.
 JOINT = {
     (pool, path): register_rule(
@@ -90,8 +103,8 @@ JOINT = {
 class MaxLoss(Promise):
     """Of all answers at most `epsilon` more are wrong than if the large model answered alone.
 
-    A cascade over scores is told only whether each answer is the large model's. It then promises that at most `epsilon`
-    of all answers differ, which implies this promise.
+    A cascade over scores is told only whether each answer is the large model's. It then promises
+    that at most `epsilon` of all answers differ, which implies this promise.
 
     Examples
     --------
@@ -123,7 +136,9 @@ class MaxLoss(Promise):
 
     def from_sample(self, sample: Sample) -> Certificate:
         """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
-        raise InputError("MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97).")
+        raise InputError(
+            "MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97)."
+        )
 
     def impossible(self, certificate: Certificate) -> str | None:
         stages = certificate.stages
@@ -141,7 +156,9 @@ class MaxLoss(Promise):
             fine = not stages.n_better and whole and chance <= bounds.SLACK * law.delta
         else:
             counts = stages.n_worse or 0, stages.n_better or 0, certificate.n_rows
-            fine = shows_at_most(*counts, self.epsilon, bounds.SLACK * self.delta, GAMMA * self.delta)
+            fine = shows_at_most(
+                *counts, self.epsilon, bounds.SLACK * self.delta, GAMMA * self.delta
+            )
         return None if fine else "the counts do not certify what is promised"
 
 
@@ -167,7 +184,9 @@ class Pair(Evidence):
     grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
 
     def certify(self, promise: Promise) -> Certificate:
-        """The thresholds at which the small model answers most (or which cost least), with their certificate."""
+        """The thresholds at which the small model answers most (or which cost least), with their
+        certificate.
+        """
         test: PairTest = TESTS[type(as_promise(promise))](promise)
         aside, tested = parted(self.rows, self.plan)
         walks, people = test.walks(aside, tested, self.plan, self.grids), self.plan.people
@@ -177,8 +196,12 @@ class Pair(Evidence):
             level = walks[0].share * (promise.delta or 0.0)
             raise test.infeasible(counts(tested, first), len(tested), level, people=people)
         seen, whole = counts(tested, found), bool(tested.known.all())
-        small = StageCount("small", "score", found.small, seen.small, seen.wrong_small if whole else None)
-        large = StageCount("large", "score", found.large, seen.large, seen.wrong_large if whole else None)
+        small = StageCount(
+            "small", "score", found.small, seen.small, seen.wrong_small if whole else None
+        )
+        large = StageCount(
+            "large", "score", found.large, seen.large, seen.wrong_large if whole else None
+        )
         stages = Stages(
             (small, large),
             people=people,
@@ -196,11 +219,14 @@ class Pair(Evidence):
         return under(certificate, Circumstances(random_state=seed))
 
 
-def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> tuple[Candidate | None, float, bool]:
-    """Test the candidates of each walk up to the first that fails; a later walk only where the former found nothing.
+def _walked(
+    test: PairTest, tested: Paired, walks: Sequence[Walk]
+) -> tuple[Candidate | None, float, bool]:
+    """Test the candidates of each walk up to the first that fails; a later walk only where the
+    former found nothing.
 
-    The last that passed, the highest threshold that was tested, and whether labels ran out: walks end early there, as
-    to stop is always allowed, whatever was seen before.
+    The last that passed, the highest threshold that was tested, and whether labels ran out: walks
+    end early there, as to stop is always allowed, whatever was seen before.
     """
     delta, found, highest = test.promise.delta or 0.0, None, -math.inf
     for walk in walks:
@@ -208,8 +234,8 @@ def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> tuple[Cand
             missing = int((test.needed(tested, candidate.small) & ~tested.known).sum())
             if missing and found is None:
                 raise InputError(
-                    f"{missing:,} rows on which the two models disagree have no label, where the small one is surest; "
-                    "label them (where the two agree none is needed)."
+                    f"{missing:,} rows on which the two models disagree have no label, where the"
+                    " small one is surest; label them (where the two agree none is needed)."
                 )
             if missing:
                 return found, highest, True
@@ -222,7 +248,7 @@ def _walked(test: PairTest, tested: Paired, walks: Sequence[Walk]) -> tuple[Cand
     return found, highest, False
 
 
-# ── what is tested ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── what is tested ────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
@@ -231,11 +257,13 @@ class Difference:
 
     promise: MaxLoss
 
-    def walks(self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
+    def walks(
+        self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]
+    ) -> Sequence[Walk]:
         if plan.people:
             raise InputError(
-                "MaxLoss compares with the large model, which answers all of the rest: nothing is left to people. "
-                "Ask for MinAccuracy to have people in the cascade."
+                "MaxLoss compares with the large model, which answers all of the rest: nothing is"
+                " left to people. Ask for MinAccuracy to have people in the cascade."
             )
         return loss_walks(aside, grids[0])
 
@@ -244,9 +272,13 @@ class Difference:
         return ~tested.agree & accepts(tested.small_score, highest)
 
     def shows(self, seen: Counts, n: int, level: float) -> bool:
-        return shows_at_most(seen.worse, seen.better, n, self.promise.epsilon, level, GAMMA * self.promise.delta)
+        return shows_at_most(
+            seen.worse, seen.better, n, self.promise.epsilon, level, GAMMA * self.promise.delta
+        )
 
-    def infeasible(self, seen: Counts, n: int, level: float, *, people: bool) -> InfeasibleTargetError:
+    def infeasible(
+        self, seen: Counts, n: int, level: float, *, people: bool
+    ) -> InfeasibleTargetError:
         epsilon, surely = self.promise.epsilon, self.promise.surely
 
         def shown(k: int) -> bool:
@@ -255,12 +287,28 @@ class Difference:
         at = bisect_left(range(1, 10_000), True, key=shown) + 1
         least = rounded_up(at / 1e4) if at < 10_000 else None
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
-        few = f"use at least {needed:,} rows" if needed > n else "use more rows, or a better small model"
-        can = f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}" if least else "nothing is"
-        where = f"{seen.small:,} of {n:,} rows ({seen.worse:,} worse than the large one, {seen.better:,} better)"
-        said = f"max loss {epsilon:g} cannot be certified, not even where the small model answers {where}: {can}"
+        few = (
+            f"use at least {needed:,} rows"
+            if needed > n
+            else "use more rows, or a better small model"
+        )
+        can = (
+            f"the smallest certifiable on these {n:,} rows {surely} is {least:.4f}"
+            if least
+            else "nothing is"
+        )
+        where = (
+            f"{seen.small:,} of {n:,} rows ({seen.worse:,} worse than the large one,"
+            f" {seen.better:,} better)"
+        )
+        said = (
+            f"max loss {epsilon:g} cannot be certified, not even where the small model answers"
+            f" {where}: {can}"
+        )
         more = needed if needed > n else None
-        return InfeasibleTargetError(f"{said}; allow more, or {few}.", target=epsilon, best=least, rows_needed=more)
+        return InfeasibleTargetError(
+            f"{said}; allow more, or {few}.", target=epsilon, best=least, rows_needed=more
+        )
 
 
 @dataclass(frozen=True)
@@ -269,10 +317,17 @@ class Binomial:
 
     promise: MinAccuracy
 
-    def walks(self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]) -> Sequence[Walk]:
-        missing = sum(int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,)))
+    def walks(
+        self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]
+    ) -> Sequence[Walk]:
+        missing = sum(
+            int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,))
+        )
         if missing:
-            raise InputError(f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs fewer.")
+            raise InputError(
+                f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs"
+                " fewer."
+            )
         if plan.people:
             return people_walks(aside, len(tested), self.promise.beta, plan.review_cost, grids)
         return accuracy_walks(aside, grids[0])
@@ -284,16 +339,29 @@ class Binomial:
         p_value = bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - self.promise.beta)
         return seen.answered > 0 and bool(p_value <= level)
 
-    def infeasible(self, seen: Counts, n: int, level: float, *, people: bool) -> InfeasibleTargetError:
+    def infeasible(
+        self, seen: Counts, n: int, level: float, *, people: bool
+    ) -> InfeasibleTargetError:
         return inaccurate(self.promise, seen.wrong, seen.answered, level, people=people)
 
 
-def inaccurate(promise: MinAccuracy, wrong: int, answered: int, level: float, *, people: bool) -> InfeasibleTargetError:
+def inaccurate(
+    promise: MinAccuracy, wrong: int, answered: int, level: float, *, people: bool
+) -> InfeasibleTargetError:
     """What is said where a cascade failed at the first point that was tested."""
-    best = rounded_down(bounds.clopper_pearson_lower(answered - wrong, answered, level)) if answered else 0.0
+    best = (
+        rounded_down(bounds.clopper_pearson_lower(answered - wrong, answered, level))
+        if answered
+        else 0.0
+    )
     or_people = "" if people else "let people answer what no model accepts, "
-    first = f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} {promise.surely}"
-    said = f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested first, {first}"
+    first = (
+        f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} {promise.surely}"
+    )
+    said = (
+        f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
+        f" first, {first}"
+    )
     said += f"; lower the target, use more rows, {or_people}or find a better large model."
     return InfeasibleTargetError(said, target=promise.beta, best=best or None)
 
@@ -309,5 +377,7 @@ def as_promise(value: Any) -> Promise:
     if type(value) not in TESTS:
         raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")
     if value.delta is None:
-        raise InputError("a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1).")
+        raise InputError(
+            "a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1)."
+        )
     return value

@@ -1,12 +1,14 @@
-"""What two models say about the same rows, which thresholds of a cascade are tested on them, and in which order.
+"""What two models say about the same rows, which thresholds of a cascade are tested on them, and in
+which order.
 
 All of it comes from rows that are not tested on.
 
-One threshold rises through quantiles of the small model's scores. Two, with people in the cascade, are walked in Pareto
-order: of all pairs those that are cheapest at their risk, safest first. The risk of a pair is estimated on labelled
-rows set aside: by the errors counted there, drawn towards what a logistic curve of each model's errors along its own
-score says, since a few hundred rows hold hardly an error where the models are sure. How good the estimate is decides
-how far a walk comes, never whether its promise holds.
+One threshold rises through quantiles of the small model's scores. Two, with people in the cascade,
+are walked in Pareto order: of all pairs those that are cheapest at their risk, safest first. The
+risk of a pair is estimated on labelled rows set aside: by the errors counted there, drawn towards
+what a logistic curve of each model's errors along its own score says, since a few hundred rows hold
+hardly an error where the models are sure. How good the estimate is decides how far a walk comes,
+never whether its promise holds.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ from metacal.kernels.grid import Grid
 from metacal.promises.certificate import accepts
 from metacal.rows.draws import RowDraws
 
-#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of two.
+#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of
+#: two.
 _STEPS, _STEPS_OF_TWO = 100, 40
-#: An accuracy is first tested where the small model answers this share, then upward; a part of delta is kept for less.
+#: An accuracy is first tested where the small model answers this share, then upward; a part of
+#: delta is kept for less.
 _FIRST_SHARE, _FIRST_LEVEL = 0.4, 0.9
 #: With so many rows set aside their errors and the fitted curve have equal weight.
 _EQUAL_WEIGHT = 500
@@ -37,9 +41,11 @@ _RIDGE = 0.1
 
 @dataclass(frozen=True)
 class Paired:
-    """What both models say about the same rows: ranking scores, whether each is right, whether a label is known.
+    """What both models say about the same rows: ranking scores, whether each is right, whether a
+    label is known.
 
-    Where no label is known both `right` columns are False: such rows count where the two agree, as "neither".
+    Where no label is known both `right` columns are False: such rows count where the two agree, as
+    "neither".
     """
 
     small_score: Float
@@ -103,7 +109,8 @@ def counts(rows: Paired, candidate: Candidate) -> Counts:
     return Counts(*(int(np.count_nonzero(column)) for column in columns))
 
 
-#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order takes labels.
+#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order
+#: takes labels.
 _SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
 
 
@@ -114,9 +121,11 @@ class Plan:
     Attributes
     ----------
     people : bool
-        Whether what neither model accepts is left to people; else the large model answers all of the rest.
+        Whether what neither model accepts is left to people; else the large model answers all of
+        the rest.
     review_cost : float
-        What a row costs that a person answers, in calls of the large model: which of two cascades is cheaper.
+        What a row costs that a person answers, in calls of the large model: which of two cascades
+        is cheaper.
     random_state : int, optional
         Seed of the draw of the rows that are set aside. By default it is derived from the scores.
     thresholds_from : array or None
@@ -134,9 +143,11 @@ PLAN = Plan()
 
 
 def aside_rows(small_score: Float, large_score: Float, agree: Flags, plan: Plan) -> Codes:
-    """Draw the rows that are set aside to choose thresholds. There are none if these come from other rows.
+    """Draw the rows that are set aside to choose thresholds. There are none if these come from
+    other rows.
 
-    The draw depends on no label: before there are labels, `labels_needed` has to know which rows are tested.
+    The draw depends on no label: before there are labels, `labels_needed` has to know which rows
+    are tested.
 
     Parameters
     ----------
@@ -160,11 +171,16 @@ def aside_rows(small_score: Float, large_score: Float, agree: Flags, plan: Plan)
 
 
 def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
-    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are tested."""
+    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are
+    tested.
+    """
     n = len(rows)
     if plan.thresholds_from is not None:
         if plan.people:
-            raise InputError("thresholds_from gives scores alone; with people in the cascade their order takes labels.")
+            raise InputError(
+                "thresholds_from gives scores alone; with people in the cascade their order takes"
+                " labels."
+            )
         scores = np.asarray(plan.thresholds_from, dtype=np.float64)
         if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
             raise InputError("thresholds_from needs one row or more, each with a score.")
@@ -172,7 +188,9 @@ def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
         return Paired(scores, scores, no, no, no, no), rows
     aside = aside_rows(rows.small_score, rows.large_score, rows.agree, plan)
     if n <= 2 * len(aside):
-        raise InputError(f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}.")
+        raise InputError(
+            f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}."
+        )
     return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
 
 
@@ -189,15 +207,23 @@ def loss_walks(aside: Paired, grid: Grid) -> list[Walk]:
 
 
 def accuracy_walks(aside: Paired, grid: Grid) -> list[Walk]:
-    """From a middle share upward: there a cascade is about as accurate as the large model, or more. Then from none."""
+    """From a middle share upward: there a cascade is about as accurate as the large model, or more.
+    Then from none.
+    """
     rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)]
     start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
     at = next(k for k, candidate in enumerate(rising) if candidate.small >= start)
-    return [Walk(rising[at:], _FIRST_LEVEL), Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL)]
+    return [
+        Walk(rising[at:], _FIRST_LEVEL),
+        Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL),
+    ]
 
 
-def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, grids: tuple[Grid, Grid]) -> list[Walk]:
-    """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the tested rows.
+def people_walks(
+    aside: Paired, n_tested: int, beta: float, review_cost: float, grids: tuple[Grid, Grid]
+) -> list[Walk]:
+    """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the
+    tested rows.
 
     >>> from metacal.kernels.grid import RELATIVE
     >>> rng = np.random.default_rng(0)
@@ -229,17 +255,26 @@ def people_walks(aside: Paired, n_tested: int, beta: float, review_cost: float, 
 
 def expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
     """P(Bin(m, 1 - beta) <= e) for the m and e that are to be expected, no whole numbers."""
-    return np.where(answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0)
+    return np.where(
+        answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0
+    )
 
 
 def _quantiles(scores: Float, steps: int, grid: Grid) -> list[float]:
     """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
     levels = np.arange(1, steps + 1) / steps
-    return [*sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}), math.inf]
+    return [
+        *sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}),
+        math.inf,
+    ]
 
 
-def _totals(rows: Paired, small: Float, large: Float, first: Float, second: Float) -> tuple[Float, Float]:
-    """Sums of `first` over what the small model answers, of `second` over what the large one does, for each pair."""
+def _totals(
+    rows: Paired, small: Float, large: Float, first: Float, second: Float
+) -> tuple[Float, Float]:
+    """Sums of `first` over what the small model answers, of `second` over what the large one does,
+    for each pair.
+    """
     at, beside = np.searchsorted(small, rows.small_score), np.searchsorted(large, rows.large_score)
     answered = np.bincount(at, weights=first, minlength=len(small) + 1)[:-1].cumsum()
     table = np.zeros((len(small) + 1, len(large) + 1))
@@ -249,13 +284,17 @@ def _totals(rows: Paired, small: Float, large: Float, first: Float, second: Floa
 
 
 def risk(score: Float, right: Flags) -> Float:
-    """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along the score."""
+    """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along
+    the score.
+    """
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
     return own * ~right + (1.0 - own) * risk_curve(score, right)
 
 
 def risk_curve(score: Float | Float, right: Flags) -> Float:
-    """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or (n, m)."""
+    """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or
+    (n, m).
+    """
     columns = score.reshape(len(score), -1)
     rank = np.argsort(np.argsort(columns, axis=0, kind="stable"), axis=0, kind="stable")
     share = (rank + 0.5) / len(score)

@@ -1,4 +1,6 @@
-"""What answers cost: a number for every wrong one, or a table of true class and answer; and the promises about it."""
+"""What answers cost: a number for every wrong one, or a table of true class and answer; and the
+promises about it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from metacal.promises.rules import betting
 from metacal.promises.sample import Ranking, Sample
 from metacal.rows.draws import generator
 
-#: The cost of any wrong answer, or a row of costs for each true class with an entry for each answer.
+#: The cost of any wrong answer, or a row of costs for each true class with an entry for each
+#: answer.
 Wrong = float | tuple[tuple[float, ...], ...]
 #: Costs are sums of money or of time: beyond this they are a slip of the finger.
 _MOST = 1e15
@@ -36,7 +39,8 @@ class Losses:
     largest : float
         The most that any row can cost.
     all_or_nothing : bool
-        Whether every cost is 0 or the largest, whatever the rows: a mean cost is then a share of rows.
+        Whether every cost is 0 or the largest, whatever the rows: a mean cost is then a share of
+        rows.
     """
 
     answered: Float
@@ -46,7 +50,8 @@ class Losses:
 
     @classmethod
     def graded(cls, losses: NDArray[Any]) -> Losses:
-        """Losses between 0 and 1, which are given; of integers there is none between: the type says so, not the rows.
+        """Losses between 0 and 1, which are given; of integers there is none between: the type says
+        so, not the rows.
 
         >>> Losses.graded(np.array([0, 1])).all_or_nothing, Losses.graded(np.array([0.0, 1.0])).all_or_nothing
         (True, False)
@@ -70,7 +75,8 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class CostRanking:
-    """The calibration rows by rising score, dearest first where scores are equal, and the order of the bets on them.
+    """The calibration rows by rising score, dearest first where scores are equal, and the order of
+    the bets on them.
 
     Attributes
     ----------
@@ -97,22 +103,31 @@ class CostRanking:
         return self.losses[self.turns[self.turns < rank]]
 
     def passes(self, rank: int, limit: float, level: float) -> bool:
-        """Whether bets show that the rows up to a rank cost less than the limit on average; they must do so here."""
+        """Whether bets show that the rows up to a rank cost less than the limit on average; they
+        must do so here.
+        """
         mine = self.first(rank)
         return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level, rare=True)
 
     def accepted_at(self, rank: int, limit: float) -> int:
-        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins or ends.
+        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins
+        or ends.
 
-        The whole block where the next row in it costs at most the limit, as then do all after it; else none of it.
+        The whole block where the next row in it costs at most the limit, as then do all after it;
+        else none of it.
         """
         block = self.blocks.at_least(rank)
-        end, begin = int(self.blocks.ranks[block]), int(self.blocks.ranks[block - 1]) if block else 0
+        end, begin = (
+            int(self.blocks.ranks[block]),
+            int(self.blocks.ranks[block - 1]) if block else 0,
+        )
         return end if rank == end or self.losses[rank] <= limit else begin
 
 
 class Costed(Promise):
-    """A promise about what answers cost: a dataclass with `wrong`. A `Sample` for it may say what each row costs."""
+    """A promise about what answers cost: a dataclass with `wrong`. A `Sample` for it may say what
+    each row costs.
+    """
 
     wrong: Wrong
     random_state: int | None
@@ -128,15 +143,20 @@ class Costed(Promise):
         return max(largest_cost(self.wrong), self.rejected)
 
     def losses(self, codes: Codes, answers: Codes) -> Losses:
-        """The costs of these rows: true classes and answers as column numbers; a class below 0 is none of them."""
+        """The costs of these rows: true classes and answers as column numbers; a class below 0 is
+        none of them.
+        """
         return self._losses(costs(self.wrong, codes, answers))
 
     def losses_of(self, correct: Flags) -> Losses:
-        """The costs of rows that are only known to be right or wrong; a table needs to know more."""
+        """The costs of rows that are only known to be right or wrong; a table needs to know
+        more.
+        """
         if not is_uniform(self.wrong):
             raise InputError(
-                "with a table of costs, scores and right or wrong do not say what each row costs: fit "
-                "MetaCal(promise) on logits and labels, or certify a Sample with losses=promise.losses(...)."
+                "with a table of costs, scores and right or wrong do not say what each row costs:"
+                " fit MetaCal(promise) on logits and labels, or certify a Sample with"
+                " losses=promise.losses(...)."
             )
         return self._losses(np.where(correct, 0.0, largest_cost(self.wrong)))
 
@@ -151,8 +171,8 @@ class Costed(Promise):
     def check_classes(self, n_classes: int) -> None:
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
             raise InputError(
-                f"the table of costs is for {len(self.wrong)} classes, and the logits have {n_classes} columns; it "
-                "needs a row and a column for each."
+                f"the table of costs is for {len(self.wrong)} classes, and the logits have"
+                f" {n_classes} columns; it needs a row and a column for each."
             )
 
     def losses_in(self, sample: Sample) -> Losses:
@@ -169,7 +189,8 @@ class Costed(Promise):
 
 
 def checked_costs(wrong: Any) -> Wrong:
-    """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from 0 on.
+    """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from
+    0 on.
 
     >>> checked_costs(50), checked_costs([[0, 1], [5, 0]])
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
@@ -185,16 +206,23 @@ def checked_costs(wrong: Any) -> Wrong:
         table = np.zeros(0)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
         raise InputError(
-            "a table of costs has a row for each true class and in it a number for each answer; got "
-            f"{_shape(wrong)}. Give K rows of K numbers, wrong[truth][answer], or one number for any wrong answer."
+            "a table of costs has a row for each true class and in it a number for each answer;"
+            f" got {_shape(wrong)}. Give K rows of K numbers, wrong[truth][answer], or one number"
+            " for any wrong answer."
         )
     if not ((table >= 0.0) & (table <= _MOST)).all() or not table.any():
         raise InputError(
-            f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an answer earns money."
+            f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an"
+            " answer earns money."
         )
     checked = tuple(map(tuple, table.tolist()))
-    # The very object where it is checked already: scikit-learn clones promises, and compares by identity.
-    same = isinstance(wrong, tuple) and wrong == checked and all(type(cost) is float for row in wrong for cost in row)
+    # The very object where it is checked already: scikit-learn clones promises, and compares by
+    # identity.
+    same = (
+        isinstance(wrong, tuple)
+        and wrong == checked
+        and all(type(cost) is float for row in wrong for cost in row)
+    )
     return wrong if same else checked
 
 
@@ -205,7 +233,11 @@ def positive(name: str, value: Any) -> float:
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be a positive number, got 0.
     """
-    good = isinstance(value, int | float | np.number) and not isinstance(value, bool) and 0.0 < value <= _MOST
+    good = (
+        isinstance(value, int | float | np.number)
+        and not isinstance(value, bool)
+        and 0.0 < value <= _MOST
+    )
     if not good:
         raise InputError(f"{name} must be a positive number, got {value!r}.")
     return value if type(value) is float else float(value)
@@ -229,7 +261,8 @@ def largest_cost(wrong: Wrong) -> float:
 
 
 def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Float:
-    """What each answer costs. Where the true class is none of the columns (a code below 0), the most it could.
+    """What each answer costs. Where the true class is none of the columns (a code below 0), the
+    most it could.
 
     >>> costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
     array([1., 5., 5.])

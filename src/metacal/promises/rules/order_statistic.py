@@ -1,4 +1,5 @@
-"""MaxMiscoverage and MaxReview: at most a share of some rows is rejected. The threshold is an order statistic of them.
+"""MaxMiscoverage and MaxReview: at most a share of some rows is rejected. The threshold is an order
+statistic of them.
 
 Miscoverage looks at the right rows, review at all of them; labels are not needed for the latter.
 """
@@ -33,18 +34,26 @@ EXPECTED_RANK = register_rule(
 UMBRELLA_OF_ALL = register_rule(
     "umbrella-of-all", "umbrella order statistic of all scores (Tong, Feng & Li 2018)", SAME_SOURCE
 )
-EXPECTED_RANK_OF_ALL = register_rule("expected-rank-of-all", "rank of all scores, in expectation", SAME_SOURCE)
+EXPECTED_RANK_OF_ALL = register_rule(
+    "expected-rank-of-all", "rank of all scores, in expectation", SAME_SOURCE
+)
 
 
 class OrderStatistic(ByRanking, OfUnits):
-    """At most a share of the rows that are looked at is rejected: the k-th smallest of their scores is accepted."""
+    """At most a share of the rows that are looked at is rejected: the k-th smallest of their scores
+    is accepted.
+    """
 
     @abstractmethod
     def _too_few(self, n: int, best: float, needed: int) -> Note:
-        """What is said where n rows are too few to reject any: at which limit they are not, and how many would do."""
+        """What is said where n rows are too few to reject any: at which limit they are not, and how
+        many would do.
+        """
 
     def from_ranking(self, ranking: Ranking) -> Certificate:
-        """Choose the threshold on the scores of the rows that it looks at: the first up to which there are enough."""
+        """Choose the threshold on the scores of the rows that it looks at: the first up to which
+        there are enough.
+        """
         seen = ranking.ranks - ranking.errors if self.needs_labels else ranking.ranks
         n, limit = int(seen[-1]), self.limits[0][1]
         block = int(np.searchsorted(seen, bounds.miscoverage_rank(n, limit, self.delta)))
@@ -60,10 +69,10 @@ class OrderStatistic(ByRanking, OfUnits):
 class MaxMiscoverage(OrderStatistic, OneThreshold):
     """At most `alpha` of the correct predictions are rejected.
 
-    With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng & Li 2018), or in
-    expectation when `delta` is None (the paper's rank, on all correct rows). The threshold is just above the k-th
-    smallest score of the correct rows; with too few rows to reject any, everything is accepted, and the certificate
-    says so.
+    With probability 1 - `delta` over the calibration rows (the umbrella algorithm of Tong, Feng &
+    Li 2018), or in expectation when `delta` is None (the paper's rank, on all correct rows). The
+    threshold is just above the k-th smallest score of the correct rows; with too few rows to reject
+    any, everything is accepted, and the certificate says so.
 
     Examples
     --------
@@ -108,20 +117,22 @@ class MaxMiscoverage(OrderStatistic, OneThreshold):
 class MaxReview(OrderStatistic):
     r"""At most `share` of all rows go to review: are rejected.
 
-    With probability 1 - `delta` over the calibration rows, or on average where `delta` is None. The threshold is the
-    k-th smallest of all n scores; with h_(1) <= … <= h_(n),
+    With probability 1 - `delta` over the calibration rows, or on average where `delta` is None. The
+    threshold is the k-th smallest of all n scores; with h_(1) <= … <= h_(n),
 
-    - certified: the smallest k with P(Bin(n, 1 - share) >= k) <= delta. P(h > h_(k)) is at most 1 - U_(k), U_(k) the
-      k-th of n uniform order statistics, and 1 - U_(k) > share just where at least k of n uniforms lie below 1 -
-      share;
+    - certified: the smallest k with P(Bin(n, 1 - share) >= k) <= delta. P(h > h_(k)) is at most 1 -
+      U_(k), U_(k) the k-th of n uniform order statistics, and 1 - U_(k) > share just where at least
+      k of n uniforms lie below 1 - share;
     - in expectation: k = n + 1 - floor((n + 1)·share), as E[1 - U_(k)] = (n + 1 - k)/(n + 1).
 
-    Only scores are looked at: rows without labels will do, `MetaCal(MaxReview(0.2)).fit(logits)`. Of the share that is
-    allowed it uses 76, 88 and 94% at n = 300, 1,000 and 5,000 (share 0.1, delta 0.1). With too few rows to reject any,
-    everything is accepted, and the certificate says so.
+    Only scores are looked at: rows without labels will do, `MetaCal(MaxReview(0.2)).fit(logits)`.
+    Of the share that is allowed it uses 76, 88 and 94% at n = 300, 1,000 and 5,000 (share 0.1,
+    delta 0.1). With too few rows to reject any, everything is accepted, and the certificate says
+    so.
 
-    Tong, Feng & Li, "Neyman-Pearson classification algorithms and NP receiver operating characteristics", Science
-    Advances 2018 (the umbrella algorithm, there for the scores of one class).
+    Tong, Feng & Li, "Neyman-Pearson classification algorithms and NP receiver operating
+    characteristics", Science Advances 2018 (the umbrella algorithm, there for the scores of one
+    class).
 
     Examples
     --------
@@ -142,20 +153,28 @@ class MaxReview(OrderStatistic):
         n, kept = certificate.n_rows, certificate.n_accepted
         if certificate.accepts_everything or bounds.keeps_enough(n, kept, self.share, self.delta):
             return None
-        said = f"{kept:,} of {n:,} rows accepted do not certify that at most {self.share:g} go to review"
+        said = (
+            f"{kept:,} of {n:,} rows accepted do not certify that at most {self.share:g} go to"
+            " review"
+        )
         return f"{said}{bounds.surely(self.delta)}"
 
     def _too_few(self, n: int, best: float, needed: int) -> Note:
         return too_few_to_review(rows=n, share=float(self.share), best=best, needed=needed)
 
 
-def too_few_right_kept(certificate: Certificate | Part, alpha: float, delta: float | None) -> str | None:
-    """Whether the right rows that were accepted are too few to certify a miscoverage of at most alpha.
+def too_few_right_kept(
+    certificate: Certificate | Part, alpha: float, delta: float | None
+) -> str | None:
+    """Whether the right rows that were accepted are too few to certify a miscoverage of at most
+    alpha.
 
     Where everything is accepted no right row is rejected, and nothing is to be certified.
     """
     n, kept = certificate.n_correct, certificate.n_correct_accepted
     if certificate.accepts_everything or bounds.keeps_enough(n, kept, alpha, delta):
         return None
-    said = f"{kept:,} of {n:,} right rows accepted do not certify a miscoverage of at most {alpha:g}"
+    said = (
+        f"{kept:,} of {n:,} right rows accepted do not certify a miscoverage of at most {alpha:g}"
+    )
     return f"{said}{bounds.surely(delta)}"

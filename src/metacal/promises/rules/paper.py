@@ -1,10 +1,11 @@
 """The paper's own two threshold rules and its split, kept for reproducing its tables.
 
-Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1 and 2. Both set
-aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base calibrator on the accepted ones of
-the others, however few of these are wrong. Neither gives a guarantee: the miscoverage target is exceeded in about half
-of all fits, the accuracy target missed in 20-40%. Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for
-anything but reproduction.
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1
+and 2. Both set aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base
+calibrator on the accepted ones of the others, however few of these are wrong. Neither gives a
+guarantee: the miscoverage target is exceeded in about half of all fits, the accuracy target missed
+in 20-40%. Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for anything but
+reproduction.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from metacal.rows.draws import RowDraws, generator
 _SHARE, _MOST = 10, 500
 
 ALGORITHM_1 = register_rule(
-    "paper-algorithm-1", "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)"
+    "paper-algorithm-1",
+    "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)",
 )
 ALGORITHM_2 = register_rule(
-    "paper-algorithm-2", "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)"
+    "paper-algorithm-2",
+    "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",
 )
 
 
@@ -50,18 +53,23 @@ class _WithoutGuarantee(Promise):
     def split_seed(self) -> int | None:
         return int(self.random_state) if isinstance(self.random_state, int | np.integer) else None
 
-    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
-        """The "samples whose scores are smaller than r* among the second part", however few of them are wrong.
+    def for_base(
+        self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
+    ) -> Flags:
+        """The "samples whose scores are smaller than r* among the second part", however few of them
+        are wrong.
 
-        Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's Assumption 1, so that
-        "smaller" is "accepted"; Algorithm 1 says below what it means where some do.
+        Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's
+        Assumption 1, so that "smaller" is "accepted"; Algorithm 1 says below what it means where
+        some do.
         """
         return available & accepts(scores, certificate.threshold)
 
 
 @dataclass
 class MaxMiscoverage(_WithoutGuarantee):
-    """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows, at most 500.
+    """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows,
+    at most 500.
 
     Examples
     --------
@@ -77,7 +85,9 @@ class MaxMiscoverage(_WithoutGuarantee):
     rules: ClassVar = (ALGORITHM_1,)
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """The first part "has only negative samples": correct rows for the threshold, everything else for the base."""
+        """The first part "has only negative samples": correct rows for the threshold, everything
+        else for the base.
+        """
         return _draw(np.flatnonzero(correct), correct, score, self.random_state)
 
     def from_sample(self, sample: Sample) -> Certificate:
@@ -86,22 +96,29 @@ class MaxMiscoverage(_WithoutGuarantee):
         rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
         return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
 
-    def for_base(self, available: Flags, scores: Float, correct: Flags, certificate: Certificate) -> Flags:
-        """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller than r*"."""
+    def for_base(
+        self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
+    ) -> Flags:
+        """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller
+        than r*".
+        """
         if certificate.accepts_everything or certificate.highest_accepted is None:
             return available
         return available & (scores < certificate.highest_accepted)
 
     def impossible(self, certificate: Certificate) -> str | None:
-        return _other_split(certificate, only_right=True) or too_few_right_kept(certificate, self.alpha, None)
+        return _other_split(certificate, only_right=True) or too_few_right_kept(
+            certificate, self.alpha, None
+        )
 
 
 @dataclass
 class MinCoverageAccuracy(_WithoutGuarantee):
     """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
 
-    Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j; decreasing isotonic
-    regression, linear between the bins; the largest score where it is still at least beta.
+    Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j;
+    decreasing isotonic regression, linear between the bins; the largest score where it is still at
+    least beta.
 
     Examples
     --------
@@ -119,19 +136,31 @@ class MinCoverageAccuracy(_WithoutGuarantee):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int | np.integer) or self.n_bins < 1:
-            raise InputError(f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the paper's.")
+        if (
+            isinstance(self.n_bins, bool)
+            or not isinstance(self.n_bins, int | np.integer)
+            or self.n_bins < 1
+        ):
+            raise InputError(
+                f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the"
+                " paper's."
+            )
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Up to 500 random rows for the threshold, the others for the base."""
         return _draw(np.arange(len(correct)), correct, score, self.random_state)
 
     def from_sample(self, sample: Sample) -> Certificate:
-        """The paper's threshold; +inf when even the last bin keeps beta, an error when the first does not."""
+        """The paper's threshold; +inf when even the last bin keeps beta, an error when the first
+        does not.
+        """
         centres, accuracy = coverage_accuracy_curve(sample.score, sample.right, self.n_bins)
         if accuracy[0] < self.beta:
             best = float(accuracy[0])
-            above = f"above the paper's estimate for every threshold on these {len(sample)} rows, at most {best:.4f}"
+            above = (
+                f"above the paper's estimate for every threshold on these {len(sample)} rows, at"
+                f" most {best:.4f}"
+            )
             said = f"min accuracy {self.beta:g} is {above}; lower the target."
             raise InfeasibleTargetError(said, target=self.beta, best=best)
         return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
@@ -139,18 +168,24 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     def impossible(self, certificate: Certificate) -> str | None:
         """What in the counts cannot be; None when all agrees.
 
-        The counts do not hold the binned estimate. What follows from it: everything is accepted only where all rows
-        together reach beta, since a decreasing fit ends at or below their accuracy.
+        The counts do not hold the binned estimate. What follows from it: everything is accepted
+        only where all rows together reach beta, since a decreasing fit ends at or below their
+        accuracy.
         """
         other = _other_split(certificate, only_right=False)
         if other is None and certificate.accepts_everything:
             short = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
-            return "everything is accepted although all rows together miss the target" if short else None
+            return (
+                "everything is accepted although all rows together miss the target"
+                if short
+                else None
+            )
         return other
 
 
 def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple[Float, Float]:
-    """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the prefix accuracies.
+    """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the
+    prefix accuracies.
 
     >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
     (array([0.5, 2.5]), array([1.  , 0.75]))
@@ -175,20 +210,32 @@ def _last_at_least(beta: float, centres: Float, accuracy: Float) -> float:
 
 def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
     if certificate.n_rows > _MOST:
-        return f"the paper's split sets aside at most {_MOST} rows for the threshold, not {certificate.n_rows:,}"
+        return (
+            f"the paper's split sets aside at most {_MOST} rows for the threshold, not"
+            f" {certificate.n_rows:,}"
+        )
     if only_right and certificate.n_correct != certificate.n_rows:
-        return f"the paper's split takes right rows only; {certificate.n_correct:,} of {certificate.n_rows:,} are"
+        return (
+            f"the paper's split takes right rows only; {certificate.n_correct:,} of"
+            f" {certificate.n_rows:,} are"
+        )
     return None
 
 
-def _draw(pool: Codes, correct: Flags, score: Float | None, random_state: Any) -> tuple[Flags, Flags]:
-    """Draw a tenth of the pool, at most 500 rows; return a mask of these rows, and a mask of the others.
+def _draw(
+    pool: Codes, correct: Flags, score: Float | None, random_state: Any
+) -> tuple[Flags, Flags]:
+    """Draw a tenth of the pool, at most 500 rows; return a mask of these rows, and a mask of the
+    others.
 
-    Without a seed the draw is derived from the rows. A seed draws by position, as in the reproduction of the paper.
+    Without a seed the draw is derived from the rows. A seed draws by position, as in the
+    reproduction of the paper.
     """
     size = min(len(pool) // _SHARE, _MOST)
     if size < 1:
-        raise InputError(f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10.")
+        raise InputError(
+            f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10."
+        )
     chosen = np.zeros(len(correct), dtype=bool)
     if random_state is None:
         own_score = None if score is None else score[pool]

@@ -1,37 +1,40 @@
-r"""Passes: rows that nobody can sort, counted again and again; Tally: their ranking by counts, finer where asked.
+r"""Passes: rows that nobody can sort, counted again and again; Tally: their ranking by counts,
+finer where asked.
 
-Sorting holds every score in one place. A promise looks at few of them: a miscoverage at one order statistic, an
-accuracy at the ranks where a test comes close to failing. So rows are counted, right and wrong ones, by the top bits of
-their scores (`metacal.kernels.keys`); a promise says which cells it must know more finely, these alone are counted
-again by their next bits, and so on until it has what it needs. Scores on the grid have 42 bits that matter; the first
-pass takes 22, the second up to 20 more: two or three passes in all, each of which reads, or makes, every score once.
+Sorting holds every score in one place. A promise looks at few of them: a miscoverage at one order
+statistic, an accuracy at the ranks where a test comes close to failing. So rows are counted, right
+and wrong ones, by the top bits of their scores (`metacal.kernels.keys`); a promise says which cells
+it must know more finely, these alone are counted again by their next bits, and so on until it has
+what it needs. Scores on the grid have 42 bits that matter; the first pass takes 22, the second up
+to 20 more: two or three passes in all, each of which reads, or makes, every score once.
 
 **Why the certificate is the one that sorting gives, bit for bit.**
 
 1. *Counts know ranks.* Cells are stretches of scores, in order. With m rows, e of them wrong, in the cells below a cell
-   of r right and w wrong rows, its rows have ranks m + 1 … m + r + w, and the errors up to its end are e + w: exactly,
-   whatever the order inside.
+   of r right and w wrong rows, its rows have ranks m + 1 … m + r + w, and the errors up to its end
+   are e + w: exactly, whatever the order inside.
 2. *What is inside matters only where it could matter.* A question is answered from counts only if every order inside
-   the cells gives the same answer: the order statistic of a rank lies in the cell that has the rank; no test inside a
-   cell can fail if it would pass with all wrong rows first (see below). Otherwise `Undecided` names
-   the cells.
+   the cells gives the same answer: the order statistic of a rank lies in the cell that has the
+   rank; no test inside a cell can fail if it would pass with all wrong rows first (see below).
+   Otherwise `Undecided` names the cells.
 3. *A cell of one score has no inside.* Rows of one score are tied, and tied rows have one order, wrong rows first: the
-   cell is a block of ties as sorting finds it. A cell in which only one multiple of 2^unit lies, unit being the bits at
-   the end that are zero in every key, is such a cell. Every refinement splits each cell that is named, so the passes
-   come to an end.
+   cell is a block of ties as sorting finds it. A cell in which only one multiple of 2^unit lies,
+   unit being the bits at the end that are zero in every key, is such a cell. Every refinement
+   splits each cell that is named, so the passes come to an end.
 4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
    (`metacal.promises.sample.Ranking`) with the same numbers. ∎
 
-**The walk of a promise on accuracy** (`promises.rules.sequence.walk`) from counts. p(e, m) = P(Bin(m, q) <= e) rises
-with e and falls with m. In a cell of w wrong and r right rows behind m rows with e errors, the test at any rank m + k
-sees at most e + min(w, k) errors, which is what it sees with the wrong rows first; of those values p(e + w, m + w) is
-the largest, since a wrong row more raises p and a right one lowers it. If that one passes, every test inside does.
-Where all rows of a cell are right, all are wrong, or all have one score, the errors at each rank are known, and the
+**The walk of a promise on accuracy** (`promises.rules.sequence.walk`) from counts. p(e, m) =
+P(Bin(m, q) <= e) rises with e and falls with m. In a cell of w wrong and r right rows behind m rows
+with e errors, the test at any rank m + k sees at most e + min(w, k) errors, which is what it sees
+with the wrong rows first; of those values p(e + w, m + w) is the largest, since a wrong row more
+raises p and a right one lowers it. If that one passes, every test inside does. Where all rows of a
+cell are right, all are wrong, or all have one score, the errors at each rank are known, and the
 first that fails is found.
 
-Counts are whole numbers, added in any order; each block's counts are added once, however often a worker was lost and
-the block counted again. What one process holds is the counts of cells that have rows: it depends on how many cells
-there are, not on how many rows.
+Counts are whole numbers, added in any order; each block's counts are added once, however often a
+worker was lost and the block counted again. What one process holds is the counts of cells that have
+rows: it depends on how many cells there are, not on how many rows.
 """
 
 from __future__ import annotations
@@ -60,7 +63,8 @@ Pass = Callable[[Cut], CellCounts]
 _WINDOW = 64
 #: Rows that are rounded and counted at once: they stay in a core's cache.
 _AT_ONCE = 1 << 15
-#: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in four or more.
+#: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in
+#: four or more.
 _REFINED = 4
 
 
@@ -106,9 +110,16 @@ class Tally:
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
         counts = count(cut)
         if int((counts.right + counts.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
-            raise InputError("the rows changed between two passes over them; count rows that stay as they are.")
+            raise InputError(
+                "the rows changed between two passes over them; count rows that stay as they are."
+            )
         low, high = cut.bounds_of(counts.cells)
-        parts = ((self.low, low), (self.high, high), (self.right, counts.right), (self.wrong, counts.wrong))
+        parts = (
+            (self.low, low),
+            (self.high, high),
+            (self.right, counts.right),
+            (self.wrong, counts.wrong),
+        )
         merged = [np.concatenate((np.delete(old, asked), new)) for old, new in parts]
         order = np.argsort(merged[0])
         low, high, right, wrong = (column[order] for column in merged)
@@ -127,15 +138,20 @@ class Tally:
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """The cells that have these ranks and more than one score."""
         cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
-        return [int(cell) for cell in cells if self.ranking.mixed is not None and self.ranking.mixed[cell]]
+        return [
+            int(cell)
+            for cell in cells
+            if self.ranking.mixed is not None and self.ranking.mixed[cell]
+        ]
 
 
 class Passes(Evidence):
-    """Rows that are in no one place, or too many to sort: they are counted, two or three times, and never held.
+    """Rows that are in no one place, or too many to sort: they are counted, two or three times, and
+    never held.
 
-    `count(cut)` is a pass over all rows; `Passes.over` makes it from blocks that workers read. The certificate is that
-    of all rows at once; memory does not grow with their number. `ranks` are those whose blocks of equal scores are to
-    be known in the end, in `ranking`.
+    `count(cut)` is a pass over all rows; `Passes.over` makes it from blocks that workers read. The
+    certificate is that of all rows at once; memory does not grow with their number. `ranks` are
+    those whose blocks of equal scores are to be known in the end, in `ranking`.
     """
 
     #: The ranking as far as it is known, once a promise was certified.
@@ -146,14 +162,19 @@ class Passes(Evidence):
 
     @classmethod
     def over(
-        cls, read: Callable[[Any], tuple[Any, Any]], blocks: Iterable[Any], *, executor: ExecutorLike | None = None
+        cls,
+        read: Callable[[Any], tuple[Any, Any]],
+        blocks: Iterable[Any],
+        *,
+        executor: ExecutorLike | None = None,
     ) -> Self:
         """Passes over blocks of rows: counts come back, never rows.
 
         Parameters
         ----------
         read : function
-            From a block to one score and one boolean a row. It must say the same each time, and travels to the workers.
+            From a block to one score and one boolean a row. It must say the same each time, and
+            travels to the workers.
         blocks : sequence
             What names the blocks: paths, seeds, numbers. Gone through once a pass.
         executor : concurrent.futures.Executor or distributed.Client, optional
@@ -174,8 +195,9 @@ class Passes(Evidence):
     def certify(self, promise: Promise) -> Certificate:
         if not isinstance(promise, ByRanking):
             raise InputError(
-                f"{type(promise).__name__} is certified by sorting: give all rows to its certify(scores, correct). "
-                "From counts are certified: MaxMiscoverage, MaxReview, MinAccuracy."
+                f"{type(promise).__name__} is certified by sorting: give all rows to its"
+                " certify(scores, correct). From counts are certified: MaxMiscoverage, MaxReview,"
+                " MinAccuracy."
             )
         tally = Tally.first(self.count, self.cells)
         while True:
@@ -194,7 +216,11 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
     """Every block counted once."""
     pieces = ((block,) for block in blocks)
     task = partial(_count_block, read, cut)
-    parts = (task(*piece) for piece in pieces) if executor is None else in_order(executor, task, pieces, _WINDOW)
+    parts = (
+        (task(*piece) for piece in pieces)
+        if executor is None
+        else in_order(executor, task, pieces, _WINDOW)
+    )
     return CellCounts.together(cut, parts)
 
 

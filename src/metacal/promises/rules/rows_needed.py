@@ -1,21 +1,25 @@
-r"""How many rows would it take? From what the rows that cannot carry a target say about rows like them.
+r"""How many rows would it take? From what the rows that cannot carry a target say about rows like
+them.
 
-A profile is how often rows err along the ranking. Right rows have a latent score z ~ N(0, 1), wrong ones N(d, s²), but
-for a share ρ of them, which look like right ones (wrong labels, surprises): the binormal model of ROC curves. With e
-the error rate, d, s and ρ fix the share of wrong rows among the surest ones of any number. On the eight sets of logits
-that come with it, d is 1.4 to 1.8 and s .6 to .8: what is not seen of the surest rows, of which few are known, is
-taken from there. Each of many profiles (log e evenly spread, d normal, three values of s and of ρ) is weighted by how
-likely it makes the rows, over how likely it makes it that so many rows certify nothing: none but those are asked.
+A profile is how often rows err along the ranking. Right rows have a latent score z ~ N(0, 1), wrong
+ones N(d, s²), but for a share ρ of them, which look like right ones (wrong labels, surprises): the
+binormal model of ROC curves. With e the error rate, d, s and ρ fix the share of wrong rows among
+the surest ones of any number. On the eight sets of logits that come with it, d is 1.4 to 1.8 and s
+.6 to .8: what is not seen of the surest rows, of which few are known, is taken from there. Each of
+many profiles (log e evenly spread, d normal, three values of s and of ρ) is weighted by how likely
+it makes the rows, over how likely it makes it that so many rows certify nothing: none but those are
+asked.
 
-A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are found. Given the
-profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the population, and E_m ~ Bin(m, mean error up
-to U): three values of U, and the best of the ranks. The number of rows is where the chance, averaged over the profiles,
-is `CHANCE`.
+A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are
+found. Given the profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the
+population, and E_m ~ Bin(m, mean error up to U): three values of U, and the best of the ranks. The
+number of rows is where the chance, averaged over the profiles, is `CHANCE`.
 
-**The number is a rough estimate, and `CHANCE` is not the chance that it is enough.** It would be on average over
-populations such as the prior expects. A sample that certifies nothing holds too few errors to tell populations apart.
-`python -m benchmarks.rows_needed_unseen` measures how far off the number is on real sets that played no part in
-choosing the constants: on most of them so many rows are enough less often than `CHANCE`.
+**The number is a rough estimate, and `CHANCE` is not the chance that it is enough.** It would be on
+average over populations such as the prior expects. A sample that certifies nothing holds too few
+errors to tell populations apart. `python -m benchmarks.rows_needed_unseen` measures how far off the
+number is on real sets that played no part in choosing the constants: on most of them so many rows
+are enough less often than `CHANCE`.
 """
 
 from __future__ import annotations
@@ -33,14 +37,18 @@ from metacal.promises.rules import bounds
 from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
 
-#: From a number of rows the ranks that are tested first, rising, and how many errors may be found up to each.
+#: From a number of rows the ranks that are tested first, rising, and how many errors may be found
+#: up to each.
 Plan = Callable[[int], Sequence[tuple[int, int]]]
 
-#: The chance of certifying that defines the number of rows, by the profiles; on a real set it is often lower.
+#: The chance of certifying that defines the number of rows, by the profiles; on a real set it is
+#: often lower.
 CHANCE = 0.8
-#: No number is named beyond so many times as many rows, or so many: the profile says nothing so far out.
+#: No number is named beyond so many times as many rows, or so many: the profile says nothing so far
+#: out.
 _TIMES, _MOST = 50, 20_000
-#: Where rows themselves are drawn again: how often, and how many steps of a factor of the root of 2.
+#: Where rows themselves are drawn again: how often, and how many steps of a factor of the root of
+#: 2.
 _DRAWS, _DOUBLINGS = 20, 10
 #: Where the share of wrong rows is known; finer among the surest.
 AT = np.concatenate([[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)])
@@ -49,9 +57,11 @@ _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
 _DISTANCES = tuple((d, math.exp(-0.5 * ((d - 1.6) / 0.8) ** 2)) for d in np.arange(0.0, 3.3, 0.2))
 _SPREADS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
 _UNFORESEEN = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
-#: Three values of a share that have its mean and variance, in standard deviations, and their weights.
+#: Three values of a share that have its mean and variance, in standard deviations, and their
+#: weights.
 _NODES, _WEIGHTS = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1 / 6, 2 / 3, 1 / 6])
-#: How likely it is at least taken to be that rows certify nothing; how unlikely profiles are that are left out.
+#: How likely it is at least taken to be that rows certify nothing; how unlikely profiles are that
+#: are left out.
 _FAILS, _UNLIKELY = 0.1, 0.005
 
 
@@ -67,9 +77,11 @@ def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
 
 
 def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
-    """Estimate how many rows would certify the target, to two digits; None if these rows support no estimate.
+    """Estimate how many rows would certify the target, to two digits; None if these rows support no
+    estimate.
 
-    The estimate is rough. It assumes that new rows look like these, and may be off by a factor of three or more.
+    The estimate is rough. It assumes that new rows look like these, and may be off by a factor of
+    three or more.
 
     >>> from metacal.promises.rules.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
@@ -96,12 +108,15 @@ def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | Non
     while high - low > 1:
         middle = (low + high) // 2
         found = chance(middle)
-        low, before, high, after = (low, before, middle, found) if found >= CHANCE else (middle, found, high, after)
+        low, before, high, after = (
+            (low, before, middle, found) if found >= CHANCE else (middle, found, high, after)
+        )
     steps = low + (CHANCE - before) / (after - before)
     return bounds.two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
 
 
-#: By error rate: wrong rows up to each of `AT`, log-odds between, the mean log of being right, how likely at first.
+#: By error rate: wrong rows up to each of `AT`, log-odds between, the mean log of being right, how
+#: likely at first.
 Profiles = tuple[Float, Float, Float, Float]
 
 
@@ -110,7 +125,9 @@ def profiles() -> Profiles:
     """Those of the binormal model."""
     latent, rate = np.linspace(-7.0, 9.0, 800), _ERROR_RATES[:, None]
     right, curves, likely = ndtr(latent), [], []
-    for (d, one), (s, other), (unforeseen, third) in itertools.product(_DISTANCES, _SPREADS, _UNFORESEEN):
+    for (d, one), (s, other), (unforeseen, third) in itertools.product(
+        _DISTANCES, _SPREADS, _UNFORESEEN
+    ):
         wrong = (1.0 - unforeseen) * ndtr((latent - d) / s) + unforeseen * right
         share = (1.0 - rate) * right + rate * wrong
         curves.append([np.interp(AT, *of) for of in zip(share, rate * wrong)])
@@ -153,10 +170,20 @@ def _chances(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> F
 
 @lru_cache(maxsize=1000)
 def _test(m: int, most: int, n: int) -> tuple[Codes, Float, Float, Float, Float]:
-    """How to read a profile's mean error up to rank m of n, and how often m rows hold so few errors at such rates."""
+    """How to read a profile's mean error up to rank m of n, and how often m rows hold so few errors
+    at such rates.
+    """
     share = m / (n + 1.0)
-    at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[:, None]
+    at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[
+        :, None
+    ]
     k = np.searchsorted(AT, at[:, 0]) - 1
     after = (at - AT[k, None]) / np.diff(AT)[k, None]
     rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
-    return k, (1.0 - after) / at, after / at, rate, bdtr(most, m, rate) if most >= 0 else np.zeros(101)
+    return (
+        k,
+        (1.0 - after) / at,
+        after / at,
+        rate,
+        bdtr(most, m, rate) if most >= 0 else np.zeros(101),
+    )

@@ -42,17 +42,18 @@ Proof.
    an interval of F, Z is smallest at one of the two ends.
 7. *Together.* Let d = (1 - c) delta, where c is `COVERAGE_SHARE`. With probability 1 - c delta, the
    two bands of `levels.local_level` give an interval around F(t) for all t at once. With
-   probability 1 - d, Z(t) < 1 / d for all t at once. If both hold, the smaller value of Z at the two
-   ends of the interval is below 1 / d at the rate R(t). By step 5 it crosses 1 / d once as the rate
-   rises, so R(t) is at most the rate of the crossing, which `selective_accuracy_bound` finds. QED.
+   probability 1 - d, Z(t) < 1 / d for all t at once. If both hold, the smaller value of Z at the
+   two ends of the interval is below 1 / d at the rate R(t). By step 5 it crosses 1 / d once as the
+   rate rises, so R(t) is at most the rate of the crossing, which `selective_accuracy_bound` finds.
+   QED.
 
 The tempting shortcut that is not valid. Given the (m+1)-th score x of the sample, the errors among
 the m rows below x are binomial with the error rate below x. It is tempting to bound R by Clopper &
 Pearson at each sample score, and to choose their level for sources that have one error rate at all
 scores. But a threshold also accepts the row at the threshold, and the true R can be larger there
 than just below the next score. If the surest rows are incorrect and the next ones correct, such
-bounds jump at each correct row, before R has moved: with delta = 0.1 they failed in 16% of the draws
-of 20 rows, and in 12% of the draws of 100. `benchmarks/joint_band.py` keeps these sources.
+bounds jump at each correct row, before R has moved: with delta = 0.1 they failed in 16% of the
+draws of 20 rows, and in 12% of the draws of 100. `benchmarks/joint_band.py` keeps these sources.
 
 The interval of log s decides where the bound is tight, never whether it holds. With E incorrect
 rows accepted, the best s is about sqrt(2 E log(1 / d)) / n, and log(1 / d) / n for E = 0.
@@ -93,7 +94,9 @@ _ROUNDING = 1e-9
 _HUGE = 1e6
 
 
-def selective_accuracy_bound(n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float) -> Float:
+def selective_accuracy_bound(
+    n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
+) -> Float:
     """Compute lower bounds on the selective accuracy, valid at every threshold at once.
 
     The proof is in the docstring of this module. If a threshold accepts too few rows, its bound
@@ -129,7 +132,9 @@ def selective_accuracy_bound(n_correct: Codes, n_incorrect: Codes, n_rows: int, 
     return bound[inverse.reshape(-1)]
 
 
-def supports_accuracy(n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float) -> Flags:
+def supports_accuracy(
+    n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
+) -> Flags:
     """Check whether `selective_accuracy_bound` is at least `accuracy`, without computing it.
 
     Examples
@@ -239,7 +244,9 @@ class _Mixture:
         (tests/unit/test_selective_accuracy.py).
         """
         length = self.log_largest - self.log_smallest
-        return _legendre(8 * math.ceil(2.0 + (1.0 + length) * math.sqrt(max(self.log_limit, 1.0)) / 3.0))
+        return _legendre(
+            8 * math.ceil(2.0 + (1.0 + length) * math.sqrt(max(self.log_limit, 1.0)) / 3.0)
+        )
 
 
 @lru_cache(maxsize=64)

@@ -1,7 +1,8 @@
 """The fixed sequence of ranks that an accuracy is tested at, and the walk along it.
 
-Which ranks are tested, in which order and at which level follows from the number of rows, beta and delta alone; the
-rows only decide where the walk ends. `metacal.promises.rules.accuracy.certified_prefix` has the rule and its proof.
+Which ranks are tested, in which order and at which level follows from the number of rows, beta and
+delta alone; the rows only decide where the walk ends.
+`metacal.promises.rules.accuracy.certified_prefix` has the rule and its proof.
 """
 
 from __future__ import annotations
@@ -25,32 +26,38 @@ from metacal.promises.sample import Ranking
 
 T = TypeVar("T")
 
-#: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict for nothing.
+#: A rank is tested only where its exact test uses this much of the level: elsewhere it is strict
+#: for nothing.
 _USED = 0.75
-#: With fewer errors allowed in all than this there is one start, at all of delta; from the second number on it allows
-#: one error (it then lies in the middle of the rows, otherwise too late).
+#: With fewer errors allowed in all than this there is one start, at all of delta; from the second
+#: number on it allows one error (it then lies in the middle of the rows, otherwise too late).
 _FEW_ERRORS, _ONE_ERROR = 20, 8
-#: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 + 2·(1-beta)). The stricter
-#: the target, the smaller the part of the rows that meets it. Rounded to the nearest, or down where there are few.
+#: The first start, as a share of the n·(1-beta) errors that all rows may have: min(.18, .03 +
+#: 2·(1-beta)). The stricter the target, the smaller the part of the rows that meets it. Rounded to
+#: the nearest, or down where there are few.
 _LOWEST, _SLOPE, _HIGHEST = Fraction("0.03"), 2, Fraction("0.18")
-#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is for scores of few
-#: values, a judge's marks: inside a large block of equal scores the wrong rows come first, and an early start fails.
+#: The share of delta there, and fallbacks: where, and the share of delta they bring. The last is
+#: for scores of few values, a judge's marks: inside a large block of equal scores the wrong rows
+#: come first, and an early start fails.
 _FIRST_SHARE = Fraction("0.95")
 _FALLBACKS = ((Fraction("0.3"), Fraction("0.03")), (Fraction("0.65"), Fraction("0.02")))
 #: All of these are for this delta, and suit others at the same ranks.
 _TUNED_FOR = 0.1
-#: Stretches of rows looked at together, and the most mixed ones that a segment asks for in one go: the first decide.
+#: Stretches of rows looked at together, and the most mixed ones that a segment asks for in one go:
+#: the first decide.
 _CHUNK, ASKED = 4096, 1024
-#: How far below the level a p-value must lie for what is smaller in mathematics to be smaller as computed too: a
-#: binomial tail is computed to some 1e-12 of itself.
+#: How far below the level a p-value must lie for what is smaller in mathematics to be smaller as
+#: computed too: a binomial tail is computed to some 1e-12 of itself.
 _CLEARLY = 1.0 - 1e-6
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """The ranks 1 … n at which "errors are rarer than `rate`" is tested: those that waste little of the level, and n.
+    """The ranks 1 … n at which "errors are rarer than `rate`" is tested: those that waste little of
+    the level, and n.
 
-    With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at least 3/4 of the level.
+    With c(m) the most errors that pass at rank m, m is a rung if P(Bin(m, rate) <= c(m)) is at
+    least 3/4 of the level.
 
     >>> ladder = Ladder(200, 0.05, 0.1)
     >>> [m for m in range(1, 201) if ladder.at_or_above(m) == m][:12]
@@ -71,7 +78,11 @@ class Ladder:
     def first(self, errors: int) -> int:
         """The lowest rank at which this many errors pass; n + 1 when there is none."""
         ranks = range(errors + 1, self.n + 1)
-        return errors + 1 + bisect_left(ranks, True, key=lambda rank: self.tail(errors, rank) <= self.level)
+        return (
+            errors
+            + 1
+            + bisect_left(ranks, True, key=lambda rank: self.tail(errors, rank) <= self.level)
+        )
 
     def at_or_above(self, rank: int) -> int:
         """The lowest rung from this rank on; n + 1 past the last, which is n."""
@@ -92,7 +103,9 @@ class Ladder:
         while rank >= 1 and (errors := self.most_errors(rank)) >= 0:
             first = self.first(errors)
             ranks = range(first, rank + 1)
-            wasteful = bisect_left(ranks, True, key=lambda m: self.tail(errors, m) < _USED * self.level)
+            wasteful = bisect_left(
+                ranks, True, key=lambda m: self.tail(errors, m) < _USED * self.level
+            )
             if wasteful:
                 return first + wasteful - 1
             rank = first - 1
@@ -101,7 +114,9 @@ class Ladder:
 
 @dataclass(frozen=True)
 class Segment:
-    """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added where it begins."""
+    """The rungs of a ladder from `start` up to, not including, `stop`; `share` of delta is added
+    where it begins.
+    """
 
     ladder: Ladder
     start: int
@@ -117,7 +132,8 @@ StartingErrors = Callable[[int, float, float], Starts]
 
 @lru_cache(maxsize=512)
 def usual_starts(n: int, beta: float, delta: float) -> Starts:
-    """From n, beta and delta alone: as near as can be to the ranks at which tests begin for delta = 0.1.
+    """From n, beta and delta alone: as near as can be to the ranks at which tests begin for delta =
+    0.1.
 
     >>> usual_starts(300, 0.97, 0.1), usual_starts(300, 0.97, 0.001)
     (((1, Fraction(1, 1)),), ((0, Fraction(1, 1)),))
@@ -127,13 +143,21 @@ def usual_starts(n: int, beta: float, delta: float) -> Starts:
     wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * errors
     starts: Starts = ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
     if errors >= _FEW_ERRORS:
-        starts = (int(wanted + Fraction(1, 2)), _FIRST_SHARE), *((int(at * errors), share) for at, share in _FALLBACKS)
+        starts = (
+            (int(wanted + Fraction(1, 2)), _FIRST_SHARE),
+            *((int(at * errors), share) for at, share in _FALLBACKS),
+        )
     shares = accumulate(share for _, share in starts)
-    return tuple((_as_early(n, beta, at, float(spent), delta), own) for (at, own), spent in zip(starts, shares))
+    return tuple(
+        (_as_early(n, beta, at, float(spent), delta), own)
+        for (at, own), spent in zip(starts, shares)
+    )
 
 
 def _as_early(n: int, beta: float, errors: int, spent: float, delta: float) -> int:
-    """So many errors at a start with a part of delta = 0.1; how many with that of another, at a rank close by."""
+    """So many errors at a start with a part of delta = 0.1; how many with that of another, at a
+    rank close by.
+    """
     usual, ladder = (Ladder(n, 1.0 - beta, spent * level) for level in (_TUNED_FOR, delta))
     rank = min(n, usual.first(errors))
     fewer = max(0, ladder.most_errors(rank))
@@ -142,7 +166,8 @@ def _as_early(n: int, beta: float, errors: int, spent: float, delta: float) -> i
 
 @lru_cache(maxsize=512)
 def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tuple[Segment, ...]:
-    """The sequence of tests for n rows: starts that rise, the usual ones or those given, each at all shares up to it.
+    """The sequence of tests for n rows: starts that rise, the usual ones or those given, each at
+    all shares up to it.
 
     >>> [(part.start, part.stop, float(part.share)) for part in segments(1000, 0.95, 0.1)]
     [(236, 424, 0.95), (424, 807, 0.03), (807, 1001, 0.02)]
@@ -157,7 +182,9 @@ def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tup
         if start <= n and (not starts or start > starts[-1][1]):
             starts.append((ladder, start, share))
     stops = [start for _, start, _ in starts[1:]] + [n + 1]
-    return tuple(Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(starts, stops))
+    return tuple(
+        Segment(ladder, start, stop, share) for (ladder, start, share), stop in zip(starts, stops)
+    )
 
 
 def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
@@ -178,7 +205,9 @@ def expected_passes(errors: Codes, ranks: Codes, beta: float) -> Flags:
 
 
 class Walk(NamedTuple):
-    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it did."""
+    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it
+    did.
+    """
 
     best: int
     complete: bool
@@ -194,13 +223,15 @@ def walk(
 ) -> Walk:
     """Walk along the sequence of tests at level delta.
 
-    `planned` is the level that the sequence was laid out for, delta by default: where a level is raised afterwards, the
-    ranks to be tested must stay those that they were (`promises.parts.per`). With `known`, the end of a block of
-    equal scores, only ranks up to there are tested: what is right above it may not be known yet. `starts` replaces
-    the usual ones and must not depend on these labels. If it is None, `ranking.starting_errors` may give others.
+    `planned` is the level that the sequence was laid out for, delta by default: where a level is
+    raised afterwards, the ranks to be tested must stay those that they were (`promises.parts.per`).
+    With `known`, the end of a block of equal scores, only ranks up to there are tested: what is
+    right above it may not be known yet. `starts` replaces the usual ones and must not depend on
+    these labels. If it is None, `ranking.starting_errors` may give others.
 
-    Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the next ones: both are
-    followed, and `Undecided` names all that is open. With `scouts`, values are tested in place of ranks.
+    Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the
+    next ones: both are followed, and `Undecided` names all that is open. With `scouts`, values are
+    tested in place of ranks.
     """
     laid_out = delta if planned is None else planned
     if starts is None and ranking.starting_errors is not None:
@@ -220,7 +251,13 @@ def walk(
                 failed, complete = known + 1, False
                 following.add(level)
             else:
-                following |= {Fraction(0)} if failed < part.stop else {level, Fraction(0)} if opened else {level}
+                following |= (
+                    {Fraction(0)}
+                    if failed < part.stop
+                    else {level, Fraction(0)}
+                    if opened
+                    else {level}
+                )
                 complete = complete and failed == part.stop
             passed = part.ladder.below(failed)
             best = passed if passed >= part.start else best
@@ -232,8 +269,11 @@ def walk(
     return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
-def start_value(scouts: Float, n: int, beta: float, delta: float, starts: Starts | None = None) -> float:
-    """The value at which tests begin: the first below which the main start's share of the rows is expected to lie.
+def start_value(
+    scouts: Float, n: int, beta: float, delta: float, starts: Starts | None = None
+) -> float:
+    """The value at which tests begin: the first below which the main start's share of the rows is
+    expected to lie.
 
     >>> start_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
     2.0
@@ -246,7 +286,9 @@ def start_value(scouts: Float, n: int, beta: float, delta: float, starts: Starts
 
 
 def _walk_values(ranking: Ranking, start: float, beta: float, delta: float, known: int) -> Walk:
-    """Test the values of the score from a start value upward, each at all of delta: `promises.scouts` has the proof."""
+    """Test the values of the score from a start value upward, each at all of delta:
+    `promises.scouts` has the proof.
+    """
     first = int(np.searchsorted(ranking.scores, start, side="right")) - 1
     if first < 0:
         return Walk(0, False)
@@ -255,15 +297,18 @@ def _walk_values(ranking: Ranking, start: float, beta: float, delta: float, know
     close = np.flatnonzero(~clearly_pass(errors, ranks, 1.0 - beta, delta))
     failed = close[bounds.binomial_p_value(errors[close], ranks[close], 1.0 - beta) > delta]
     passed = int(failed[0]) if len(failed) else len(ranks)
-    return Walk(int(ranks[passed - 1]) if passed else 0, passed > 0 and first + passed == len(ranking.ranks))
+    return Walk(
+        int(ranks[passed - 1]) if passed else 0, passed > 0 and first + passed == len(ranking.ranks)
+    )
 
 
 def _first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, list[int]]:
-    """The first rung of the segment that is known to fail at the level, its stop when none is, and mixed blocks before.
+    """The first rung of the segment that is known to fail at the level, its stop when none is, and
+    mixed blocks before.
 
-    In a stretch of w wrong rows, then right ones, behind m rows with e errors the p-value rises up to p(e + w, m + w)
-    and falls from there on. Where that passes, all of the stretch does, in whatever order its first rows are: only the
-    others are looked at closely.
+    In a stretch of w wrong rows, then right ones, behind m rows with e errors the p-value rises up
+    to p(e + w, m + w) and falls from there on. Where that passes, all of the stretch does, in
+    whatever order its first rows are: only the others are looked at closely.
     """
     begin, wrong, errors, mixed = ranking.stretches
     first = int(np.searchsorted(begin, part.start)) - 1
@@ -287,7 +332,9 @@ def _first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, 
 
 @dataclass
 class _Closely:
-    """Tests of single rungs of a segment, at ranks that rise; `above` is the lowest rung from the last of them on."""
+    """Tests of single rungs of a segment, at ranks that rise; `above` is the lowest rung from the
+    last of them on.
+    """
 
     part: Segment
     level: float
@@ -301,24 +348,36 @@ class _Closely:
     def failing(self, begin: int, wrong: int, end: int, errors: int) -> int:
         """The first rung that fails in a stretch; the segment's stop when none does."""
         part, before = self.part, errors - wrong
-        # Up to the last wrong row p rises from rank to rank: the first that fails, then the first rung from there on.
+        # Up to the last wrong row p rises from rank to rank: the first that fails, then the first
+        # rung from there on.
         rising = range(max(begin + 1, part.start), min(begin + wrong + 1, part.stop))
-        first = bisect_right(rising, self.level, key=lambda rank: part.ladder.tail(before + rank - begin, rank))
+        first = bisect_right(
+            rising, self.level, key=lambda rank: part.ladder.tail(before + rank - begin, rank)
+        )
         if first < len(rising) and (rung := self.rung(rising[first])) < rising.stop:
             return rung
         return self.falling(max(begin + wrong, begin + 1), end, errors)
 
     def falling(self, rank: int, end: int, errors: int) -> int:
-        """The same from a rank on, with right rows alone behind it: only the first rung can fail."""
+        """The same from a rank on, with right rows alone behind it: only the first rung can
+        fail.
+        """
         rung, part = self.rung(max(rank, self.part.start)), self.part
-        return rung if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > self.level else part.stop
+        return (
+            rung
+            if rung < min(end + 1, part.stop) and part.ladder.tail(errors, rung) > self.level
+            else part.stop
+        )
 
 
-def fallback(walks: Iterable[tuple[Any, Iterable[T]]], passes: Callable[[T, Any], bool]) -> T | None:
-    """The last candidate that passed, by any test: walks of a share of delta and the candidates on its way.
+def fallback(
+    walks: Iterable[tuple[Any, Iterable[T]]], passes: Callable[[T, Any], bool]
+) -> T | None:
+    """The last candidate that passed, by any test: walks of a share of delta and the candidates on
+    its way.
 
-    A walk has its own share and those of the walks before it that passed to their end; one that fails stops there, and
-    its shares are lost (Wiens 2003).
+    A walk has its own share and those of the walks before it that passed to their end; one that
+    fails stops there, and its shares are lost (Wiens 2003).
 
     >>> fallback([(0.9, [1, 2, 3]), (0.1, [4, 5])], lambda candidate, share: candidate < 5 and share > 0.5)
     4
@@ -335,10 +394,11 @@ def fallback(walks: Iterable[tuple[Any, Iterable[T]]], passes: Callable[[T, Any]
 
 
 def clearly_pass(errors: Codes, ranks: Codes, rate: float, level: float) -> Flags:
-    """Whether P(Bin(rank, rate) <= errors) is below the level by more than it may be off as computed.
+    """Whether P(Bin(rank, rate) <= errors) is below the level by more than it may be off as
+    computed.
 
-    Most tests are settled by Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank·rate,
-    which takes no special function.
+    Most tests are settled by Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ)
+    with μ = rank·rate, which takes no special function.
 
     >>> clearly_pass(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
     array([ True,  True,  True])

@@ -1,17 +1,20 @@
-"""Alarms: everything that is watched about a gate, under one δ, which is the chance of any false alarm ever.
+"""Alarms: everything that is watched about a gate, under one δ, which is the chance of any false
+alarm ever.
 
-Half of δ goes to the promise. The other half is shared equally by what else can be watched: the rate of abstentions,
-the spread of the scores, calibration, unreadable lines of a stream. Each is an e-process of its own, so by the union
-bound (Boole) all of them together raise a false alarm, ever, with probability at most δ. A gate that promises nothing
-has its calibration watched alone, and the spread of its scores where it has a profile.
+Half of δ goes to the promise. The other half is shared equally by what else can be watched: the
+rate of abstentions, the spread of the scores, calibration, unreadable lines of a stream. Each is an
+e-process of its own, so by the union bound (Boole) all of them together raise a false alarm, ever,
+with probability at most δ. A gate that promises nothing has its calibration watched alone, and the
+spread of its scores where it has a profile.
 
-An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted calibration rows (`cv=`)
-were scored by other classifiers than the one in use, whose scores and confidence differ: abstention,
-score and calibration are closed then, and the promise has all of δ.
+An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted
+calibration rows (`cv=`) were scored by other classifiers than the one in use, whose scores and
+confidence differ: abstention, score and calibration are closed then, and the promise has all of δ.
 
-Where rows belong together units are independent draws, and a row drawn at random from each that is complete is
-compared with the calibration rows, which were drawn so. Where every row of a unit was counted nothing is known of such
-rows: these alarms are closed too. The promise is bet on by whole units (`PromiseMonitor`).
+Where rows belong together units are independent draws, and a row drawn at random from each that is
+complete is compared with the calibration rows, which were drawn so. Where every row of a unit was
+counted nothing is known of such rows: these alarms are closed too. The promise is bet on by whole
+units (`PromiseMonitor`).
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ NAMES = tuple(MEANINGS)
 class Alarm:
     """One thing that is watched, as it stands.
 
-    `evidence` and `needed` are logarithms; `texts` says what was seen, a line for each class or group that has its own.
+    `evidence` and `needed` are logarithms; `texts` says what was seen, a line for each class or
+    group that has its own.
     """
 
     name: str
@@ -80,7 +84,8 @@ class Alarm:
 
 @dataclass
 class Alarms:
-    """The monitors of a gate: give decisions to `decided` as they are made, and to `labelled` once the truth is known.
+    """The monitors of a gate: give decisions to `decided` as they are made, and to `labelled` once
+    the truth is known.
 
     Examples
     --------
@@ -114,35 +119,48 @@ class Alarms:
     ) -> Self:
         """What can be watched of a gate with this certificate and this profile, at delta in all.
 
-        `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable` which share of the
-        lines of a stream may be unreadable, where rows come as lines.
+        `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable`
+        which share of the lines of a stream may be unreadable, where rows come as lines.
         """
         fraction("delta", delta)
         closed = bool(not_comparable(certificate))
         spread = profile is not None and len(profile.edges) > 0 and not closed
         possible = [certificate is not None and not closed, spread, calibrated and not closed]
         if not any(possible) and certificate is None:
-            raise InputError("this gate has neither a promise nor a calibrated confidence: there is nothing to watch.")
+            raise InputError(
+                "this gate has neither a promise nor a calibrated confidence: there is nothing to"
+                " watch."
+            )
         others = sum(possible) + (most_unreadable is not None)
         left = delta if certificate is None else 0.5 * delta if others else 0.0
         share, alarms = left / max(others, 1), cls(delta)
         if certificate is not None:
             own, least = delta - left, least_probability
-            alarms.promise = PromiseMonitor.of(certificate, own, largest=largest, least_probability=least)
+            alarms.promise = PromiseMonitor.of(
+                certificate, own, largest=largest, least_probability=least
+            )
         if certificate is not None and possible[0]:
             alarms.abstention = AbstentionMonitor.of(certificate, share)
         if profile is not None and possible[1]:
             alarms.score = (ScoreMonitor(profile, share),)
         if possible[2]:
-            alarms.calibration = (CalibrationMonitor.of(profile, share, tolerance, least_probability),)
+            alarms.calibration = (
+                CalibrationMonitor.of(profile, share, tolerance, least_probability),
+            )
         if most_unreadable is not None:
             alarms.unreadable = (UnreadableMonitor(most_unreadable, share),)
         return alarms
 
     def decided(
-        self, accepted: Flags, scores: Float, parts: NDArray[Any] | None = None, together: Together | None = None
+        self,
+        accepted: Flags,
+        scores: Float,
+        parts: NDArray[Any] | None = None,
+        together: Together | None = None,
     ) -> None:
-        """Take in decisions in the order they were made, labelled or not; of units that are complete, whole ones."""
+        """Take in decisions in the order they were made, labelled or not; of units that are
+        complete, whole ones.
+        """
         one = slice(None) if together is None else together.drawn
         for monitor in self.abstention:
             monitor.update(accepted[one], None if parts is None else parts[one])
@@ -168,14 +186,25 @@ class Alarms:
         probability: Float | None = None,
         together: Together | None = None,
     ) -> None:
-        """Take in rows whose truth has become known, in the order in which it did; of units as `decided` does."""
+        """Take in rows whose truth has become known, in the order in which it did; of units as
+        `decided` does.
+        """
         for promise in self.promise:
             if promise.promised.needs_labels:
-                promise.update(accepted, correct, losses, parts=parts, probability=probability, together=together)
+                promise.update(
+                    accepted,
+                    correct,
+                    losses,
+                    parts=parts,
+                    probability=probability,
+                    together=together,
+                )
         own = accepted if together is None else accepted & together.drawn
         for monitor in self.calibration:
             if confidence is not None:
-                monitor.update(confidence[own], correct[own], None if probability is None else probability[own])
+                monitor.update(
+                    confidence[own], correct[own], None if probability is None else probability[own]
+                )
 
     def __iter__(self) -> Iterator[Alarm]:
         for name in NAMES:
@@ -187,8 +216,12 @@ class Alarms:
         return tuple(alarm.name for alarm in self if alarm.raised)
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it takes."""
-        records = [{"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self]
+        """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it
+        takes.
+        """
+        records = [
+            {"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self
+        ]
         return display.frame(records, [alarm.name for alarm in self], ["alarm"])
 
     def _repr_html_(self) -> str:
@@ -200,15 +233,23 @@ class Alarms:
             )
             for alarm in self
         ]
-        return display.table(("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self))
+        return display.table(
+            ("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self)
+        )
 
 
 def not_comparable(certificate: Certificate | None) -> str:
     """Why new rows cannot be compared with the calibration rows; empty where they can."""
     if certificate is not None and certificate.circumstances.folds > 0:
-        return "its calibration rows were scored by other classifiers than the one in use (cv); hold rows out for it"
+        return (
+            "its calibration rows were scored by other classifiers than the one in use (cv); hold"
+            " rows out for it"
+        )
     if certificate is not None and certificate.circumstances.whole_units:
-        return "every row of a unit was counted at calibration; one row of each unit can be compared (per='unit')"
+        return (
+            "every row of a unit was counted at calibration; one row of each unit can be compared"
+            " (per='unit')"
+        )
     return ""
 
 
@@ -232,5 +273,7 @@ def stated(alarms: Alarms) -> str:
     >>> stated(Alarms.of(None, None, 0.05))
     'at most 5% false alarms in all, ever: calibration 5%'
     """
-    shares = ", ".join(f"{alarm.name} {at_most(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}" for alarm in alarms)
+    shares = ", ".join(
+        f"{alarm.name} {at_most(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}" for alarm in alarms
+    )
     return f"at most {at_most(alarms.delta)} false alarms in all, ever: {shares}"

@@ -1,36 +1,42 @@
-r"""Drift: are as many rows rejected as at calibration, are scores spread alike, can lines be read, is confidence right?
+r"""Drift: are as many rows rejected as at calibration, are scores spread alike, can lines be read,
+is confidence right?
 
-None of it says that a promise is broken: only that the rows are not those that it was made for. All but the last need
-no label, so they speak first; look at labelled rows when they do.
+None of it says that a promise is broken: only that the rows are not those that it was made for. All
+but the last need no label, so they speak first; look at labelled rows when they do.
 
-**The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on those rows. The
-band of equal local levels holds at every threshold at once, so whatever rule chose it: P(accept) lies in [L_m, 1 -
-L_{n-m}] but for a chance of δ/4 (`promises.rules.levels`). Two wagers of half the capital each, that the rate of
-rejections is above the interval and that it is below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
+**The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on
+those rows. The band of equal local levels holds at every threshold at once, so whatever rule chose
+it: P(accept) lies in [L_m, 1 - L_{n-m}] but for a chance of δ/4 (`promises.rules.levels`). Two
+wagers of half the capital each, that the rate of rejections is above the interval and that it is
+below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
 
-**The score's distribution.** `sequential.profile` says with which probability u_t(b) the next row falls into each
-of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean zero given all rows before. Two
-wagers of half the capital each bet on it, up or down: on φ = the place of the bin from -1 to 1 (are rows less sure?),
-and on its square (are more of them at the ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer,
-"Algorithmic learning in a random world", 2nd ed. 2022, ch. 8) on binned ranks.
+**The score's distribution.** `sequential.profile` says with which probability u_t(b) the next row
+falls into each of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean
+zero given all rows before. Two wagers of half the capital each bet on it, up or down: on φ = the
+place of the bin from -1 to 1 (are rows less sure?), and on its square (are more of them at the
+ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer, "Algorithmic learning in a
+random world", 2nd ed. 2022, ch. 8) on binned ranks.
 
-**Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The hypothesis is that each
-line, given all lines before, cannot be read with probability at most the limit; a wager bets on the next line.
+**Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The
+hypothesis is that each line, given all lines before, cannot be read with probability at most the
+limit; a wager bets on the next line.
 
-**Calibration**, on accepted, labelled rows: is a confidence of 98% still as good as it was? No calibrator is perfect,
-so the hypothesis is one with an allowance: of the rows whose confidence lies in a bin, the mean of (wrong - (1 - c)), c
-the confidence, is at most o given all rows before (not overconfident), and that of (right - c) at most u (not
-underconfident). Four bins, and all rows as one, as a gap at one level of confidence may hide an opposite one at
-another: half of the capital bets on all rows, half on the bins, each half shared by the two sides. Within a bin gaps
-may differ, so that the stake must not depend on a row's own confidence: it is capped by the most that any row of the
-bin can lose.
+**Calibration**, on accepted, labelled rows: is a confidence of 98% still as good as it was? No
+calibrator is perfect, so the hypothesis is one with an allowance: of the rows whose confidence lies
+in a bin, the mean of (wrong - (1 - c)), c the confidence, is at most o given all rows before (not
+overconfident), and that of (right - c) at most u (not underconfident). Four bins, and all rows as
+one, as a gap at one level of confidence may hide an opposite one at another: half of the capital
+bets on all rows, half on the bins, each half shared by the two sides. Within a bin gaps may differ,
+so that the stake must not depend on a row's own confidence: it is capped by the most that any row
+of the bin can lose.
 
-*What is allowed*: the tolerance τ, or what the calibration rows themselves allow, whichever is more. If n of them lay
-in the bin with a mean gap ĝ of confidence over right answers, the true mean of the gap lies within ĝ ± t, t = √(2vL/n)
+*What is allowed*: the tolerance τ, or what the calibration rows themselves allow, whichever is
+more. If n of them lay in the bin with a mean gap ĝ of confidence over right answers, the true mean
+of the gap lies within ĝ ± t, t = √(2vL/n)
 + 2L/(3n), v the variance of being right, L = log(10 sides · 4/δ), but for a chance of δ/4 over all sides (Bernstein
-1924; that the map was fitted on the same rows changes ĝ and the true gap alike, to first order): o = max(τ, ĝ + t), u =
-max(τ, t - ĝ), and the wagers have 3δ/4. A bin without calibration rows allows everything. Without any (a calibrator
-alone) the tolerance is what is tested.
+1924; that the map was fitted on the same rows changes ĝ and the true gap alike, to first order): o
+= max(τ, ĝ + t), u = max(τ, t - ĝ), and the wagers have 3δ/4. A bin without calibration rows allows
+everything. Without any (a calibrator alone) the tolerance is what is tested.
 """
 
 from __future__ import annotations
@@ -48,8 +54,21 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part import Name
 from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.sequential.profile import CONFIDENCES, Profile, confidence_bins, drawn_from_positions
-from metacal.promises.sequential.wager import MOST, Capital, Monitor, Play, Wager, above, sampling_weights
+from metacal.promises.sequential.profile import (
+    CONFIDENCES,
+    Profile,
+    confidence_bins,
+    drawn_from_positions,
+)
+from metacal.promises.sequential.wager import (
+    MOST,
+    Capital,
+    Monitor,
+    Play,
+    Wager,
+    above,
+    sampling_weights,
+)
 from metacal.promises.words import percent
 from metacal.rows.arrays import fraction
 
@@ -68,7 +87,8 @@ _SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCES) / 2.0] * (2 * len(CONFIDENCES))
 
 @dataclass
 class AbstentionMonitor(Monitor):
-    """Evidence that the share of rejected rows has left what it was at calibration: `n_accepted` of `n_rows`.
+    """Evidence that the share of rejected rows has left what it was at calibration: `n_accepted` of
+    `n_rows`.
 
     `rows` so far, of which `rejected` were.
 
@@ -99,17 +119,26 @@ class AbstentionMonitor(Monitor):
 
     @classmethod
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
-        """One monitor, or one for each class or group that has its own threshold, which share delta.
+        """One monitor, or one for each class or group that has its own threshold, which share
+        delta.
 
-        Of a cascade the rows that its first model leaves: the interval holds at every threshold of one score.
+        Of a cascade the rows that its first model leaves: the interval holds at every threshold of
+        one score.
         """
         if certificate.stages is not None:
             return (cls(certificate.n_rows, certificate.stages.items[0].n_rows, delta),)
         if certificate.parts is None:
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
-        known = [part for part in certificate.parts.items if part.status != "always rejected" and part.n_rows]
+        known = [
+            part
+            for part in certificate.parts.items
+            if part.status != "always rejected" and part.n_rows
+        ]
         share = delta / max(1, len(known))
-        return tuple(cls(part.n_rows, part.n_accepted, share, part.names, called=part.called) for part in known)
+        return tuple(
+            cls(part.n_rows, part.n_accepted, share, part.names, called=part.called)
+            for part in known
+        )
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -156,7 +185,9 @@ class ScoreMonitor(Monitor):
 
     def __post_init__(self) -> None:
         if len(self.profile.edges) < 1:
-            raise InputError(f"{self.profile.n_rows} calibration rows are too few to know how scores are spread.")
+            raise InputError(
+                f"{self.profile.n_rows} calibration rows are too few to know how scores are spread."
+            )
         self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)
         if len(self.counts) != len(self.profile.edges) + 1 or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
@@ -179,7 +210,9 @@ class ScoreMonitor(Monitor):
 
     @property
     def shift(self) -> float:
-        """How far the mean place among the calibration scores has moved: 0 none, 1 all are the least sure."""
+        """How far the mean place among the calibration scores has moved: 0 none, 1 all are the
+        least sure.
+        """
         if not self.rows:
             return 0.0
         place, before = np.linspace(-1.0, 1.0, len(self.counts)), self.profile.urn
@@ -187,12 +220,16 @@ class ScoreMonitor(Monitor):
 
     def __str__(self) -> str:
         which = "less" if self.shift > 0.0 else "more"
-        return f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: no change, 1: all at one end)"
+        return (
+            f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: no change, 1:"
+            " all at one end)"
+        )
 
 
 @dataclass
 class UnreadableMonitor(Monitor):
-    """Evidence that more than a share of the lines, `limit`, cannot be read: `unreadable` of `lines` so far.
+    """Evidence that more than a share of the lines, `limit`, cannot be read: `unreadable` of
+    `lines` so far.
 
     >>> monitor = UnreadableMonitor()
     >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
@@ -210,7 +247,9 @@ class UnreadableMonitor(Monitor):
     def __post_init__(self) -> None:
         fraction("limit", self.limit)
         if not 0 <= self.unreadable <= self.lines:
-            raise InputError(f"{self.unreadable} of {self.lines} lines cannot have been unreadable.")
+            raise InputError(
+                f"{self.unreadable} of {self.lines} lines cannot have been unreadable."
+            )
         self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
@@ -230,8 +269,9 @@ class UnreadableMonitor(Monitor):
 class CalibrationMonitor(Monitor):
     """Evidence that the confidence of accepted rows is off by more than is allowed, on either side.
 
-    `allowed` are o and u of all rows and of each bin; (τ, τ) where nothing is known. `rows` accepted ones have a label
-    so far, `right` of them are right, `confidence` is the sum of theirs; `least_probability` as of `PromiseMonitor`.
+    `allowed` are o and u of all rows and of each bin; (τ, τ) where nothing is known. `rows`
+    accepted ones have a label so far, `right` of them are right, `confidence` is the sum of theirs;
+    `least_probability` as of `PromiseMonitor`.
 
     >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
     >>> monitor = CalibrationMonitor()
@@ -255,35 +295,53 @@ class CalibrationMonitor(Monitor):
     def __post_init__(self) -> None:
         fraction("tolerance", self.tolerance)
         even = (self.tolerance, self.tolerance)
-        self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (1 + len(CONFIDENCES))
+        self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (
+            1 + len(CONFIDENCES)
+        )
         sound = all(0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed)
         if len(self.allowed) != 1 + len(CONFIDENCES) or not sound:
-            raise InputError("what is allowed is a gap to either side, of all rows and of each bin of the confidence.")
-        # The first guess is a gap of as much again as is tolerated, held with the weight of 1/tolerance rows.
+            raise InputError(
+                "what is allowed is a gap to either side, of all rows and of each bin of the"
+                " confidence."
+            )
+        # The first guess is a gap of as much again as is tolerated, held with the weight of
+        # 1/tolerance rows.
         self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
 
     @classmethod
-    def of(cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0) -> Self:
+    def of(
+        cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
+    ) -> Self:
         """A monitor that allows what the calibration rows do, where their confidence is known."""
         if profile is None or not profile.by_confidence:
             return cls(tolerance, delta, least_probability)
         log = math.log(len(_SHARES) / (_INTERVAL * delta))
-        sides = [_allowed(profile.by_confidence, log), *(_allowed((own,), log) for own in profile.by_confidence)]
+        sides = [
+            _allowed(profile.by_confidence, log),
+            *(_allowed((own,), log) for own in profile.by_confidence),
+        ]
         wide = tuple((max(tolerance, over), max(tolerance, under)) for over, under in sides)
         return cls(tolerance, delta, least_probability, wide)
 
-    def update(self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None) -> Self:
-        """Take in accepted, labelled rows: their confidence and whether they were right; `probability` as elsewhere."""
+    def update(
+        self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None
+    ) -> Self:
+        """Take in accepted, labelled rows: their confidence and whether they were right;
+        `probability` as elsewhere.
+        """
         sure = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
         right = np.atleast_1d(np.asarray(correct, dtype=bool))
         if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
             raise InputError("give one confidence between 0 and 1 and one flag for each row.")
         weight = sampling_weights(probability, len(sure), self.least_probability)
         gap, bins = sure - right, confidence_bins(sure)
-        inside = [(0.0, np.ones(len(sure), dtype=bool))] + [(low, bins == k) for k, low in enumerate(CONFIDENCES)]
+        inside = [(0.0, np.ones(len(sure), dtype=bool))] + [
+            (low, bins == k) for k, low in enumerate(CONFIDENCES)
+        ]
         plays = []
         for (low, here), (over, under) in zip(inside, self.allowed, strict=True):
-            # About the variance of being right, of rows with at least this confidence: only the stake depends on it.
+            # About the variance of being right, of rows with at least this confidence: only the
+            # stake depends on it.
             own, middle = weight * here, 0.5 * (1.0 + max(low, 0.9))
             for gain, loss in ((gap - over, 1.0 - low + over), (-gap - under, 1.0 + under)):
                 plays.append(Play(own * gain, own, middle * (1.0 - middle), 0.0, MOST / loss))
@@ -303,7 +361,9 @@ class CalibrationMonitor(Monitor):
 
 
 def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[float, float]:
-    """How far confidence may lie above and below the share of right rows, as the rows of these bins have it."""
+    """How far confidence may lie above and below the share of right rows, as the rows of these bins
+    have it.
+    """
     rows = sum(own[0] for own in bins)
     if not rows:
         return 2.0, 2.0

@@ -1,11 +1,13 @@
 """Is the promise still kept? An e-process on live, labelled traffic, valid at any stopping time.
 
-A certificate speaks about rows from the same source as the calibration rows. When the world drifts nobody is told, so
-labelled traffic has to be watched; and whoever looks every day must not be fooled by looking often. An e-process may be
-looked at after every row: under a kept promise it ever reaches 1/δ with probability at most δ (Ville's inequality).
+A certificate speaks about rows from the same source as the calibration rows. When the world drifts
+nobody is told, so labelled traffic has to be watched; and whoever looks every day must not be
+fooled by looking often. An e-process may be looked at after every row: under a kept promise it ever
+reaches 1/δ with probability at most δ (Ville's inequality).
 
-Ville 1939; Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 2024; Ramdas,
-Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid inference", Statistical Science 2023.
+Ville 1939; Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B
+2024; Ramdas, Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid inference",
+Statistical Science 2023.
 """
 
 from __future__ import annotations
@@ -25,7 +27,14 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.part import Name
 from metacal.promises.quantity import Quantity, amount, quantity
-from metacal.promises.sequential.wager import Capital, Monitor, Together, Wager, above, sampling_weights
+from metacal.promises.sequential.wager import (
+    Capital,
+    Monitor,
+    Together,
+    Wager,
+    above,
+    sampling_weights,
+)
 from metacal.promises.words import at_most
 from metacal.rows.arrays import fraction
 
@@ -39,41 +48,48 @@ class PromiseMonitor(Monitor):
 
     Which rows count, and what an event is, depends on the promise:
 
-    - coverage accuracy >= β: the accepted rows; an event is a wrong one; the limit on its rate is 1 - β;
-    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is α;
+    - coverage accuracy >= β: the accepted rows; an event is a wrong one; the limit on its rate is 1
+      - β;
+    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is
+      α;
     - review rate <= B: all rows, labelled or not; an event is a rejected one; the limit is B;
-    - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of the largest cost;
-      the limit is c / largest.
+    - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of
+      the largest cost; the limit is c / largest.
 
-    With x = 1 for an event and q a predictable plug-in rate (of the events seen *before*, never below the limit), a row
-    multiplies the evidence by the likelihood ratio (q/limit)^x · ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what
-    lies on the straight line between the two. Each factor has expectation at most one while the rate is at most the
-    limit, so P(evidence ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
-    over the latest 3,000, 600 and 120, share the stake (`sequential.wager`): a promise that breaks after a long
-    good time is noticed too.
+    With x = 1 for an event and q a predictable plug-in rate (of the events seen *before*, never
+    below the limit), a row multiplies the evidence by the likelihood ratio (q/limit)^x ·
+    ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what lies on the straight line between the
+    two. Each factor has expectation at most one while the rate is at most the limit, so P(evidence
+    ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
+    over the latest 3,000, 600 and 120, share the stake (`sequential.wager`): a promise that breaks
+    after a long good time is noticed too.
 
-    Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted ones, for the first).
-    Where rows are labelled with different, known probabilities π, all at least `least_probability`, give them to
-    `update`: a row then counts with weight least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row
-    that was labelled, has mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
+    Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted
+    ones, for the first). Where rows are labelled with different, known probabilities π, all at
+    least `least_probability`, give them to `update`: a row then counts with weight
+    least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row that was labelled, has
+    mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
 
-    **Units.** Rows that belong together (visits of a patient, frames of a video) are not independent, units are. A unit
-    is bet on once, when it is complete, by the sum of its rows' payoffs w·(x - limit) over its number of rows where the
-    promise is about a random row of a random unit: that is the payoff of a row drawn from it, on average over draws.
-    Where the promise is about rows, the sum is divided by one number S for all units. Either way its mean is at most
-    zero while the promise is kept, and with fewer than 2S rows no stake loses more than there is: the same
-    supermartingale, over units.
+    **Units.** Rows that belong together (visits of a patient, frames of a video) are not
+    independent, units are. A unit is bet on once, when it is complete, by the sum of its rows'
+    payoffs w·(x - limit) over its number of rows where the promise is about a random row of a
+    random unit: that is the payoff of a row drawn from it, on average over draws. Where the promise
+    is about rows, the sum is divided by one number S for all units. Either way its mean is at most
+    zero while the promise is kept, and with fewer than 2S rows no stake loses more than there is:
+    the same supermartingale, over units.
 
     Parameters
     ----------
     quantity : "coverage accuracy", "miscoverage", "review rate", "cost" or "cost per row"
         Which promise.
     limit : float
-        The largest rate of events that it allows: 1 - β or α; of a cost, its limit as a share of `largest`.
+        The largest rate of events that it allows: 1 - β or α; of a cost, its limit as a share of
+        `largest`.
     delta : float
         The chance of ever raising an alarm while the promise is kept.
     rows, events : int
-        Rows that counted so far, and events among them (of a cost: their cost, in shares of the largest).
+        Rows that counted so far, and events among them (of a cost: their cost, in shares of the
+        largest).
     largest : float
         The most that a row can cost, where a cost is watched.
     parts : tuple of str or int, optional
@@ -89,8 +105,9 @@ class PromiseMonitor(Monitor):
 
     Notes
     -----
-    All state is in the fields: `dataclasses.asdict(monitor)` is JSON, `PromiseMonitor(**saved)` goes on from there.
-    Monitors of several processes, on rows of their own each, become one by `merged`.
+    All state is in the fields: `dataclasses.asdict(monitor)` is JSON, `PromiseMonitor(**saved)`
+    goes on from there. Monitors of several processes, on rows of their own each, become one by
+    `merged`.
 
     Examples
     --------
@@ -115,10 +132,15 @@ class PromiseMonitor(Monitor):
 
     def __post_init__(self) -> None:
         self.quantity = quantity(self.quantity)
-        self.events = self.events if self.promised.mean else int(self.events)  # a file may write 3 as 3.0
+        self.events = (
+            self.events if self.promised.mean else int(self.events)
+        )  # a file may write 3 as 3.0
         fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
-            raise InputError(f"least_probability must lie above 0 and at most at 1, got {self.least_probability!r}.")
+            raise InputError(
+                "least_probability must lie above 0 and at most at 1, got"
+                f" {self.least_probability!r}."
+            )
         # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
         self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
@@ -131,11 +153,13 @@ class PromiseMonitor(Monitor):
         largest: float | None = None,
         least_probability: float = 1.0,
     ) -> tuple[Self, ...]:
-        """A monitor for each promise of a certificate: one, or two at delta/2 where both are promised at once.
+        """A monitor for each promise of a certificate: one, or two at delta/2 where both are
+        promised at once.
 
-        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised. Where each class or
-        group has its own promise there is one monitor for each that accepts rows, at delta over their number; give all
-        of them all rows, with the class or group of each as `parts`.
+        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised.
+        Where each class or group has its own promise there is one monitor for each that accepts
+        rows, at delta over their number; give all of them all rows, with the class or group of each
+        as `parts`.
 
         >>> import metacal as mc
         >>> data = mc.datasets.load("cifar10-resnet110")
@@ -147,17 +171,30 @@ class PromiseMonitor(Monitor):
             promised, target = certificate.quantity, certificate.target
             named = [part for part in certificate.parts.items if part.status == "certified"]
             named += [part for part in certificate.parts.items if part.accepts_everything]
-            made = partial(cls, delta=delta / max(1, len(named)), least_probability=least_probability)
+            made = partial(
+                cls, delta=delta / max(1, len(named)), least_probability=least_probability
+            )
             own = [(part.quantity or promised, part.target or target, part) for part in named]
             return tuple(
-                made(each, each.limit_on_bad(limit), parts=part.names, called=part.called, about=part.about)
+                made(
+                    each,
+                    each.limit_on_bad(limit),
+                    parts=part.names,
+                    called=part.called,
+                    about=part.about,
+                )
                 for each, limit, part in own
             )
         if largest is None and any(promised.mean for promised, _ in certificate.limits):
-            raise InputError("to watch a cost, say what a row can cost at most: largest=gate.promise.largest.")
+            raise InputError(
+                "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
+            )
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
         made = partial(cls, delta=share, largest=unit, least_probability=least_probability)
-        return tuple(made(promised, promised.limit_on_bad(limit) / unit) for promised, limit in certificate.limits)
+        return tuple(
+            made(promised, promised.limit_on_bad(limit) / unit)
+            for promised, limit in certificate.limits
+        )
 
     @property
     def promised(self) -> Quantity:
@@ -165,7 +202,9 @@ class PromiseMonitor(Monitor):
 
     @property
     def evidence(self) -> float:
-        """How many times likelier the traffic is under a broken promise: 1 says nothing, 1/delta is an alarm."""
+        """How many times likelier the traffic is under a broken promise: 1 says nothing, 1/delta is
+        an alarm.
+        """
         return math.exp(min(self.log_evidence, 700.0))
 
     def update(
@@ -178,22 +217,27 @@ class PromiseMonitor(Monitor):
         probability: ArrayLike | None = None,
         together: Together | None = None,
     ) -> Self:
-        """Take in labelled rows in the order they came: whether each was accepted, whether its prediction was right.
+        """Take in labelled rows in the order they came: whether each was accepted, whether its
+        prediction was right.
 
-        A review rate needs no labels. A cost needs `losses` in their place: what each row costs (`Gate.losses`). A
-        monitor of one class or group needs `parts`, those of the rows, and counts its own alone. `probability` is with
-        which each row had been chosen to be labelled; without, all were chosen alike. `together` says which rows form a
-        unit, whole units at a time.
+        A review rate needs no labels. A cost needs `losses` in their place: what each row costs
+        (`Gate.losses`). A monitor of one class or group needs `parts`, those of the rows, and
+        counts its own alone. `probability` is with which each row had been chosen to be labelled;
+        without, all were chosen alike. `together` says which rows form a unit, whole units at a
+        time.
         """
         kept = _flags(accepted, "accepted")
         weight = sampling_weights(probability, len(kept), self.least_probability)
         right = None if correct is None else _flags(correct, "correct")
         if right is not None and kept.shape != right.shape:
             raise InputError(
-                f"accepted and correct must have one entry per row each; got {len(kept)} and {len(right)}."
+                f"accepted and correct must have one entry per row each; got {len(kept)} and"
+                f" {len(right)}."
             )
         own = self.own(len(kept), parts)
-        if self.promised.of_class:  # all rows of a class, by what they are called and whether that is right
+        if (
+            self.promised.of_class
+        ):  # all rows of a class, by what they are called and whether that is right
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
@@ -204,7 +248,10 @@ class PromiseMonitor(Monitor):
         if not self.promised.mean:
             happened = self.promised.events(kept, right).astype(np.float64)
         elif losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
-            raise InputError("to watch a cost, give losses=gate.losses(codes, answers) of the same rows and promise.")
+            raise InputError(
+                "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
+                " promise."
+            )
         else:
             happened = losses.of(self.promised, kept) / self.largest
         if len(happened):
@@ -218,17 +265,20 @@ class PromiseMonitor(Monitor):
 
     @property
     def rate(self) -> float | None:
-        """The rate of events so far, rows weighted as they were sampled (since the last merge); None without rows."""
+        """The rate of events so far, rows weighted as they were sampled (since the last merge);
+        None without rows.
+        """
         (wager,) = self.money.wagers
         _, _, payoffs, *_ = wager.gamblers[0]  # the one that looks back on all rows
         return self.limit + payoffs / wager.weights if wager.weights > 0.0 else None
 
     def merged(self, other: Self) -> Self:
-        """One monitor from two that watched the same promise on different rows: in two processes, say.
+        """One monitor from two that watched the same promise on different rows: in two processes,
+        say.
 
-        The evidence is the product of theirs, and its peak is what it is now: `Capital.merged` has the proof. Merge as
-        often as you like, always from the monitors themselves and never a merged one with one of its parts, which would
-        count rows twice.
+        The evidence is the product of theirs, and its peak is what it is now: `Capital.merged` has
+        the proof. Merge as often as you like, always from the monitors themselves and never a
+        merged one with one of its parts, which would count rows twice.
 
         >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
         >>> bad = [True, True, False, True] * 10
@@ -237,18 +287,31 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        for name in ("quantity", "limit", "delta", "largest", "parts", "called", "about", "least_probability"):
+        for name in (
+            "quantity",
+            "limit",
+            "delta",
+            "largest",
+            "parts",
+            "called",
+            "about",
+            "least_probability",
+        ):
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
-                    f"monitors of different promises cannot be merged: {name} is {getattr(self, name)!r} in one and "
-                    f"{getattr(other, name)!r} in the other."
+                    f"monitors of different promises cannot be merged: {name} is"
+                    f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the other."
                 )
         capital = self.money.merged(other.money)
-        return replace(self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital)
+        return replace(
+            self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital
+        )
 
     @property
     def watched(self) -> str:
-        """The classes or groups that are watched and, for two classes, the quantity with its class."""
+        """The classes or groups that are watched and, for two classes, the quantity with its
+        class.
+        """
         if self.about is None:
             return super().watched
         quantity_name = self.promised.about(self.about)
@@ -262,11 +325,15 @@ class PromiseMonitor(Monitor):
         seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {at_most(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
-            seen = f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit {amount(self.largest * self.limit)}"
+            seen = (
+                f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit"
+                f" {amount(self.largest * self.limit)}"
+            )
         return f"{self.watched}: {seen}" if self.parts else seen
 
     def to_frame(self) -> Any:
-        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m in monitors])`.
+        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m
+        in monitors])`.
 
         >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
@@ -296,14 +363,19 @@ class PromiseMonitor(Monitor):
         lines = [
             ("watched", watched),
             ("seen", self.seen),
-            ("evidence", f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest"),
+            (
+                "evidence",
+                f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest",
+            ),
             ("alarm at", f"{1.0 / self.delta:.6g}"),
         ]
         verdict = self._verdict()
         return display.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
 
     def _verdict(self) -> str:
-        return f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+        return (
+            f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+        )
 
 
 def _flags(values: ArrayLike, name: str) -> Flags:

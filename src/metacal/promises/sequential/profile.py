@@ -1,18 +1,21 @@
-r"""Profile: what a gate keeps of its calibration rows, to know later whether new rows look like them.
+r"""Profile: what a gate keeps of its calibration rows, to know later whether new rows look like
+them.
 
-Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows, in four bins of the
-confidence, how many there were, how many were right, and how confident the map was. A few numbers, whatever the number
-of rows.
+Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows, in
+four bins of the confidence, how many there were, how many were right, and how confident the map
+was. A few numbers, whatever the number of rows.
 
-**Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that a new score falls
-into the bins between the order statistics of those ranks depend on the calibration rows, and are exactly Dirichlet(k_1,
-k_2 - k_1, …, n + 1 - k_m) distributed over them, whatever the law of the scores (Wilks 1942). So the bins of new rows
-from the same source are draws from an urn: after N_b of t rows in bin b, the next falls there with probability (α_b +
-N_b) / (n + 1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that calibration rows
-and new rows are independent draws from one source.
+**Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that
+a new score falls into the bins between the order statistics of those ranks depend on the
+calibration rows, and are exactly Dirichlet(k_1, k_2 - k_1, …, n + 1 - k_m) distributed over them,
+whatever the law of the scores (Wilks 1942). So the bins of new rows from the same source are draws
+from an urn: after N_b of t rows in bin b, the next falls there with probability (α_b + N_b) / (n +
+1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that calibration
+rows and new rows are independent draws from one source.
 
-Ties: rows of one score are put in order by a number drawn for each, independently of everything. Of the calibration
-rows those of the edges are kept (`shares`); new rows draw theirs from their position in the stream.
+Ties: rows of one score are put in order by a number drawn for each, independently of everything. Of
+the calibration rows those of the edges are kept (`shares`); new rows draw theirs from their
+position in the stream.
 """
 
 from __future__ import annotations
@@ -49,8 +52,9 @@ class Profile:
     shares : tuple of float
         Where each edge stands among rows of the same score: between 0 and 1.
     by_confidence : tuple of (int, int, float)
-        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCES`: how many there were, how many
-        of them were right, and the sum of their calibrated confidence. Empty where none was.
+        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCES`: how many
+        there were, how many of them were right, and the sum of their calibrated confidence. Empty
+        where none was.
 
     >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
@@ -65,16 +69,28 @@ class Profile:
     by_confidence: tuple[tuple[int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.n_rows < 1 or len(self.edges) != len(ranks_of(self.n_rows)) or len(self.shares) != len(self.edges):
-            raise InputError(f"a profile of {self.n_rows} rows has {len(ranks_of(max(self.n_rows, 1)))} edges.")
+        if (
+            self.n_rows < 1
+            or len(self.edges) != len(ranks_of(self.n_rows))
+            or len(self.shares) != len(self.edges)
+        ):
+            raise InputError(
+                f"a profile of {self.n_rows} rows has {len(ranks_of(max(self.n_rows, 1)))} edges."
+            )
         placed = list(zip(self.edges, self.shares))
         if placed != sorted(placed) or not all(0.0 <= share <= 1.0 for share in self.shares):
             raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
         if len(self.by_confidence) not in (0, len(CONFIDENCES)):
             raise InputError(f"a profile has {len(CONFIDENCES)} bins of the confidence, or none.")
         for least, (rows, right, sure) in zip(CONFIDENCES, self.by_confidence):
-            if not 0 <= right <= rows or not least * rows <= sure * (1.0 + 1e-9) or not sure <= rows * (1.0 + 1e-9):
-                raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
+            if (
+                not 0 <= right <= rows
+                or not least * rows <= sure * (1.0 + 1e-9)
+                or not sure <= rows * (1.0 + 1e-9)
+            ):
+                raise InputError(
+                    "a bin has no more right rows than rows, and their confidence lies in it."
+                )
 
     @property
     def urn(self) -> NDArray[np.int64]:
@@ -83,7 +99,8 @@ class Profile:
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
     def bins(self, scores: Float, ties: Float) -> Codes:
-        """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in order.
+        """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in
+        order.
 
         A row without a score counts as the least sure.
         """
@@ -103,8 +120,12 @@ def ranks_of(n: int) -> tuple[int, ...]:
     return tuple(j * (n + 1) // bins for j in range(1, bins))
 
 
-def profile_of(ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None) -> Profile:
-    """The profile of a ranking; confidence and correctness are those of accepted rows, some or all."""
+def profile_of(
+    ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None
+) -> Profile:
+    """The profile of a ranking; confidence and correctness are those of accepted rows, some or
+    all.
+    """
     ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
     blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
@@ -114,9 +135,17 @@ def profile_of(ranking: Ranking, confidence: Float | None = None, correct: Flags
         shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
     bins: tuple[tuple[int, int, float], ...] = ()
     if confidence is not None and correct is not None and len(confidence):
-        sure, at = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0), confidence_bins(confidence)
-        sums = (np.bincount(at, values, len(CONFIDENCES)).tolist() for values in (np.ones(len(sure)), correct, sure))
-        bins = tuple((int(rows), int(right), total) for rows, right, total in zip(*sums, strict=True))
+        sure, at = (
+            np.clip(np.asarray(confidence, np.float64), 0.0, 1.0),
+            confidence_bins(confidence),
+        )
+        sums = (
+            np.bincount(at, values, len(CONFIDENCES)).tolist()
+            for values in (np.ones(len(sure)), correct, sure)
+        )
+        bins = tuple(
+            (int(rows), int(right), total) for rows, right, total in zip(*sums, strict=True)
+        )
     return Profile(ranking.n, tuple(ranking.scores[blocks].tolist()), tuple(shares.tolist()), bins)
 
 
@@ -126,7 +155,9 @@ def confidence_bins(confidence: Float) -> Codes:
 
 
 def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:
-    """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum (Rényi)."""
+    """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum
+    (Rényi).
+    """
     if n <= _DRAWN:
         return np.sort(random.random(n))[ranks - 1]
     gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n + 1))
@@ -134,13 +165,16 @@ def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:
 
 
 def drawn_from_positions(start: int, n: int) -> Float:
-    """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked for (SplitMix64).
+    """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked
+    for (SplitMix64).
 
     >>> bool((drawn_from_positions(0, 10)[4:] == drawn_from_positions(4, 6)).all())
     True
     """
     with np.errstate(over="ignore"):
-        z = (np.arange(start, start + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        z = (np.arange(start, start + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(
+            0x9E3779B97F4A7C15
+        )
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
