@@ -262,7 +262,7 @@ def _add_up(parts, which, values, inside):
 @jit
 def _counts(weights, rows, inside, WEIGHTED: tl.constexpr, ROWS: tl.constexpr):
     """How much each row counts."""
-    if WEIGHTED:  # noqa: SIM108 - in Triton an if of a constant leaves one branch out
+    if WEIGHTED:  # in Triton, an `if` of a constant compiles one branch only
         count = tl.load(weights + rows, mask=inside, other=0.0)
     else:
         count = tl.full([ROWS], 1.0, tl.float64)
