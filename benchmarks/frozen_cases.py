@@ -15,6 +15,7 @@ from frozen_rows import Table, groups_of, softmax, table
 from numpy.typing import NDArray
 
 import metacal as mc
+from metacal.gate import long_rows
 
 Fit = dict[str, Any]
 
@@ -423,12 +424,119 @@ def page(gate: Any, rows: Table) -> str:
         return path.read_text(encoding="utf-8")
 
 
+def from_sides() -> Iterator[Case]:
+    """Promises about what rows of two classes are called, for all rows and for each group."""
+    plain = table("two")
+    rng = np.random.default_rng(23)
+    rare = (rng.random(2250) < 0.12).astype(np.intp)
+    odds = rng.normal(size=2250) + 3.5 * rare - 2.0
+    tied = np.column_stack([np.zeros(2250), odds.round(1)])
+    tables = {
+        "two": plain,
+        "rare": Table(
+            np.column_stack([np.zeros(2000), odds[:2000]]),
+            rare[:2000],
+            np.column_stack([np.zeros(250), odds[2000:]]),
+            rare[2000:],
+        ),
+        "tied": Table(tied[:2000], rare[:2000], tied[2000:], rare[2000:]),
+    }
+    precision, recall = mc.MinPrecision(0.8), mc.MinRecall(0.9)
+    asked = {
+        "precision": precision,
+        "precision of the first": mc.MinPrecision(0.97, positive=0),
+        "precision declared": mc.MinPrecision(0.8, share=0.12),
+        "recall": recall,
+        "recall of the first": mc.MinRecall(0.95, positive=0),
+        "false positives": mc.MaxFalsePositiveRate(0.05),
+        "precision and recall": mc.TwoSided(precision, recall),
+        "false positives and recall": mc.TwoSided(mc.MaxFalsePositiveRate(0.05), recall),
+        "two precisions": mc.TwoSided(
+            mc.MinPrecision(0.8, share=0.12), mc.MinPrecision(0.97, positive=0)
+        ),
+        "out of reach": mc.TwoSided(mc.MinPrecision(0.999), mc.MinRecall(0.9999)),
+    }
+    for name, rows in tables.items():
+        for title, promise in asked.items():
+            yield gate_case(f"sides/{name}/{title}", rows, meta(promise))
+    rows = tables["rare"]
+    clusters = units(np.random.default_rng(29).integers(1200, size=len(rows.fit)))
+    for title in ("precision", "precision and recall"):
+        for options in ({}, {"shares": "each"}, {"shares": "fcr"}, {"fallback": "pooled"}):
+            promise, fit = per_group(asked[title], groups_of(len(rows.fit)), **options)
+            new = groups(groups_of(len(rows.new)))
+            yield gate_case(f"sides/group/{title}/{options}", rows, meta(promise), fit, new)
+        yield gate_case(f"sides/units/{title}", rows, meta(asked[title]), clusters)
+        every_row = {"units": mc.Units(clusters["units"], per="row")}
+        yield gate_case(f"sides/every row/{title}", rows, meta(asked[title]), every_row)
+
+
+def from_clusters() -> Iterator[Case]:
+    """Clusters whose every row counts, by rows and by their means."""
+    rows = table("three")
+    n = len(rows.fit)
+    rng = np.random.default_rng(31)
+    pairs, uneven = np.arange(n) // 2, np.sort(rng.integers(n // 5, size=n))
+    counted = {
+        "pairs by row": mc.Units(pairs, per="row", largest=2),
+        "uneven by row": mc.Units(uneven, per="row"),
+        "uneven by mean": mc.Units(uneven, per="mean"),
+    }
+    asked = {
+        "accuracy": mc.MinAccuracy(0.85),
+        "miscoverage": mc.MaxMiscoverage(0.2),
+        "review": mc.MaxReview(0.3),
+        "out of reach": mc.MinAccuracy(0.99),
+    }
+    for kind, value in counted.items():
+        for title, promise in asked.items():
+            yield gate_case(f"clusters/{kind}/{title}", rows, meta(promise), {"units": value})
+    weighted = {"units": counted["pairs by row"], "importance": 1.0 + (rows.labels == 1) * 1.5}
+    yield gate_case("clusters/weighted", rows, meta(asked["accuracy"]), weighted)
+    refused = mc.PerClass(mc.MinAccuracy(0.85))
+    yield gate_case("clusters/per class", rows, meta(refused), {"units": counted["uneven by mean"]})
+
+
+def from_long_tables() -> Iterator[Case]:
+    """Tables that are counted because they are too long to sort."""
+    asked = {
+        **{f"accuracy {delta}": mc.MinAccuracy(0.9, delta=delta) for delta in (0.1, None)},
+        **{f"miscoverage {delta}": mc.MaxMiscoverage(0.1, delta=delta) for delta in (0.1, None)},
+        **{f"review {delta}": mc.MaxReview(0.3, delta=delta) for delta in (0.1, None)},
+        "out of reach": mc.MinAccuracy(0.9999),
+    }
+    rows = table("cifar10-resnet110")
+    for title, promise in asked.items():
+        name, said = gate_case(f"long/{title}", rows, meta(promise))
+        yield name, counted_not_sorted(said)
+    for score in ("margin", "energy"):
+        name, said = gate_case(f"long/{score}", rows, meta(mc.MinAccuracy(0.9), score=score))
+        yield name, counted_not_sorted(said)
+
+
+def counted_not_sorted(said: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The same case with a limit so low that no table is sorted."""
+
+    def said_of_counts() -> dict[str, Any]:
+        most_sorted = long_rows.MOST_SORTED
+        long_rows.MOST_SORTED = 100
+        try:
+            return said()
+        finally:
+            long_rows.MOST_SORTED = most_sorted
+
+    return said_of_counts
+
+
 FAMILIES = (
     from_promises,
     from_calibrators,
     from_scores,
     from_inputs,
     from_counting,
+    from_sides,
+    from_clusters,
+    from_long_tables,
     from_marks,
     from_cascades,
     from_classifiers,

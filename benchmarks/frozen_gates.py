@@ -1,4 +1,4 @@
-"""Some 250 gates fitted on fixed rows and kept in a file: what a change of the code is held
+"""Some 330 gates fitted on fixed rows and kept in a file: what a change of the code is held
 against.
 
 Every promise, calibrator, score and kind of rows, per class and per group, with units, importance
