@@ -137,7 +137,7 @@ def test_apply_matches_classes_by_name(folder, tmp_path):
     mixed = [NAMES[k] for k in order]
     write_table(tmp_path / "mixed.parquet", {"logits": TABLE[:, order]}, class_names=mixed)
     for stream in (False, True):
-        import metacal.io.columns as request
+        import metacal.io.request as request
 
         size, request.STREAM_BYTES = request.STREAM_BYTES, 0 if stream else 1 << 40
         try:

@@ -18,9 +18,9 @@ from metacal.cli.sources import Text
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, describe_watch, kept_from
-from metacal.io.columns import Request
 from metacal.io.journal import Journal
 from metacal.io.lines import Position
+from metacal.io.request import Request
 from metacal.io.stream import Reader
 from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder

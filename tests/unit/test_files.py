@@ -16,8 +16,8 @@ import pytest
 
 from metacal.errors import InputError
 from metacal.io import open_table, read_predictions, write_table
-from metacal.io.columns import STREAM_BYTES
 from metacal.io.formats import parquet
+from metacal.io.request import STREAM_BYTES
 from metacal.rows.stored import StoredTable
 
 pa = pytest.importorskip("pyarrow")

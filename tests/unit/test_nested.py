@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io import read_scores
-from metacal.io.columns import Request
 from metacal.io.nested import reached, with_nested
+from metacal.io.request import Request
 from metacal.io.stream import Reader
 
 #: A chat response as OpenAI-style servers write it, and a completion as vLLM does, with an echoed

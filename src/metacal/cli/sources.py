@@ -24,10 +24,10 @@ from metacal.errors import InputError
 from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
 from metacal.io.artifact.watch import Kept, Taken, Unreadable
-from metacal.io.columns import Request
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Logs, Pipe, Position
 from metacal.io.opening import check_head
+from metacal.io.request import Request
 from metacal.io.stream import KINDS, HeaderError, Reader, Record, unfit
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import WORDS

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.gate import gate_in
-from metacal.io.columns import ClassNames, Picked, Request
+from metacal.io.column_selection import Picked
 from metacal.io.formats.arrow import (
     InMemory,
     Layout,
@@ -35,6 +35,7 @@ from metacal.io.formats.arrow import (
     table_of,
 )
 from metacal.io.predictions import order_of_classes
+from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of
 
@@ -192,7 +193,7 @@ class BatchGate:
         layout = layout_of(picked, InMemory(batch), "the batch")
         if layout.width == 0 and not batch.num_rows:  # no list says how long it is
             layout = layout._replace(width=len(own))
-        one = len(own) == 2 and layout.width is None and request.is_one_score(picked.table)
+        one = len(own) == 2 and layout.width is None and request.is_single_score(picked.table)
         if layout.n_classes != len(own) and not one:
             raise InputError(
                 f"the batch has {layout.n_classes} columns of {gate.source.input} but {self.name}"

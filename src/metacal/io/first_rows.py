@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.columns import Request
 from metacal.io.formats.delimited import header_of, text_in
 from metacal.io.formats.feather import ArrowFile
 from metacal.io.formats.jsonl import objects_in
 from metacal.io.formats.parquet import ParquetFile
 from metacal.io.predictions import read_predictions
 from metacal.io.reading import opened
+from metacal.io.request import Request
 
 #: Rows that are looked at.
 _ROWS = 2000

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from metacal.display import listed
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.io.columns import (
+from metacal.io.first_rows import first_rows
+from metacal.io.request import (
+    CLASS_COLUMN_PREFIXES,
     CLASS_KEYS,
     CORRECT_KEYS,
     ID_KEYS,
     LABEL_KEYS,
-    LABEL_LIKE,
-    PREFIXES,
+    LABEL_NAME_PATTERN,
     TABLE_KEYS,
 )
-from metacal.io.first_rows import first_rows
 from metacal.io.strays import BESIDE_LIKE
 from metacal.rows.score_columns import WORDS, mark_of
 
@@ -157,7 +157,7 @@ def _truth(held: Look) -> str | None:
     flat = [
         name for name, column in held.columns.items() if column.ndim == 1 and name not in CLASS_KEYS
     ]
-    for usual, likely in ((LABEL_KEYS, LABEL_LIKE), (CORRECT_KEYS, _CORRECT)):
+    for usual, likely in ((LABEL_KEYS, LABEL_NAME_PATTERN), (CORRECT_KEYS, _CORRECT)):
         here = [name for name in usual if name in flat] or [
             name for name in flat if likely.fullmatch(name)
         ]
@@ -252,7 +252,11 @@ def _wide(held: Look, truth: str | None, classes: list[str], prefix: str, table:
     by_name = truth is not None and held.columns[truth].dtype.kind in "UO"
     why = "the labels name them" if by_name else "all other columns of numbers"
     why = f"their names begin with {prefix!r}" if prefix else why
-    usual = ("", *PREFIXES["logits"], *(PREFIXES["probabilities"] if _sums_to_one(table) else ()))
+    usual = (
+        "",
+        *CLASS_COLUMN_PREFIXES["logits"],
+        *(CLASS_COLUMN_PREFIXES["probabilities"] if _sums_to_one(table) else ()),
+    )
     names = [name.removeprefix(prefix) for name in classes]
     held.say(
         f"classes: {listed(names)}", why, **{} if prefix in usual else {"logits_key": prefix[:-1]}

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from metacal.errors import InputError, MetacalError, needs_extra, warn_caller
-from metacal.io.columns import Request
+from metacal.io.request import Request
 from metacal.rows.executors import within
 
 #: Files; `metacal.io.reading` takes tables in memory too.

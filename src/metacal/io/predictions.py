@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
-from metacal.io.columns import LABEL_LIKE, TABLE_KEYS, ClassNames, Columns, OtherKindError, Request
+from metacal.io.columns import Columns
 from metacal.io.many import Paths
+from metacal.io.named_columns import OtherKindError
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
+from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
 from metacal.io.strays import strays_among
 from metacal.rows.arrays import one_of
 from metacal.rows.labels import as_class_names, several_labels
@@ -55,7 +57,7 @@ class Predictions(Columns):
             return self.labels
         also = f"; it also holds {listed(self.unused)}" if self.unused else ""
         held = map(str, (*self.unused, *(self.class_names or ())))
-        likely = next((name for name in held if LABEL_LIKE.fullmatch(name)), None)
+        likely = next((name for name in held if LABEL_NAME_PATTERN.fullmatch(name)), None)
         raise InputError(
             f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with "
             f"{option('label_key', likely)}, or give a file of labels with {option('labels')}."
@@ -145,7 +147,12 @@ def read_predictions(
     own = None if classes is None else tuple(classes)
     names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
     request = replace(
-        names, format=format, stream=stream, aside=tuple(drop), keep=tuple(keep), of_gate=of_gate
+        names,
+        format=format,
+        stream=stream,
+        aside=tuple(drop),
+        keep=tuple(keep),
+        gate_classes=of_gate,
     )
     columns = read_columns(path, request, _finished, unpack_limit=unpack_limit, labels=labels)
     return Predictions(**vars(columns), input=input)
@@ -176,7 +183,7 @@ def _two_classes(request: Request, columns: Columns) -> Columns:
     """
     table = columns.table
     alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    named = request.fewest_columns == 1 or request.is_one_score(columns.class_names or ())
+    named = request.allows_single_score or request.is_single_score(columns.class_names or ())
     if not named or not alone or table.dtype.kind not in "fiu":
         return columns
     try:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.columns import BESIDE, STREAM_BYTES, Columns, Request
+from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS, endings
 from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
 from metacal.io.many import Paths, fetched, files_of, suffix_of
@@ -36,6 +36,7 @@ from metacal.io.opening import (
     plain_read_errors,
     unpacking,
 )
+from metacal.io.request import BESIDE, STREAM_BYTES, Request
 from metacal.rows.stored import JoinedTable
 
 #: What a file of labels alone may be.

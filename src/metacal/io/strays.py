@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import option
-from metacal.io.columns import LABEL_LIKE, ClassNames
+from metacal.io.request import LABEL_NAME_PATTERN, ClassNames
 from metacal.rows.plausibility import sample_of
 
 #: Names of columns that people keep beside predictions.
@@ -54,7 +54,7 @@ def strays_among(
     named = {
         k
         for k in doubtful
-        if BESIDE_LIKE.fullmatch(str(names[k])) or LABEL_LIKE.fullmatch(str(names[k]))
+        if BESIDE_LIKE.fullmatch(str(names[k])) or LABEL_NAME_PATTERN.fullmatch(str(names[k]))
     }
     odd = _odd_columns(table) if doubtful else set()
     # Numbers count the columns, so that a stray one shifts the classes behind it: then it has
@@ -84,7 +84,7 @@ def _remark(names: ClassNames, strays: list[int], without: list[int], *, left_ou
     several = len(strays) > 1
     shown = f"column{'s' if several else ''} {listed([names[k] for k in strays])}"
     none = f"no label names {'them' if several else 'it'}"
-    key = next((str(names[k]) for k in strays if LABEL_LIKE.fullmatch(str(names[k]))), None)
+    key = next((str(names[k]) for k in strays if LABEL_NAME_PATTERN.fullmatch(str(names[k]))), None)
     labels = f"{key!r} holds the labels, say {option('label_key', key)}"
     if left_out:
         why = (

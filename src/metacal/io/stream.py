@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.columns import BESIDE, ID_KEYS, TABLE_KEYS, Request, pick_beside, pick_columns
+from metacal.io.column_selection import pick_columns
 from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
+from metacal.io.named_columns import pick_beside
+from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
 from metacal.rows.score_columns import mark_of
 
 #: What text streams are called.
@@ -220,8 +222,8 @@ class Reader:
         late = {"labels", "ids"} <= beside.keys()
         if request.scores and late and request.logits_key not in here:
             return beside
-        picked = pick_columns(request, here, lists, fewest=0)
-        wanted = 1 if request.is_one_score(picked.table) else len(request.classes or ())
+        picked = pick_columns(request, here, lists, min_classes=0)
+        wanted = 1 if request.is_single_score(picked.table) else len(request.classes or ())
         if picked.places is not None and len(picked.table) != (wanted or len(picked.table)):
             if late:
                 return beside
@@ -250,7 +252,7 @@ class Reader:
             )
         numbers = self._numbers(self._table, self._list(values[0]) if self._listed else values)
         wanted = len(self.request.classes or ())
-        if wanted == 2 and len(numbers) == 1 and self.request.is_one_score(self._table):
+        if wanted == 2 and len(numbers) == 1 and self.request.is_single_score(self._table):
             numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
         if wanted and len(numbers) != wanted:
             raise unfit(

@@ -16,7 +16,8 @@ from metacal.lazy import found
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from metacal.io.columns import Columns, Request
+    from metacal.io.columns import Columns
+    from metacal.io.request import Request
 
 
 class Writer(Protocol):

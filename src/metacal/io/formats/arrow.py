@@ -17,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, needs_extra, option
-from metacal.io.columns import ClassNames, Columns, Picked, Request, labels_are_in, pick_columns
+from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.columns import Columns
+from metacal.io.named_columns import labels_are_in
 from metacal.io.opening import NoRowsError, check_texts, check_unpacked, uneven
+from metacal.io.request import ClassNames, Request
 from metacal.rows.arrays import first_row
 from metacal.rows.labels import as_class_names
 from metacal.rows.stored import StoredTable
@@ -158,10 +161,12 @@ def read_batches(request: Request, source: Batches) -> Columns:
     def column(name: str) -> NDArray[Any]:
         return column_of(chunks(name), name, path, source.held)
 
-    own = {} if layout.width is None else {"class_names": stored_classes(schema, path)}
+    class_names = None if layout.width is None else stored_classes(schema, path)
     if request.scores:
         table = _scores(chunks(picked.table[0]), picked.table[0], path)
-    return picked.columns(table, column, lambda name: chunks(name).to_pylist(), **own)
+    return picked.columns(
+        table, column, lambda name: chunks(name).to_pylist(), class_names=class_names
+    )
 
 
 def pick(request: Request, schema: Any) -> Picked:

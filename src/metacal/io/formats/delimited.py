@@ -24,17 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.columns import (
-    LABEL_KEYS,
-    ClassNames,
-    Columns,
-    Picked,
-    Request,
-    labels_are_in,
-    one_of,
-    pick_columns,
-)
+from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.columns import Columns
+from metacal.io.named_columns import labels_are_in, one_of
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts, uneven
+from metacal.io.request import LABEL_KEYS, ClassNames, Request
 from metacal.rows.labels import is_whole
 
 _FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"

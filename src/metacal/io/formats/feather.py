@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.columns import Columns, Request
+from metacal.io.columns import Columns
 from metacal.io.formats.arrow import ArrowColumnsWriter, Batches, pyarrow_for, read_batches
 from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked
+from metacal.io.request import Request
 
 #: What a file in the file format begins with, and ends with.
 _MAGIC = b"ARROW1"

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Float
 from metacal.io.artifact.messages import shown, without_duplicates
-from metacal.io.columns import BESIDE, Columns, Request, pick_columns
+from metacal.io.column_selection import pick_columns
+from metacal.io.columns import Columns
 from metacal.io.formats.delimited import TextWriter
 from metacal.io.nested import with_nested
 from metacal.io.opening import NoRowsError, check_texts, uneven
+from metacal.io.request import BESIDE, Request
 
 #: A line of more bytes is no row: a file without line ends would fill the memory.
 LONGEST_LINE = 1 << 26

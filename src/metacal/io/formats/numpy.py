@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -21,9 +22,11 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.columns import Columns, Request, pick_arrays
+from metacal.io.column_selection import pick_arrays
+from metacal.io.columns import Columns
 from metacal.io.formats.raw import Placed, RawFile, array_in, bytes_of
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
+from metacal.io.request import Request
 
 #: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
 _HEADER_BYTES = 1 << 16
@@ -146,9 +149,8 @@ def read_npy(request: Request) -> Columns:
         raise InputError(
             f"{request.path}: records must be a flat array, one per row; got shape {head.shape}."
         )
-    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})._replace(
-        classes=None
-    )
+    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})
+    picked = replace(picked, classes=None)
     records = head.whole(partial(file.fill, offset=head.begin))
 
     def field(name: str) -> NDArray[Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
-from metacal.io.columns import Columns, Request
+from metacal.io.columns import Columns
 from metacal.io.formats.arrow import (
     ArrowColumnsWriter,
     Batches,
@@ -29,6 +29,7 @@ from metacal.io.formats.arrow import (
     table_of,
 )
 from metacal.io.opening import damaged, decoding
+from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
 #: Bytes of a decoded batch; decoding needs a few times as much.

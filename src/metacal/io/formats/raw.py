@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes
-from metacal.io.columns import Request
 from metacal.io.opening import plain_read_errors
+from metacal.io.request import Request
 from metacal.rows.stored import ConvertedTable, StoredTable
 
 #: What makes numbers of those that NumPy cannot hold or few can use, and their type.

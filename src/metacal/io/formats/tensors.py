@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, needs_extra
-from metacal.io.columns import Columns, Request, pick_arrays
+from metacal.io.column_selection import pick_arrays
+from metacal.io.columns import Columns
 from metacal.io.formats.raw import Placed, RawFile, Widen, array_in
 from metacal.io.opening import check_unpacked
+from metacal.io.request import Request
 from metacal.rows.validate import on_host
 
 #: What safetensors calls a type, and NumPy; bfloat16 as its bits.

@@ -1,0 +1,211 @@
+"""Columns that make up a table of classes: one column of lists, or one column per class.
+
+The terms *table* and *single score* are defined in `metacal.io.request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from metacal.display import listed
+from metacal.errors import InputError, option
+from metacal.io.named_columns import missing_table_error, one_of
+from metacal.io.opening import one_score
+from metacal.io.request import (
+    CLASS_COLUMN_PREFIXES,
+    ID_KEYS,
+    LABEL_KEYS,
+    SINGLE_SCORE_NAMES,
+    TABLE_KEYS,
+    ClassNames,
+    Request,
+)
+from metacal.rows.labels import as_class_names
+
+
+def find_list_column(
+    request: Request, header: Sequence[str], list_names: Collection[str]
+) -> str | None:
+    """Return the column of lists that is the table, or None if there is none.
+
+    Raises
+    ------
+    InputError
+        If there are columns of lists but it is not clear which of them is the table.
+    """
+    if request.logits_key is not None:
+        if request.logits_key in list_names:
+            return request.logits_key
+        return None
+
+    known_names = set(list_names)
+    candidates = [name for name in header if name in known_names]
+    table_name = one_of(request, candidates, "logits_key", TABLE_KEYS[request.input])
+    if table_name is not None or not list_names:
+        return table_name
+    advice = (
+        f", of which {listed(list_names)} hold lists; name the one with the {request.input} with"
+        f" {option('logits_key')}."
+    )
+    raise missing_table_error(request, "column", list_names, f"it has {listed(header)}", advice)
+
+
+def class_column_prefixes(request: Request) -> tuple[str, ...]:
+    """Return the prefixes that the names of class columns may have."""
+    if request.logits_key is None:
+        return CLASS_COLUMN_PREFIXES[request.input]
+    return (f"{request.logits_key}_",)
+
+
+def class_names_of_columns(column_names: Sequence[str], prefixes: Sequence[str]) -> ClassNames:
+    """Remove the first prefix that all columns share from their names."""
+    shared_prefix = ""
+    for prefix in prefixes:
+        if all(name.startswith(prefix) for name in column_names):
+            shared_prefix = prefix
+            break
+    return as_class_names([name.removeprefix(shared_prefix) for name in column_names])
+
+
+def find_columns_of_known_classes(
+    request: Request, header: Sequence[str], prefixes: Sequence[str]
+) -> list[str]:
+    """Return the columns named after the requested classes or the classes of the gate.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns, with the classes.
+
+    header : sequence of str
+        Names of all columns.
+
+    prefixes : sequence of str
+        Prefixes that a column name may have before the class name.
+
+    Returns
+    -------
+    list of str
+        One column per class, in the order of the classes. Empty if no column is named after a
+        class.
+
+    Raises
+    ------
+    InputError
+        If only some of the classes have a column.
+    """
+    column_of_class: dict[str, str] = {}
+    if request.logits_key is None:
+        column_of_class.update((name, name) for name in header)
+    for prefix in prefixes:
+        for name in header:
+            if name.startswith(prefix):
+                column_of_class[name.removeprefix(prefix)] = name
+
+    class_names = [str(name) for name in request.classes or request.gate_classes or ()]
+    missing_names = [name for name in class_names if name not in column_of_class]
+    if len(missing_names) == len(class_names):
+        return []
+    if missing_names:
+        raise InputError(
+            f"{request.path}: there is no column for {listed(missing_names)}; it has"
+            f" {listed(header)}."
+        )
+    return [column_of_class[name] for name in class_names]
+
+
+def find_class_columns(
+    request: Request, header: Sequence[str], prefixes: Sequence[str], role_names: Iterable[str]
+) -> list[str]:
+    """Return the class columns of a file whose classes are not known.
+
+    These are the columns that begin with a prefix, or a single score, or all columns without
+    another meaning.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    header : sequence of str
+        Names of all columns.
+
+    prefixes : sequence of str
+        Prefixes of class columns, in order of preference.
+
+    role_names : iterable of str
+        Columns with a role.
+
+    Returns
+    -------
+    list of str
+
+    Raises
+    ------
+    InputError
+        If the requested columns are missing, or if the remaining columns may not all be classes.
+    """
+    excluded_names = {"", *role_names, *request.aside, *request.keep}
+    if request.id_key is not None:
+        excluded_names.update(ID_KEYS)
+    candidates = [name for name in header if name not in excluded_names]
+
+    prefixed_columns = _find_prefixed_columns(request, candidates, prefixes)
+    if prefixed_columns:
+        return prefixed_columns
+    single_score = _find_single_score(request, candidates)
+    if single_score is not None:
+        return [single_score]
+    if request.logits_key is not None:
+        raise InputError(
+            f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that"
+            f" begins with {prefixes[0]!r}; it has {listed(header)}."
+        )
+    _check_all_are_classes(request, candidates)
+    return candidates
+
+
+def _find_prefixed_columns(
+    request: Request, candidates: Sequence[str], prefixes: Sequence[str]
+) -> list[str]:
+    """Return the columns of the first prefix that enough columns share."""
+    min_columns = 1
+    if request.logits_key is None:
+        min_columns = 2
+    for prefix in prefixes:
+        column_names = [name for name in candidates if name.startswith(prefix)]
+        if len(column_names) >= min_columns:
+            return column_names
+    return []
+
+
+def _find_single_score(request: Request, candidates: Sequence[str]) -> str | None:
+    """Return the name of the single score, or None if the request or the file has none."""
+    if not request.allows_single_score:
+        return None
+    if request.logits_key is not None:
+        if request.logits_key in candidates:
+            return request.logits_key
+        return None
+    score_names = set(candidates) & set(SINGLE_SCORE_NAMES[request.input])
+    if len(score_names) != 1:
+        return None
+    return score_names.pop()
+
+
+def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
+    """Raise InputError if one of the remaining columns may not be a class."""
+    for name in candidates:
+        if name in LABEL_KEYS:
+            raise InputError(
+                f"{request.path}: is column {name!r} a class or a label? List the classes with"
+                f" {option('classes')}."
+            )
+    # A single score and an unrelated column look like the columns of two classes.
+    n_gate_classes = len(request.gate_classes or ())
+    if n_gate_classes == 2 and len(candidates) > 1:
+        raise InputError(
+            f"{request.path}: no column bears the name of a class of the gate; it has"
+            f" {listed(candidates)}. Name the score of the second class with {one_score()}, or list"
+            f" the columns of the two classes with {option('classes')}."
+        )

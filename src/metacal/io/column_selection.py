@@ -1,0 +1,330 @@
+"""Selection of columns by name: the table, the columns with a role, and the class names.
+
+Readers of whole files, of batches and of streams select with the same rules. The terms *table*,
+*role* and *single score* are defined in `metacal.io.request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from metacal.display import listed
+from metacal.errors import InputError, option
+from metacal.io.class_columns import (
+    class_column_prefixes,
+    class_names_of_columns,
+    find_class_columns,
+    find_columns_of_known_classes,
+    find_list_column,
+)
+from metacal.io.columns import Columns
+from metacal.io.named_columns import missing_table_error, one_of, pick_beside
+from metacal.io.opening import passed_on, two_columns_hint
+from metacal.io.request import CLASS_KEYS, TABLE_KEYS, ClassNames, Request
+from metacal.rows.labels import as_class_names
+
+#: Number of arrays that a message describes, and length of each description.
+_MAX_DESCRIBED_ARRAYS = 8
+_MAX_DESCRIPTION_LENGTH = 80
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Names of the selected columns or arrays.
+
+    Attributes
+    ----------
+    table : tuple of str
+        Columns of the table: one per class, or one column of lists, array or score.
+
+    beside : mapping of str to str
+        Column name of each role.
+
+    unused : tuple of str
+        Names that were not selected.
+
+    class_names : tuple or None
+        Class names, if there is one column per class.
+
+    places : tuple of int or None
+        Positions of the class columns in the file, if there is one column per class.
+
+    classes : str or None
+        Name of the array that holds the class names.
+
+    kept : tuple of str
+        Columns to copy to the results.
+
+    path : str
+        Name of the file in messages.
+    """
+
+    table: tuple[str, ...]
+    beside: Mapping[str, str]
+    unused: tuple[str, ...] = ()
+    class_names: ClassNames | None = None
+    places: tuple[int, ...] | None = None
+    classes: str | None = None
+    kept: tuple[str, ...] = ()
+    path: str = ""
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the columns to read besides the table, without duplicates."""
+        return list(dict.fromkeys((*self.beside.values(), *self.kept)))
+
+    @property
+    def names(self) -> list[str]:
+        """Names of all columns to read, the table first, without duplicates."""
+        return list(dict.fromkeys((*self.table, *self.others)))
+
+    def columns(
+        self,
+        table: Any,
+        read_column: Callable[[str], Any],
+        read_values: Callable[[str], list[Any]] | None = None,
+        *,
+        class_names: ClassNames | None = None,
+        lines: Sequence[int] | None = None,
+    ) -> Columns:
+        """Build the `Columns` of a file from its table and a function that reads a column.
+
+        Parameters
+        ----------
+        table : array or StoredTable
+            The table.
+
+        read_column : callable
+            Returns the array of a column name.
+
+        read_values : callable, optional
+            Returns the list of values of a kept column, with None for missing values. If it is not
+            given, kept columns are read with `read_column`.
+
+        class_names : tuple, optional
+            Class names stored in the file.
+
+        lines : sequence of int, optional
+            Line number of each row.
+
+        Returns
+        -------
+        Columns
+        """
+        if self.classes is not None:
+            class_names = as_class_names(read_column(self.classes))
+        elif class_names is None:
+            class_names = self.class_names
+
+        kept_columns = {}
+        for name in self.kept:
+            if read_values is None:
+                kept_columns[name] = read_column(name)
+            else:
+                kept_columns[name] = passed_on(read_values(name))
+
+        role_columns = {role: read_column(name) for role, name in self.beside.items()}
+        return Columns(
+            self.path,
+            table,
+            **role_columns,
+            class_names=class_names,
+            unused=self.unused,
+            places=self.places,
+            names=self.beside,
+            kept=kept_columns,
+            lines=lines,
+        )
+
+
+def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
+    """Select the requested arrays from named arrays.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    arrays : mapping of str to str
+        Name and description of each array. Messages show the description.
+
+    Returns
+    -------
+    Picked
+
+    Raises
+    ------
+    InputError
+        If there is no table, if a named array is missing, or if two arrays have default names of
+        the same role.
+
+    Examples
+    --------
+    >>> picked = pick_arrays(Request("a.npz"), {"logits": "(5, 3)", "y": "(5,)", "seed": "()"})
+    >>> picked.table, picked.beside, picked.unused
+    (('logits',), {'labels': 'y'}, ('seed',))
+    """
+    table_name = one_of(request, arrays, "logits_key", TABLE_KEYS[request.input])
+    if table_name is None:
+        raise _missing_array_error(request, arrays)
+
+    classes_name = None
+    if not request.scores:
+        classes_name = next((key for key in CLASS_KEYS if key in arrays), None)
+    role_names = pick_beside(request, arrays, (table_name,))
+    used_names = {table_name, classes_name, *role_names.values()}
+    return Picked(
+        table=(table_name,),
+        beside=role_names,
+        unused=_unused_names(request, arrays, used_names),
+        classes=classes_name,
+        kept=tuple(dict.fromkeys(request.keep)),
+        path=request.path,
+    )
+
+
+def _missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputError:
+    """Build the error for named arrays among which there is no table."""
+    descriptions = []
+    for name, description in list(arrays.items())[:_MAX_DESCRIBED_ARRAYS]:
+        short_name = name[:_MAX_DESCRIPTION_LENGTH]
+        descriptions.append(f"{short_name} {description[:_MAX_DESCRIPTION_LENGTH]}")
+    content = ", ".join(descriptions) or "nothing"
+    if len(arrays) > len(descriptions):
+        content += f" and {len(arrays) - len(descriptions)} more"
+
+    label_advice = ""
+    if "labels" not in pick_beside(request, arrays):
+        label_advice = f" and the labels, if any, with {option('label_key')}"
+    advice = f"; name the table with {option('logits_key')}{label_advice}."
+    return missing_table_error(request, "array", arrays, f"it holds {content}", advice)
+
+
+def pick_columns(
+    request: Request,
+    header: Sequence[str],
+    list_names: Collection[str] = (),
+    *,
+    min_classes: int = 2,
+) -> Picked:
+    """Select the requested columns: a score, a column of lists, or one column per class.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    header : sequence of str
+        Names of all columns.
+
+    list_names : collection of str, default=()
+        Names of the columns that hold a list of numbers in each row. If the table is one of them,
+        the result has no class names.
+
+    min_classes : int, default=2
+        Smallest number of class columns. A single score is accepted regardless.
+
+    Returns
+    -------
+    Picked
+
+    Raises
+    ------
+    InputError
+        If a column name occurs twice, if a named column is missing, or if there are too few class
+        columns.
+
+    Examples
+    --------
+    >>> picked = pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
+    >>> picked.table, picked.beside, picked.class_names
+    (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
+    >>> pick_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table
+    ('logits',)
+    >>> request = Request("judge.csv", logits_key="mark", scores=True)
+    >>> picked = pick_columns(request, ["id", "mark", "ok"])
+    >>> picked.table, picked.beside
+    (('mark',), {'labels': 'ok', 'ids': 'id'})
+    """
+    _check_unique_names(request, header)
+    if request.scores:
+        table_name = one_of(request, header, "logits_key", ())
+    else:
+        table_name = find_list_column(request, header, list_names)
+    if table_name is None:
+        return _pick_class_columns(request, header, min_classes)
+
+    role_names = pick_beside(request, header, [table_name])
+    return Picked(
+        table=(table_name,),
+        beside=role_names,
+        unused=_unused_names(request, header, {table_name, *role_names.values()}),
+        kept=tuple(dict.fromkeys(request.keep)),
+        path=request.path,
+    )
+
+
+def _pick_class_columns(request: Request, header: Sequence[str], min_classes: int) -> Picked:
+    """Select the requested columns from a file with one column per class."""
+    prefixes = class_column_prefixes(request)
+    table_names = find_columns_of_known_classes(request, header, prefixes)
+    role_names = pick_beside(request, header, table_names)
+    if not table_names:
+        table_names = find_class_columns(request, header, prefixes, role_names.values())
+    if len(table_names) < min_classes and not request.is_single_score(table_names):
+        raise _too_few_classes_error(request, header, table_names)
+
+    position_of_name = {name: position for position, name in enumerate(header)}
+    return Picked(
+        table=tuple(table_names),
+        beside=role_names,
+        unused=_unused_names(request, header, {*table_names, *role_names.values()}),
+        class_names=class_names_of_columns(table_names, prefixes),
+        places=tuple(position_of_name[name] for name in table_names),
+        kept=tuple(dict.fromkeys(request.keep)),
+        path=request.path,
+    )
+
+
+def _check_unique_names(request: Request, header: Sequence[str]) -> None:
+    """Raise InputError if a column name occurs twice.
+
+    One unnamed column is allowed, because pandas writes its index that way.
+    """
+    last_position = {name: position for position, name in enumerate(header)}
+    for position, name in enumerate(header):
+        if last_position[name] == position:
+            continue
+        problem = "has several columns without a name"
+        if name:
+            problem = f"repeats the column {name!r}"
+        raise InputError(
+            f"{request.path}: the header {problem}; give every column a name of its own."
+        )
+
+
+def _too_few_classes_error(
+    request: Request, header: Sequence[str], table_names: Sequence[str]
+) -> InputError:
+    """Build the error for a file with fewer class columns than required."""
+    hint = ""
+    if table_names:
+        hint = two_columns_hint()
+    return InputError(
+        f"{request.path}: found {len(table_names)} class column(s) among {listed(header)}; there"
+        f" must be at least 2, or one column 'logits' of lists.{hint}"
+    )
+
+
+def _unused_names(
+    request: Request, names: Collection[str], used_names: Collection[str | None]
+) -> tuple[str, ...]:
+    """Return the names that are neither used nor kept. Check that the kept ones exist."""
+    for name in request.keep:
+        if name not in names:
+            raise InputError(
+                f"{request.path}: there is no column {name!r} to keep; it has {listed(names)}."
+            )
+    return tuple(name for name in names if name not in used_names and name not in request.keep)

@@ -1,0 +1,182 @@
+"""Columns that the user names, or that have a default name.
+
+The term *role* is defined in `metacal.io.request`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from metacal.display import listed
+from metacal.errors import InputError, option, spelled
+from metacal.io.opening import NoScoreError
+from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
+
+
+class OtherKindError(InputError):
+    """The file holds probabilities but logits were requested, or the other way round."""
+
+
+def pick_beside(
+    request: Request, names: Collection[str], table: Collection[str] = ()
+) -> dict[str, str]:
+    """Find the column of each role by its given or default name.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    names : collection of str
+        Names of all columns.
+
+    table : collection of str, default=()
+        Columns of the table, which have no role.
+
+    Returns
+    -------
+    dict of str to str
+        Column name of each role that was found. The column with the role "labels" has no other
+        role.
+    """
+    default_names = {"labels": request.label_keys, "ids": ID_KEYS}
+    excluded_names = set(table)
+    role_names: dict[str, str] = {}
+    for role, parameter in BESIDE.items():
+        name = one_of(request, names, parameter, default_names.get(role, ()), excluded_names)
+        if name is None:
+            continue
+        role_names[role] = name
+        if role == "labels":
+            excluded_names.add(name)
+    return role_names
+
+
+def labels_are_in(column: str) -> str:
+    """Return the advice to name `column` as the column of labels, for use within a message."""
+    return f"if it holds the labels say {option('label_key', column)}, "
+
+
+def one_of(
+    request: Request,
+    names: Collection[str],
+    key: str,
+    default_names: Sequence[str],
+    used_names: Collection[str] = (),
+) -> str | None:
+    """Find one column by the name that the user gave, or by a default name.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    names : collection of str
+        Names of all columns.
+
+    key : str
+        Field of the request with the name that the user gave.
+
+    default_names : sequence of str
+        Default names, used if the user gave none.
+
+    used_names : collection of str, default=()
+        Columns that are already in use.
+
+    Returns
+    -------
+    str or None
+        None if the user gave no name and no column has a default name.
+
+    Raises
+    ------
+    InputError
+        If the named column is missing or in use, or if several columns have a default name. A
+        missing score raises `NoScoreError`.
+    """
+    given_name = getattr(request, key)
+    if given_name is not None:
+        _check_named_column(request, names, key, used_names)
+        return str(given_name)
+
+    candidates = [name for name in default_names if name in names and name not in used_names]
+    if len(candidates) > 1:
+        raise InputError(
+            f"{request.path}: it has both {candidates[0]!r} and {candidates[1]!r}; choose one with"
+            f" {option(request.user_parameter(key))}."
+        )
+    if not candidates:
+        return None
+    return candidates[0]
+
+
+def _check_named_column(
+    request: Request, names: Collection[str], key: str, used_names: Collection[str]
+) -> None:
+    """Raise InputError if the column that the user named is missing or already in use.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    names : collection of str
+        Names of all columns.
+
+    key : str
+        Field of the request with the name that the user gave.
+
+    used_names : collection of str
+        Columns that are already in use.
+    """
+    given_name = getattr(request, key)
+    parameter = request.user_parameter(key)
+    parameter_text = spelled(parameter, "--" + parameter.replace("_", "-"))
+    if given_name not in names:
+        message = (
+            f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
+            f" {listed(names)}."
+        )
+        if request.scores and key == "logits_key":
+            raise NoScoreError(message)
+        raise InputError(message)
+    if given_name in used_names:
+        raise InputError(
+            f"{request.path}: {given_name!r} is in use already; {parameter_text} must name another"
+            " column."
+        )
+
+
+def missing_table_error(
+    request: Request, what: str, names: Collection[str], content: str, advice: str
+) -> InputError:
+    """Build the error for a file without the requested table.
+
+    Parameters
+    ----------
+    request : Request
+        Description of the wanted columns.
+
+    what : {"array", "column"}
+        What the file consists of.
+
+    names : collection of str
+        Names that could be the table.
+
+    content : str
+        Description of the content of the file.
+
+    advice : str
+        What the user can do if the file does not hold the other kind of input either.
+
+    Returns
+    -------
+    InputError
+        An `OtherKindError` if the file holds the other kind of input.
+    """
+    other_input = next(kind for kind in TABLE_KEYS if kind != request.input)
+    problem = f"{request.path}: there is no {what} {TABLE_KEYS[request.input][0]!r}; {content}"
+    if any(name in names for name in TABLE_KEYS[other_input]):
+        solution = option("input", other_input)
+        return OtherKindError(f"{problem}; to read its {other_input} say {solution}.")
+    return InputError(problem + advice)

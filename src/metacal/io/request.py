@@ -1,0 +1,211 @@
+"""Request of a reader: which columns of a file of predictions are wanted.
+
+Columns are found by name. The values of a column never decide its meaning. Readers of all file
+formats share the names and the rules in this module and in `metacal.io.column_selection`.
+
+Terms used in this package:
+
+- *table*: the logits or probabilities, with one row per item and one column per class. For a file
+  of scores it is a single column.
+- *role*: the meaning of a column other than the table: "labels", "ids", "groups" or "units".
+- *single score*: one column for a classifier with two classes. A higher value favours the second
+  class.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+#: Size in bytes above which a table stays in its file. A smaller table is read into memory, because
+#: decoding it again in every pass costs more than the memory.
+STREAM_BYTES = 1 << 28
+
+ClassNames = tuple[str | int, ...]
+
+#: Default names of the table, for each kind of input.
+TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")}
+#: Default names of the labels.
+LABEL_KEYS = ("labels", "label", "y")
+#: Default names of the column that marks each scored row as correct or incorrect.
+CORRECT_KEYS = ("correct", "ok")
+#: Default names of the losses of scored rows.
+LOSS_KEYS = ("loss",)
+#: Default names of the column that marks whether the answer of a cascade equals the answer of its
+#: last model.
+AGREE_KEYS = ("agrees",)
+#: Default names of the row ids.
+ID_KEYS = ("id", "ids")
+#: Default names of an array of class names.
+CLASS_KEYS = ("classes", "class_names")
+#: Parameter that names the column of each role.
+BESIDE = {"labels": "label_key", "ids": "id_key", "groups": "group_key", "units": "unit_key"}
+#: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
+LABEL_NAME_PATTERN = re.compile(
+    r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
+    r" ]?true|class|category"
+    r"|(class|label|target)[_ ]?(id|idx|index|name)",
+    re.IGNORECASE,
+)
+#: Prefixes of class columns: `logits_cat` and `logits_dog` belong to the classes cat and dog.
+CLASS_COLUMN_PREFIXES = {
+    "logits": ("logits_", "logit_"),
+    "probabilities": ("probabilities_", "probability_", "probs_", "prob_"),
+}
+#: Names that identify a single score if it is the only column besides those with a role.
+SINGLE_SCORE_NAMES = {
+    "logits": ("score", "margin", "logit", "log_odds"),
+    "probabilities": ("prob", "probability"),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Description of the columns that a reader returns.
+
+    Attributes
+    ----------
+    path : str
+        Name of the file in messages.
+
+    input : {"logits", "probabilities"}
+        Content of the table.
+
+    logits_key : str or None
+        Name of the table, or prefix of its columns. If `scores` is true, name of the score column.
+
+    label_key, id_key, group_key, unit_key : str or None
+        Names of the columns with a role. If `scores` is true, `label_key` names the column that
+        marks a row as correct or incorrect.
+
+    classes : tuple or None
+        Class names, in the order in which the table must have them.
+
+    file : str or None
+        File to open if it is not `path`: a copy of standard input or of a remote file.
+
+    lasting : bool
+        Whether the copy in `file` exists for as long as the table is used.
+
+    format : str or None
+        File format, for example "csv". None if the file determines it.
+
+    stream : bool or None
+        Whether the table stays in its file. None if the size of the table decides.
+
+    aside : tuple of str
+        Columns that are not classes.
+
+    keep : tuple of str
+        Columns to copy to the results. They are not classes either.
+
+    gate_classes : tuple or None
+        Classes of the gate that is applied. They select and order columns of the same names.
+
+    scores : bool
+        Whether the table is one column of scores.
+
+    losses : bool
+        Whether the labels of scored rows are losses from 0 to 1.
+
+    agreement : bool
+        Whether the labels of scored rows mark agreement with the last model of a cascade.
+
+    later_scores : tuple of str
+        For a cascade, score columns of the models after the first.
+
+    flags : tuple of str
+        For a cascade, the columns that mark whether each model is correct.
+    """
+
+    path: str
+    input: str = "logits"
+    logits_key: str | None = None
+    label_key: str | None = None
+    classes: ClassNames | None = None
+    id_key: str | None = None
+    group_key: str | None = None
+    unit_key: str | None = None
+    file: str | None = None
+    lasting: bool = False
+    format: str | None = None
+    stream: bool | None = None
+    aside: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    gate_classes: ClassNames | None = None
+    scores: bool = False
+    losses: bool = False
+    agreement: bool = False
+    later_scores: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """File to open."""
+        if self.file is None:
+            return self.path
+        return self.file
+
+    @property
+    def allows_single_score(self) -> bool:
+        """Whether a single column of any name may be a single score."""
+        return self.input == "probabilities" or self.logits_key is not None
+
+    def is_single_score(self, column_names: Sequence[str | int]) -> bool:
+        """Check whether the columns are one score for the second of two classes."""
+        if len(column_names) != 1:
+            return False
+        return self.allows_single_score or column_names[0] in SINGLE_SCORE_NAMES[self.input]
+
+    @property
+    def label_keys(self) -> tuple[str, ...]:
+        """Default names of the column with the role "labels"."""
+        if self.losses:
+            return LOSS_KEYS
+        if self.agreement:
+            return AGREE_KEYS
+        if self.scores:
+            return CORRECT_KEYS
+        return LABEL_KEYS
+
+    def user_parameter(self, field_name: str) -> str:
+        """Return the parameter with which the user sets a field of this request."""
+        if not self.scores:
+            return field_name
+        if field_name == "logits_key":
+            return "score_key"
+        if field_name != "label_key":
+            return field_name
+        if self.losses:
+            return "loss_key"
+        if self.agreement:
+            return "agree_key"
+        return "correct_key"
+
+    def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
+        """Check whether a table stays in its file instead of being read into memory.
+
+        A temporary copy of standard input is deleted after reading. A table can stay in such a copy
+        only if the reader holds the file open and the system allows an open file to be deleted.
+
+        Parameters
+        ----------
+        n_bytes : int
+            Size of the table.
+
+        copied : bool, default=False
+            Whether the reader holds the file open.
+
+        Returns
+        -------
+        bool
+        """
+        survives_deletion = copied and os.name != "nt"
+        can_stay = self.file is None or self.lasting or survives_deletion
+        if not can_stay:
+            return False
+        if self.stream is None:
+            return n_bytes > STREAM_BYTES
+        return self.stream
