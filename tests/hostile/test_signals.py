@@ -26,6 +26,7 @@ PROGRAM = [sys.executable, "-c", "from metacal.cli import main; main()"]
 #: middle.
 WAITING = """
 import sys, time
+from dataclasses import replace
 from metacal.io.formats import FORMATS
 
 for suffix, kind in list(FORMATS.items()):
@@ -38,7 +39,7 @@ for suffix, kind in list(FORMATS.items()):
             time.sleep(60)
         writer.write = write
         return writer
-    FORMATS[suffix] = kind._replace(write=kind.write and opener)
+    FORMATS[suffix] = replace(kind, write=kind.write and opener)
 from metacal.cli import main
 main()
 """

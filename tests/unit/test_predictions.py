@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -645,7 +646,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
         n_reads.append(request)
         return kind.read(request)
 
-    monkeypatch.setitem(FORMATS, path.suffix, kind._replace(read=counted))
+    monkeypatch.setitem(FORMATS, path.suffix, replace(kind, read=counted))
     read = read_predictions(path, group_key="site")
     assert len(n_reads) == 1
     assert (read.groups.tolist(), read.ids.tolist(), read.labels.tolist()) == (

@@ -314,7 +314,7 @@ def read_costs(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, .
     first column with those of the true classes put them in order by name.
     """
     from metacal.cli.reading import read_lines
-    from metacal.io.formats.delimited import is_number
+    from metacal.io.formats.text_cells import is_number
     from metacal.promises.rules.costs import checked_costs
 
     lines = csv.reader(read_lines(path, "save the table of costs as csv"))

@@ -22,18 +22,10 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.gate import gate_in
 from metacal.io.column_selection import Picked
-from metacal.io.formats.arrow import (
-    InMemory,
-    Layout,
-    column_of,
-    joined,
-    layout_of,
-    pick,
-    pyarrow_for,
-    record_batch,
-    stored_classes,
-    table_of,
-)
+from metacal.io.formats.arrow import InMemory, layout_of, pick
+from metacal.io.formats.arrow_columns import Layout, column_of, joined, pyarrow_for, table_of
+from metacal.io.formats.arrow_metadata import stored_classes
+from metacal.io.formats.arrow_writer import record_batch
 from metacal.io.predictions import order_of_classes
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from metacal.display import listed
 from metacal.errors import InputError, option
 from metacal.io.column_selection import pick_columns
-from metacal.io.formats.delimited import line_cells, lists_of_numbers
 from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
+from metacal.io.formats.text_cells import line_cells, lists_of_numbers
 from metacal.io.named_columns import pick_beside
 from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
 from metacal.rows.score_columns import mark_of

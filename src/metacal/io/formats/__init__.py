@@ -1,15 +1,20 @@
-"""One file per format, reading and writing side by side, and the one table of them.
+"""Registry of the supported file formats.
 
-A reader is a function from `Request` to `Columns`; it finds what is asked for and `rows.validate`
-judges the values. A writer takes named columns block by block: `write(columns)` as often as needed,
-then `close()`. Both are named, not imported, so that a file of one kind costs the import of no
-other.
+Each format has one module with its reader and, if metacal can write the format, its writer.
+
+- A *reader* is a function that takes a `Request` and returns `Columns`. It locates the requested
+  columns; `metacal.rows.validate` checks their values later.
+- A *writer* receives the rows in blocks of named columns, see `Writer`.
+
+Readers and writers are registered by module and name and imported on first use, so that reading
+one format does not import the libraries of another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 from metacal.lazy import found
 
@@ -21,23 +26,40 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """A file that is being written.
+    """File that is written block by block.
 
-    It is made of a path (of text also an open stream), the class names or None, the number of rows,
-    and whether to compress. Columns are 1-D arrays, or 2-D ones with a column per class; every
-    block has the same names and types.
+    A writer is constructed from a path (or an open stream, for text formats), the class names or
+    None, the number of rows, and whether to compress.
     """
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add rows."""
+        """Append a block of rows.
+
+        Parameters
+        ----------
+        columns : dict of str to array of shape (n_rows,) or (n_rows, n_classes)
+            Columns by name. Every block has the same names and dtypes.
+        """
 
     def close(self) -> None:
-        """Finish the file; it is whole from then on."""
+        """Write the remaining data and close the file."""
 
 
-class Format(NamedTuple):
-    """How one kind of file is read and written, and what it begins with: () for text, None for all
-    but a pickle.
+@dataclass(frozen=True)
+class Format:
+    """Reader, writer and magic bytes of a file format.
+
+    Parameters
+    ----------
+    read : callable
+        Reader: a function from `Request` to `Columns`.
+
+    write : callable or None
+        Constructor of a `Writer`. None if metacal cannot write the format.
+
+    begins : tuple of bytes or None
+        Magic bytes: a valid file begins with one of them. An empty tuple denotes a text format,
+        which has no magic bytes. With None, any content except a pickle is accepted.
     """
 
     read: Callable[[Request], Columns]
@@ -45,42 +67,79 @@ class Format(NamedTuple):
     begins: tuple[bytes, ...] | None
 
 
-def _at(place: str) -> Callable[..., Any]:
-    """What stands at "module:name" of this package, imported when it is called."""
-    return lambda *given: found(f"{__name__}.{place}")(*given)
+def _lazy(location: str) -> Callable[..., Any]:
+    """Return a function that imports "module:name" of this package when it is called."""
+    return lambda *args: found(f"{__name__}.{location}")(*args)
 
 
-_ZIP, _NPY, _PARQUET = (b"PK\x03\x04", b"PK\x05\x06"), (b"\x93NUMPY",), (b"PAR1",)
-#: An Arrow stream begins with a continuation mark; streams written before Arrow 0.15 are not read.
-_ARROW = (b"ARROW1", b"\xff\xff\xff\xff")
-_ARROW_FILE = Format(_at("feather:read"), _at("feather:ArrowWriter"), _ARROW)
-_JSON_LINES = Format(_at("jsonl:read"), _at("jsonl:JsonLinesWriter"), ())
-_PARQUET_FILE = Format(_at("parquet:read"), _at("parquet:ParquetWriter"), _PARQUET)
-_TORCH = Format(_at("tensors:read_torch"), None, _ZIP[:1])
+_ZIP_MAGIC = b"PK\x03\x04"
+_EMPTY_ZIP_MAGIC = b"PK\x05\x06"
+_NPY_MAGIC = b"\x93NUMPY"
+_PARQUET_MAGIC = b"PAR1"
+_ARROW_FILE_MAGIC = b"ARROW1"
+# Streams written before Arrow 0.15 do not begin with this marker and are not supported.
+_ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
 
-#: By the ending of a name: a new kind of file is one more entry.
+_NPZ = Format(
+    read=_lazy("numpy:read_npz"),
+    write=_lazy("numpy:NpzWriter"),
+    begins=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
+)
+_NPY = Format(read=_lazy("numpy:read_npy"), write=None, begins=(_NPY_MAGIC,))
+_CSV = Format(read=_lazy("delimited:read"), write=_lazy("text_writer:DelimitedWriter"), begins=())
+_TSV = Format(read=_lazy("delimited:read_tabs"), write=_lazy("text_writer:TabsWriter"), begins=())
+_JSON_LINES = Format(read=_lazy("jsonl:read"), write=_lazy("jsonl:JsonLinesWriter"), begins=())
+_PARQUET = Format(
+    read=_lazy("parquet:read"), write=_lazy("parquet:ParquetWriter"), begins=(_PARQUET_MAGIC,)
+)
+_ARROW = Format(
+    read=_lazy("feather:read"),
+    write=_lazy("feather:ArrowWriter"),
+    begins=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
+)
+_SAFETENSORS = Format(read=_lazy("tensors:read_safetensors"), write=None, begins=None)
+_TORCH = Format(read=_lazy("tensors:read_torch"), write=None, begins=(_ZIP_MAGIC,))
+
+#: Formats by file name extension.
 FORMATS: dict[str, Format] = {
-    ".npz": Format(_at("numpy:read_npz"), _at("numpy:NpzWriter"), _ZIP),
-    ".npy": Format(_at("numpy:read_npy"), None, _NPY),
-    ".csv": Format(_at("delimited:read"), _at("delimited:DelimitedWriter"), ()),
-    ".tsv": Format(_at("delimited:read_tabs"), _at("delimited:TabsWriter"), ()),
+    ".npz": _NPZ,
+    ".npy": _NPY,
+    ".csv": _CSV,
+    ".tsv": _TSV,
     ".jsonl": _JSON_LINES,
     ".ndjson": _JSON_LINES,
-    ".parquet": _PARQUET_FILE,
-    ".pq": _PARQUET_FILE._replace(write=None),
-    ".arrow": _ARROW_FILE,
-    ".arrows": _ARROW_FILE._replace(write=None),
-    ".feather": _ARROW_FILE,
-    ".safetensors": Format(_at("tensors:read_safetensors"), None, None),
+    ".parquet": _PARQUET,
+    ".pq": replace(_PARQUET, write=None),
+    ".arrow": _ARROW,
+    ".arrows": replace(_ARROW, write=None),
+    ".feather": _ARROW,
+    ".safetensors": _SAFETENSORS,
     ".pt": _TORCH,
     ".pth": _TORCH,
 }
 
 
 def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
-    """The endings of files that can be read; of those that can be written, or are text."""
-    return tuple(
-        ending
-        for ending, kind in sorted(FORMATS.items())
-        if (kind.write is not None or not written) and (kind.begins == () or not text)
-    )
+    """Return the file name extensions of the supported formats.
+
+    Parameters
+    ----------
+    written : bool, default=False
+        Return only formats that metacal can write.
+
+    text : bool, default=False
+        Return only text formats.
+
+    Returns
+    -------
+    tuple of str
+        Extensions with their leading dot, sorted.
+    """
+    extensions = []
+    for extension, file_format in sorted(FORMATS.items()):
+        if written and file_format.write is None:
+            continue
+        if text and file_format.begins != ():
+            continue
+        extensions.append(extension)
+    return tuple(extensions)

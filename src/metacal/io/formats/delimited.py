@@ -1,23 +1,16 @@
-"""Delimited text: csv and tsv with a header, and lists with one label per line.
+"""Reader of csv and tsv files with a header, and of files with one label per line.
 
-Text that a spreadsheet would take for a formula is written so that it does not, and read back. A
-class called `=HYPERLINK(...)` in a csv becomes a formula when somebody opens the file. A text cell
-that begins with one of `=+-@`, with their full-width forms, or with a tab or a line break gets an
-apostrophe in front, as spreadsheets themselves write it
-(https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers. Reading takes one
-apostrophe away where such a character follows it; a text that looks escaped already gets one more,
-so that every text comes back as it was.
+The table of logits or probabilities has either one column per class, or a single column whose cells
+hold lists of numbers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -26,35 +19,70 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.io.column_selection import Picked, pick_columns
 from metacal.io.columns import Columns
+from metacal.io.formats.text_cells import (
+    is_number,
+    labels_from_cells,
+    lists_of_numbers,
+    number_or_text,
+    numbers_or_texts,
+    unescaped,
+)
 from metacal.io.named_columns import labels_are_in, one_of
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError, check_texts, uneven
-from metacal.io.request import LABEL_KEYS, ClassNames, Request
-from metacal.rows.labels import is_whole
+from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
+from metacal.io.request import LABEL_KEYS, Request
 
-_FORMULA_BEGINS = "=+-@\t\r\n＝＋－＠"
-#: Cells turned into text in one go.
-_BLOCK_CELLS = 1 << 17
+# Number of characters of a cell, and of a parser's message, that an error message quotes.
+_MAX_QUOTED = 40
+_MAX_PARSER_MESSAGE = 200
+
+# Delimiters that are tried if the header does not contain the usual one.
+_DELIMITERS = (",", ";", "\t", "|")
 
 
 def read(request: Request, delimiter: str = ",") -> Columns:
-    """Read a table with a header, a column per class or one column of lists; or a column of
-    scores.
+    """Read the requested columns of a csv file.
+
+    Parameters
+    ----------
+    request : Request
+        Columns to read.
+
+    delimiter : str, default=","
+        Usual delimiter of the format. Another one is detected from the header.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    InputError
+        If the file is not a table in UTF-8, or a requested column is missing or invalid.
     """
-    path, lines = request.path, None
+    path = request.path
+    line_numbers = None
     with text_in(path, request.source) as file:
-        header, lists, delimiter = header_of(path, file, delimiter)
-        picked = pick_columns(request, header, lists)
-        cells = _Cells(request, picked, file, delimiter, header)
-        first = cells.column(picked.table[0])
+        header, list_columns, delimiter = header_of(path, file, delimiter)
+        picked = pick_columns(request, header, list_columns)
+        cells = _parse_cells(request, picked, file, header, delimiter)
+        first_cells = cells.column(picked.table[0])
         if request.scores:
-            table: Any = np.fromiter(map(_score, first), dtype=object, count=len(first))
-            lines = [line for line, _ in cells.lines()]
+            table: Any = np.fromiter(
+                map(number_or_text, first_cells), dtype=object, count=len(first_cells)
+            )
+            line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
         elif picked.places is None:
-            table = lists_of_numbers(path, picked.table[0], first)
+            table = lists_of_numbers(path, picked.table[0], first_cells)
         else:
-            table = np.stack([*map(cells.column, picked.table)], axis=1)
-    typed = lambda name: _typed(path, name, cells.column(name))  # noqa: E731
-    return picked.columns(table, typed, lambda name: _values(cells.column(name)), lines=lines)
+            table = np.stack([cells.column(name) for name in picked.table], axis=1)
+
+    def read_labels_or_ids(name: str) -> NDArray[Any]:
+        return labels_from_cells(path, name, cells.column(name))
+
+    def read_values(name: str) -> list[Any]:
+        return numbers_or_texts(cells.column(name))
+
+    return picked.columns(table, read_labels_or_ids, read_values, lines=line_numbers)
 
 
 read_tabs = partial(read, delimiter="\t")
@@ -62,7 +90,20 @@ read_tabs = partial(read, delimiter="\t")
 
 @contextlib.contextmanager
 def text_in(path: str, source: str) -> Iterator[IO[str]]:
-    """The text of a file, from its beginning; InputError where it is none, or no table."""
+    """Open a UTF-8 text file. Raise InputError if its content is not a table of text.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    source : str
+        File to open.
+
+    Yields
+    ------
+    text stream
+    """
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
             yield file
@@ -74,353 +115,299 @@ def text_in(path: str, source: str) -> Iterator[IO[str]]:
         raise InputError(f"{path}: this is not text in columns ({error}).") from None
 
 
-def delimiter_of(file: IO[str], usual: str = ",") -> str:
-    """What separates the columns: the usual mark where the header has it, else the one that stands
-    there most often.
-
-    Examples
-    --------
-    >>> import io
-    >>> delimiter_of(io.StringIO("cat;dog;label")), delimiter_of(io.StringIO("cat,dog;s,label"))
-    (';', ',')
-    """
-    header = file.readline()
-    file.seek(0)
-    return usual if usual in header else max((usual, ",", ";", "\t", "|"), key=header.count)
-
-
-def _values(cells: NDArray[Any]) -> list[Any]:
-    """Numbers, None where a cell is empty; all of them texts where one is neither. 007 is a
-    text.
-    """
-    texts = [unescaped(cell.strip()) for cell in cells]
-    numbers = [int(text) if is_whole(text) else _score(text) for text in texts]
-    padded = any(text[:1] == "0" and text.isdigit() and text != "0" for text in texts)
-    return texts if padded or any(isinstance(number, str) for number in numbers) else numbers
-
-
-def _score(cell: str) -> Any:
-    """The number that a cell holds, None where it is empty, and the text itself where it is no
-    number.
-    """
-    text = cell.strip()
-    return float(text) if is_number(text) else text or None
-
-
 def header_of(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str], str]:
-    """The names of the columns, those whose first cell is a list, and what separates them; the rows
-    are still there.
+    """Read the header of a file and detect its delimiter and list columns.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    file : text stream
+        File to read. Afterwards its position is behind the header.
+
+    usual : str
+        Usual delimiter of the format.
+
+    Returns
+    -------
+    column_names : list of str
+
+    list_columns : list of str
+        Names of the columns whose first cell is a list.
+
+    delimiter : str
+
+    Raises
+    ------
+    InputError
+        If there is no header, or it consists of numbers other than 0, 1, 2, ...
+
+    NoRowsError
+        If there are no rows below the header.
     """
-    delimiter = delimiter_of(file, usual)
+    delimiter = _detect_delimiter(file, usual)
     reader = csv.reader(file, delimiter=delimiter)
-    header = [unescaped(name.strip()) for name in next(reader, [])]
-    if not header:
+    column_names = [unescaped(name.strip()) for name in next(reader, [])]
+    if not column_names:
         raise InputError(f"{path}: there is no header; the first line must name the columns.")
-    counted = header == [str(k) for k in range(len(header))]
-    if not counted and all(map(is_number, header)):
+    column_numbers = [str(index) for index in range(len(column_names))]
+    if column_names != column_numbers and all(map(is_number, column_names)):
         raise InputError(
             f"{path}:1: the first line holds numbers; put a line with the names of the columns"
             " first."
         )
-    first = next((row for row in reader if row), None)
-    if first is None:
+    first_row = next((row for row in reader if row), None)
+    if first_row is None:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
+    list_columns = [
+        name for name, cell in zip(column_names, first_row) if cell.lstrip()[:1] in ("[", "(")
+    ]
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
-    return (
-        header,
-        [name for name, cell in zip(header, first) if cell.lstrip()[:1] in ("[", "(")],
-        delimiter,
+    return column_names, list_columns, delimiter
+
+
+def _detect_delimiter(file: IO[str], usual: str = ",") -> str:
+    """Return the usual delimiter if the header has it, else the most frequent candidate.
+
+    Examples
+    --------
+    >>> import io
+    >>> _detect_delimiter(io.StringIO("cat;dog;label"))
+    ';'
+    >>> _detect_delimiter(io.StringIO("cat,dog;s,label"))
+    ','
+    """
+    header = file.readline()
+    file.seek(0)
+    if usual in header:
+        return usual
+    return max((usual, *_DELIMITERS), key=header.count)
+
+
+def _parse_cells(
+    request: Request, picked: Picked, file: IO[str], header: Sequence[str], delimiter: str
+) -> _Cells:
+    """Parse the cells below the header.
+
+    Parameters
+    ----------
+    request : Request
+        Columns to read.
+
+    picked : Picked
+        Names and positions of the requested columns.
+
+    file : text stream
+        File whose position is behind the header.
+
+    header : sequence of str
+        Column names.
+
+    delimiter : str
+        Delimiter of the columns.
+
+    Returns
+    -------
+    _Cells
+    """
+    label_column = None
+    if not request.scores:
+        label_column = picked.beside.get("labels")
+    return _Cells(
+        path=request.path,
+        file=file,
+        header=header,
+        delimiter=delimiter,
+        class_columns=picked.places or (),
+        label_column=label_column,
     )
 
 
 class _Cells:
-    """The cells below the header, parsed in one pass of NumPy's own reader: 1e6 x 10 cells in about
-    4 s, where csv and float() take 5 to 8. Neighbours of one kind are one field: a field per column
-    takes time quadratic in columns.
+    """Cells of a file below its header.
+
+    They are parsed in one pass by `np.loadtxt`: 10^6 rows of 10 columns take about 4 s, while the
+    csv module and float() take 5 to 8 s. Neighbouring columns of one type form one field of the
+    structured dtype, because the time grows quadratically with the number of fields.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    file : text stream
+        File whose position is behind the header.
+
+    header : sequence of str
+        Column names.
+
+    delimiter : str
+        Delimiter of the columns.
+
+    class_columns : sequence of int
+        Indices of the columns that are parsed as numbers.
+
+    label_column : str or None
+        Name of the label column, in which no cell may be empty.
     """
 
     def __init__(
-        self, request: Request, picked: Picked, file: IO[str], delimiter: str, header: list[str]
+        self,
+        *,
+        path: str,
+        file: IO[str],
+        header: Sequence[str],
+        delimiter: str,
+        class_columns: Sequence[int],
+        label_column: str | None,
     ) -> None:
-        self.path, self.file, self.delimiter, self.header = request.path, file, delimiter, header
-        self.place = {name: k for k, name in enumerate(header)}
-        self.places, self.label = (
-            picked.places or (),
-            None if request.scores else picked.beside.get("labels"),
-        )
-        kind = np.zeros(len(header), dtype=bool)
-        kind[list(self.places)] = True
-        starts = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist()]
-        stops = [*starts[1:], len(header)]
-        plan = [
-            (f"f{start}", np.float64 if kind[start] else object, (stop - start,))
-            for start, stop in zip(starts, stops)
-        ]
-        #: Of each column, where its field begins.
-        self.first = np.repeat(starts, np.subtract(stops, starts))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore", UserWarning
-                )  # "input contained no data": we say so ourselves
-                self.rows: NDArray[Any] = np.loadtxt(
-                    file, dtype=plan, delimiter=delimiter, comments=None, quotechar='"', ndmin=1
-                )
-        except ValueError as error:
-            self._raise_bad_cell()
-            raise InputError(
-                f"{self.path}: {' '.join(str(error).split())[:200].rstrip('.')}."
-            ) from None
-        if self.label is not None and not all(map(str.strip, self.column(self.label))):
-            self._raise_bad_cell()
+        self.path = path
+        self.file = file
+        self.header = header
+        self.delimiter = delimiter
+        self.class_columns = class_columns
+        self.label_column = label_column
+        self._column_index = {name: index for index, name in enumerate(header)}
+
+        is_class_column = np.zeros(len(header), dtype=bool)
+        is_class_column[list(class_columns)] = True
+        field_starts = [0, *(np.flatnonzero(np.diff(is_class_column)) + 1).tolist()]
+        field_stops = [*field_starts[1:], len(header)]
+        # Index of the first column in the field of each column.
+        self._field_start = np.repeat(field_starts, np.subtract(field_stops, field_starts))
+        fields = []
+        for start, stop in zip(field_starts, field_stops):
+            cell_type = np.float64 if is_class_column[start] else object
+            fields.append((f"f{start}", cell_type, (stop - start,)))
+        self.records = self._parse(fields)
+
+        if label_column is not None and not all(map(str.strip, self.column(label_column))):
+            self._raise_for_invalid_cell()
 
     def column(self, name: str) -> NDArray[Any]:
-        """The cells of a column, top to bottom."""
-        first = int(self.first[self.place[name]])
-        return self.rows[f"f{first}"][:, self.place[name] - first]
+        """Return the cells of a column."""
+        column_index = self._column_index[name]
+        field_start = int(self._field_start[column_index])
+        return self.records[f"f{field_start}"][:, column_index - field_start]
 
-    def lines(self) -> Iterator[tuple[int, list[str]]]:
-        """Every row below the header once more, slowly, with the number of its line."""
+    def numbered_rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Read the rows below the header again, and yield line numbers and cells."""
         self.file.seek(0)
         reader = csv.reader(self.file, delimiter=self.delimiter)
         next(reader)
-        line = reader.line_num + 1
+        line_number = reader.line_num + 1
         for row in reader:
             if row:
-                yield line, row
-            line = reader.line_num + 1
+                yield line_number, row
+            line_number = reader.line_num + 1
 
-    def _raise_bad_cell(self) -> None:
-        """Search for the first bad cell and say where it is."""
-        path, header = self.path, self.header
-        needed = sorted({*self.places, *(() if self.label is None else (self.place[self.label],))})
-        for line, row in self.lines():
-            if len(row) != len(header):
-                at = min(len(row), len(header)) + 1
-                raise InputError(
-                    f"{path}:{line}:{at}: this line has {len(row)} cells but the header has"
-                    f" {len(header)}."
+    def _parse(self, fields: list[Any]) -> NDArray[Any]:
+        """Parse the rest of the file into an array with the given dtype fields."""
+        try:
+            with warnings.catch_warnings():
+                # loadtxt warns about missing rows, which `header_of` has reported already.
+                warnings.simplefilter("ignore", UserWarning)
+                return np.loadtxt(
+                    self.file,
+                    dtype=fields,
+                    delimiter=self.delimiter,
+                    comments=None,
+                    quotechar='"',
+                    ndmin=1,
                 )
-            for k in needed:
-                text, cell = row[k].strip(), f"{path}:{line}:{k + 1}: column {header[k]!r}"
-                if not text:
-                    raise InputError(f"{cell} is empty; fill it in or drop the line.")
-                if header[k] != self.label and not is_number(text):
-                    labels = "" if self.label is not None else labels_are_in(header[k])
-                    raise InputError(
-                        f"{cell} holds {text[:40]!r}, which is not a number; mend it, {labels}or"
-                        f" say which columns are classes with {option('classes')}."
-                    )
+        except ValueError as error:
+            self._raise_for_invalid_cell()
+            message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE].rstrip(".")
+            raise InputError(f"{self.path}: {message}.") from None
 
+    def _raise_for_invalid_cell(self) -> None:
+        """Raise InputError for the first invalid cell, with its line and column number."""
+        required_columns = set(self.class_columns)
+        if self.label_column is not None:
+            required_columns.add(self._column_index[self.label_column])
 
-def lists_of_numbers(
-    path: str, name: str, cells: Sequence[str] | NDArray[Any]
-) -> NDArray[np.float64]:
-    """Parse cells such as "[0.1, 2.3]", or "[0.1 2.3]" as NumPy prints them, all of one length.
+        n_columns = len(self.header)
+        for line_number, row in self.numbered_rows():
+            if len(row) != n_columns:
+                column_number = min(len(row), n_columns) + 1
+                raise InputError(
+                    f"{self.path}:{line_number}:{column_number}: this line has {len(row)} cells but"
+                    f" the header has {n_columns}."
+                )
+            for column_index in sorted(required_columns):
+                self._check_cell(line_number, column_index, row[column_index].strip())
 
-    Examples
-    --------
-    >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
-    array([[ 0.5,  2. ], [ 1. , -inf]])
-    """
-    plain = [" ".join(cell.strip().strip("[]()").replace(",", " ").splitlines()) for cell in cells]
-    with contextlib.suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
-        numbers = np.loadtxt(plain, comments=None, ndmin=2)
-        if len(numbers) == len(plain):  # an empty one is left out
-            return numbers
-    width = len(plain[0].split())
-    for row, cell in enumerate(plain):
-        words = cell.split()
-        bad = next((word for word in words if not is_number(word)), None)
-        if bad is not None:
-            cut = (
-                " (NumPy cuts long arrays when it prints them: write a column per class)"
-                if "..." in bad
-                else ""
-            )
+    def _check_cell(self, line_number: int, column_index: int, text: str) -> None:
+        """Raise InputError if a required cell is empty or a class column is not a number."""
+        name = self.header[column_index]
+        cell = f"{self.path}:{line_number}:{column_index + 1}: column {name!r}"
+        if not text:
+            raise InputError(f"{cell} is empty; fill it in or drop the line.")
+        if name != self.label_column and not is_number(text):
+            label_hint = labels_are_in(name) if self.label_column is None else ""
             raise InputError(
-                f"{path}: row {row} of column {name!r} holds {bad[:40]!r}, which is not a"
-                f" number{cut}."
+                f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number; mend it,"
+                f" {label_hint}or say which columns are classes with {option('classes')}."
             )
-        if len(words) != width:
-            raise uneven(f"{path}: row {row} of column {name!r}", len(words), width)
-    raise InputError(
-        f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class."
-    )
-
-
-def line_cells(line: str, delimiter: str) -> list[str]:
-    """The cells of one line, or csv.Error.
-
-    Examples
-    --------
-    >>> line_cells("a, b ,'=1", ",")
-    ['a', 'b', '=1']
-    """
-    (cells,) = csv.reader([line], delimiter=delimiter, strict=True)
-    return [unescaped(cell.strip()) for cell in cells]
 
 
 def read_labels(request: Request, ending: str) -> NDArray[Any]:
-    """Read one label per line, or the column of labels of a table with a header."""
-    path, delimiter = request.path, "\t" if ending == ".tsv" else ","
-    with text_in(path, request.source) as file:
-        lines = (
-            [[line.strip()] for line in file]
-            if ending == ".txt"
-            else [*csv.reader(file, delimiter=delimiter)]
-        )
-    while lines and not any(lines[-1]):
-        lines.pop()
-    header = [name.strip() for name in lines[0]] if lines else []
-    named = one_of(request, header, "label_key", LABEL_KEYS)
-    if named is None and len(header) > 1:
+    """Read one label per line, or the label column of a table with a header.
+
+    Parameters
+    ----------
+    request : Request
+        File to read and, optionally, the name of the label column.
+
+    ending : {".txt", ".csv", ".tsv"}
+        File name extension. A .txt file has one label per line.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If a label is missing, or the label column is ambiguous.
+    """
+    path = request.path
+    rows = _read_label_rows(request, ending)
+    first_row = [cell.strip() for cell in rows[0]] if rows else []
+    label_column = one_of(request, first_row, "label_key", LABEL_KEYS)
+    if label_column is None and len(first_row) > 1:
         raise InputError(
             f"{path}:1: which column holds the labels? Say so with {option('label_key')}."
         )
-    column = 0 if named is None else header.index(named)
-    texts = [row[column].strip() if column < len(row) else "" for row in lines[named is not None :]]
-    if "" in texts:
-        line = texts.index("") + 1 + (named is not None)
-        raise InputError(
-            f"{path}:{line}:{column + 1}: the label is missing; fill it in or drop the row"
-            " everywhere."
-        )
-    return _typed(path, header[column] if named else "label", texts)
 
+    n_header_lines = 0
+    column_index = 0
+    if label_column is not None:
+        n_header_lines = 1
+        column_index = first_row.index(label_column)
 
-def is_number(text: str) -> bool:
-    """Whether float() takes it, and it is written as numbers are."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return "_" not in text
-
-
-def _typed(path: str, name: str, cells: NDArray[Any] | Sequence[str]) -> NDArray[Any]:
-    """Return cells as integers if all are written as such, as floats if all are like 3.0, and as
-    text otherwise.
-    """
-    plain = [unescaped(cell.strip()) for cell in cells]
-    check_texts(
-        path,
-        f"texts in column {name!r}",
-        plain,
-        os.path.getsize(path) if os.path.exists(path) else 0,
-    )
-    texts = np.array(plain, dtype=np.str_)
-    with contextlib.suppress(ValueError, OverflowError):
-        numbers = texts.astype(np.int64)
-        if np.array_equal(numbers.astype(np.str_), texts):  # 007 is a name, not a number
-            return numbers
-    if np.char.endswith(texts, ".0").all() and all(map(is_number, texts)):
-        return texts.astype(np.float64)
-    return texts
-
-
-def _looks_like_one(text: str) -> bool:
-    return text.lstrip("'")[:1] in _FORMULA_BEGINS and text.strip("'") != ""
-
-
-def escaped(text: str) -> str:
-    """Return the text as a cell that no spreadsheet runs.
-
-    Examples
-    --------
-    >>> escaped("=1+1"), escaped("-0.5"), escaped("cat"), escaped("'=1+1")
-    ("'=1+1", '-0.5', 'cat', "''=1+1")
-    """
-    if not _looks_like_one(text) or (text[:1] in "+-" and is_number(text) and text.strip() == text):
-        return text
-    return f"'{text}"
-
-
-def unescaped(text: str) -> str:
-    """Return the text that `escaped` was given.
-
-    Examples
-    --------
-    >>> unescaped("'=1+1"), unescaped("''=1+1"), unescaped("'tis"), unescaped("-0.5")
-    ('=1+1', "'=1+1", "'tis", '-0.5')
-    """
-    return text[1:] if text.startswith("'") and _looks_like_one(text) else text
-
-
-class TextWriter:
-    """Rows as lines of text, to a file of their own or to a stream that stays open."""
-
-    def __init__(
-        self, target: Path | IO[str], class_names: ClassNames | None, n_rows: int, compress: bool
-    ) -> None:
-        self.owned, self.class_names, self.begun = isinstance(target, Path), class_names, False
-        self.file = (
-            target.open("w", encoding="utf-8", newline="") if isinstance(target, Path) else target
-        )
-
-    def write(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add rows."""
-        flat = self.flat(columns)
-        step = max(1, _BLOCK_CELLS // len(flat))
-        for start in range(0, max(1, len(next(iter(flat.values())))), step):
-            self.write_block({name: values[start : start + step] for name, values in flat.items()})
-            self.begun = True
-
-    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add a few rows."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Flush, and close what was opened for this."""
-        self.file.flush()
-        if self.owned:
-            self.file.close()
-
-    def flat(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Columns of one entry a row: a 2-D `probs` becomes `probs_0` …, or `probs_cat` … where
-        classes have names.
-        """
-        flat: dict[str, NDArray[Any]] = {}
-        for name, array in columns.items():
-            ends = (
-                [""]
-                if array.ndim == 1
-                else [f"_{end}" for end in self.class_names or range(array.shape[1])]
+    labels = []
+    for line_number, row in enumerate(rows[n_header_lines:], start=n_header_lines + 1):
+        label = row[column_index].strip() if column_index < len(row) else ""
+        if not label:
+            raise InputError(
+                f"{path}:{line_number}:{column_index + 1}: the label is missing; fill it in or drop"
+                " the row everywhere."
             )
-            for end, values in zip(ends, np.atleast_2d(array.T)):
-                if name + end in flat:
-                    raise InputError(
-                        f"two columns would be called {name + end!r}; rename one of them."
-                    )
-                flat[name + end] = values
-        return flat
+        labels.append(label)
+    return labels_from_cells(path, label_column or "label", labels)
 
 
-class DelimitedWriter(TextWriter):
-    """Text with a header; what a spreadsheet would run as a formula is escaped."""
-
-    delimiter = ","
-
-    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add a few rows."""
-        writer = csv.writer(self.file, delimiter=self.delimiter, lineterminator="\n")
-        if not self.begun:
-            writer.writerow(map(escaped, columns))
-        writer.writerows(zip(*map(_texts, columns.values())))
-
-
-class TabsWriter(DelimitedWriter):
-    """The same, separated by tabs."""
-
-    delimiter = "\t"
-
-
-def _texts(values: NDArray[Any]) -> list[Any]:
-    if values.dtype.kind == "b":
-        return ["true" if value else "false" for value in values]
-    # float16 and float32 keep their own shortest digits: 0.1, not 0.10000000149011612.
-    if values.dtype.kind == "f" and values.dtype.itemsize < 8:
-        return list(map(str, values))
-    texts: list[Any] = values.tolist()
-    return list(map(escaped, texts)) if values.dtype.kind in "UO" else texts
+def _read_label_rows(request: Request, ending: str) -> list[list[str]]:
+    """Read the rows of a label file without the empty rows at its end."""
+    with text_in(request.path, request.source) as file:
+        if ending == ".txt":
+            rows = [[line.strip()] for line in file]
+        else:
+            delimiter = "\t" if ending == ".tsv" else ","
+            rows = list(csv.reader(file, delimiter=delimiter))
+    while rows and not any(rows[-1]):
+        rows.pop()
+    return rows

@@ -1,15 +1,20 @@
-"""Arrow files: Feather (version 2), the Arrow file format and the Arrow stream format, whichever
-the suffix.
+"""Reader and writer of Arrow files: Feather version 2, the Arrow file and the stream format.
 
-A file in the file format is the stream format with a frame around it, so that there is one road:
-the messages are gone through once to see what they claim, then read one after the other, and every
-batch is checked to the last offset before anything is decoded from it. Nothing is mapped: a file
-that shrinks is told, not a crash.
+A file in the Arrow file format is a stream between two markers, with a footer. Both formats are
+therefore read as streams:
 
-A stream is a row of messages: a mark, the length of the header, the header (a flatbuffer), the
-body. The header of a batch has its number of rows, where in the body each buffer lies, and whether
-the buffers are compressed; a compressed buffer begins with its length before compression. Nothing
-else here is needed to know what decoding would take. See
+1. The messages of the stream are scanned without decoding them. Their headers contain the number of
+   rows and the sizes of all buffers. If the sizes exceed the unpacking limit or the size of the
+   file, reading stops with an error.
+2. The messages are decoded one after the other. Every batch is validated, including all offsets,
+   before values are taken from it.
+
+Files are not memory-mapped, because the process would crash if another program shortened the file.
+
+An Arrow *stream* is a sequence of messages. A *message* consists of a continuation marker, the
+length of its header, the header (a FlatBuffers table) and the body. The header of a record batch
+contains its number of rows, the position of each buffer in the body, and whether the buffers are
+compressed. A compressed buffer begins with its uncompressed length. See
 https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format.
 """
 
@@ -18,199 +23,367 @@ from __future__ import annotations
 import io
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Columns
-from metacal.io.formats.arrow import ArrowColumnsWriter, Batches, pyarrow_for, read_batches
+from metacal.io.formats.arrow import Batches, read_batches
+from metacal.io.formats.arrow_columns import pyarrow_for
+from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked
 from metacal.io.request import Request
 
-#: What a file in the file format begins with, and ends with.
-_MAGIC = b"ARROW1"
-_CONTINUES = 0xFFFFFFFF
-#: Kinds of messages, as the format numbers them.
-_DICTIONARY, _BATCH = 2, 3
+# First and last bytes of the Arrow file format.
+_FILE_MAGIC = b"ARROW1"
+
+# Position of the first message in the Arrow file format: the magic bytes are padded to 8 bytes.
+_FIRST_MESSAGE_OFFSET = 8
+
+_CONTINUATION_MARKER = 0xFFFFFFFF
+
+# Numbers of the message types, and of the header fields that are used here, as defined in
+# Message.fbs of the Arrow format.
+_DICTIONARY_BATCH = 2
+_RECORD_BATCH = 3
+
+_MESSAGE_TYPE_FIELD = 1
+_MESSAGE_HEADER_FIELD = 2
+_MESSAGE_BODY_LENGTH_FIELD = 3
+
+_DICTIONARY_DATA_FIELD = 1
+
+_BATCH_LENGTH_FIELD = 0
+_BATCH_BUFFERS_FIELD = 2
+_BATCH_COMPRESSION_FIELD = 3
+
+# Size of the uncompressed length in front of a compressed buffer, and the value that denotes that
+# the buffer is not compressed after all.
+_LENGTH_PREFIX_BYTES = 8
+_NOT_COMPRESSED = -1
 
 
 def read(request: Request) -> Columns:
-    """Read table, or scores, and what is beside it."""
+    """Read the requested columns of an Arrow file."""
     return read_batches(request, ArrowFile(request))
 
 
 class ArrowFile(Batches):
-    """A file as `read_batches` wants it, once what it claims was checked."""
+    """Source of record batches for an Arrow file.
+
+    Parameters
+    ----------
+    request : Request
+        File to read.
+
+    Raises
+    ------
+    InputError
+        If the file unpacks to more bytes than allowed.
+
+    ValueError, EOFError
+        If the file is damaged.
+    """
 
     kind = "an Arrow file"
 
     def __init__(self, request: Request) -> None:
-        self.pa, self.file = pyarrow_for(request.path), RawFile(request.source, request.path)
-        framed = self.file.bytes(0, len(_MAGIC)) == _MAGIC
-        self.begin = 8 if framed else 0
-        n_rows, n_batches, unpacked = _claims_of(self.file, self.begin)
-        if framed:  # the frame must be whole, and speak of as many batches as there are
-            if self.file.bytes(self.file.size - len(_MAGIC), len(_MAGIC)) != _MAGIC:
-                raise EOFError("its end is missing")
-            counted = self.pa.ipc.open_file(
-                self.pa.PythonFile(_Reader(self.file, 0), "r")
-            ).num_record_batches
-            if counted != n_batches:
-                raise ValueError(f"its footer lists {counted} batches but {n_batches} are there")
-        check_unpacked(request.path, unpacked, self.file.size)
-        super().__init__(self._stream().schema, n_rows, self.file.size)
+        self.pa = pyarrow_for(request.path)
+        self.file = RawFile(request.source, request.path)
+        is_file_format = self.file.read_bytes(0, len(_FILE_MAGIC)) == _FILE_MAGIC
+        self.first_message_offset = _FIRST_MESSAGE_OFFSET if is_file_format else 0
+        totals = _scan_messages(self.file, self.first_message_offset)
+        if is_file_format:
+            self._check_footer(totals.n_batches)
+        check_unpacked(request.path, totals.unpacked_bytes, self.file.size)
+        super().__init__(self._open_stream().schema, totals.n_rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
-        """These columns, in the batches of the file."""
-        place = {name: k for k, name in enumerate(self.schema.names)}
-        for batch in self._stream(sorted({place[name] for name in names})):
-            # Offsets, indices of dictionaries and the bytes of strings: all that points somewhere.
-            batch.validate(full=True)
-            yield batch
+        """Iterate over the batches of the file; `rows` is ignored."""
+        field_numbers = {name: number for number, name in enumerate(self.schema.names)}
+        included_fields = sorted({field_numbers[name] for name in names})
+        for record_batch in self._open_stream(included_fields):
+            # A full validation also checks offsets, dictionary indices and UTF-8.
+            record_batch.validate(full=True)
+            yield record_batch
 
-    def _stream(self, fields: list[int] | None = None) -> Any:
-        options = self.pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        return self.pa.ipc.open_stream(
-            self.pa.PythonFile(_Reader(self.file, self.begin), "r"), options=options
-        )
+    def _check_footer(self, n_batches: int) -> None:
+        """Raise an error if the end of the file is missing or lists other batches."""
+        end_marker = self.file.read_bytes(self.file.size - len(_FILE_MAGIC), len(_FILE_MAGIC))
+        if end_marker != _FILE_MAGIC:
+            raise EOFError("its end is missing")
+        reader = self.pa.ipc.open_file(self.pa.PythonFile(_FileReader(self.file, 0), "r"))
+        if reader.num_record_batches != n_batches:
+            raise ValueError(
+                f"its footer lists {reader.num_record_batches} batches but {n_batches} are there"
+            )
+
+    def _open_stream(self, included_fields: list[int] | None = None) -> Any:
+        """Open pyarrow's stream reader at the first message."""
+        options = self.pa.ipc.IpcReadOptions(included_fields=included_fields, use_threads=False)
+        file_reader = _FileReader(self.file, self.first_message_offset)
+        return self.pa.ipc.open_stream(self.pa.PythonFile(file_reader, "r"), options=options)
 
 
-class _Reader(io.RawIOBase):
-    """A file as Arrow wants it: read, seek, tell. Never more bytes than there are, whatever a
-    header claims.
+class _FileReader(io.RawIOBase):
+    """File object for pyarrow that never returns more bytes than the file holds.
+
+    Parameters
+    ----------
+    file : RawFile
+        File to read.
+
+    position : int
+        Initial position.
     """
 
-    def __init__(self, file: RawFile, place: int) -> None:
-        self.file, self.place = file, place
+    def __init__(self, file: RawFile, position: int) -> None:
+        self.file = file
+        self.position = position
 
     def read(self, count: int = -1) -> bytes:
-        content = self.file.bytes(self.place, self.file.size if count < 0 else count)
-        self.place += len(content)
+        if count < 0:
+            count = self.file.size
+        content = self.file.read_bytes(self.position, count)
+        self.position += len(content)
         return content
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self.place = max(0, offset + {0: 0, 1: self.place, 2: self.file.size}[whence])
-        return self.place
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        reference_positions = {
+            io.SEEK_SET: 0,
+            io.SEEK_CUR: self.position,
+            io.SEEK_END: self.file.size,
+        }
+        self.position = max(0, reference_positions[whence] + offset)
+        return self.position
 
     def seekable(self) -> bool:
         return True
 
-    readable = seekable
+    def readable(self) -> bool:
+        return True
 
 
-def _claims_of(file: RawFile, begin: int) -> tuple[int, int, int]:
-    """The rows and batches that the messages from `begin` on claim, and the bytes of all buffers
-    once unpacked.
+@dataclass(frozen=True)
+class _StreamTotals:
+    """Sizes that the message headers of a stream claim.
 
-    Raises where they claim more than the file holds.
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows in all record batches.
+
+    n_batches : int
+        Number of record batches.
+
+    unpacked_bytes : int
+        Size of all buffers after decompression.
     """
-    rows = batches = unpacked = 0
-    for header, body, length in _messages(file, begin):
-        kind = header.number(1, "B")
-        table = header.table(2)
-        batch = table.table(1) if kind == _DICTIONARY and table is not None else table
-        if kind not in (_DICTIONARY, _BATCH) or batch is None:
+
+    n_rows: int
+    n_batches: int
+    unpacked_bytes: int
+
+
+@dataclass(frozen=True)
+class _Message:
+    """Message of an Arrow stream.
+
+    Attributes
+    ----------
+    header : _FlatbuffersTable
+        Decoded header.
+
+    body_offset : int
+        Position of the body in the file.
+
+    body_length : int
+        Size of the body in bytes.
+    """
+
+    header: _FlatbuffersTable
+    body_offset: int
+    body_length: int
+
+
+def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
+    """Sum the sizes in the message headers from a position on.
+
+    Raise ValueError if a header claims more bytes than the file holds.
+    """
+    n_rows = 0
+    n_batches = 0
+    unpacked_bytes = 0
+    for message in _iterate_messages(file, offset):
+        message_type = message.header.integer(_MESSAGE_TYPE_FIELD, "B")
+        batch = message.header.table(_MESSAGE_HEADER_FIELD)
+        if message_type == _DICTIONARY_BATCH and batch is not None:
+            batch = batch.table(_DICTIONARY_DATA_FIELD)
+        if message_type not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:
             continue
-        count = batch.number(0, "q")
-        if count < 0:
-            raise ValueError(f"a batch of {count} rows")
-        unpacked += _unpacked(file, batch, body, length)
-        if kind == _BATCH:
-            rows, batches = rows + count, batches + 1
-    return rows, batches, unpacked
+        batch_length = batch.integer(_BATCH_LENGTH_FIELD, "q")
+        if batch_length < 0:
+            raise ValueError(f"a batch of {batch_length} rows")
+        unpacked_bytes += _unpacked_batch_bytes(file, batch, message)
+        if message_type == _RECORD_BATCH:
+            n_rows += batch_length
+            n_batches += 1
+    return _StreamTotals(n_rows=n_rows, n_batches=n_batches, unpacked_bytes=unpacked_bytes)
 
 
-def _messages(file: RawFile, place: int) -> Iterator[tuple[_Table, int, int]]:
-    """The header of each message, and where its body begins and how long it is."""
-    while file.size - place >= 4:
-        (size,) = struct.unpack("<I", file.bytes(place, 4))
-        place += 4
-        if size == _CONTINUES:
-            (size,) = struct.unpack("<I", file.bytes(place, 4))
-            place += 4
-        if size == 0:
+def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
+    """Yield the messages of a stream that starts at a position of the file."""
+    while file.size - offset >= 4:
+        header_length = _read_uint32(file, offset)
+        offset += 4
+        if header_length == _CONTINUATION_MARKER:
+            header_length = _read_uint32(file, offset)
+            offset += 4
+        is_end_of_stream = header_length == 0
+        if is_end_of_stream:
             return
-        if size > file.size - place:
-            raise ValueError(f"a header of {size:,} bytes where {file.size - place:,} are left")
-        data = file.bytes(place, size)
-        header = _Table(data, *struct.unpack_from("<I", data))
-        place += size
-        length = header.number(3, "q")
-        if not 0 <= length <= file.size - place:
-            raise ValueError(f"a body of {length:,} bytes where {file.size - place:,} are left")
-        yield header, place, length
-        place += length
+        remaining_bytes = file.size - offset
+        if header_length > remaining_bytes:
+            raise ValueError(
+                f"a header of {header_length:,} bytes where {remaining_bytes:,} are left"
+            )
+        header_bytes = file.read_bytes(offset, header_length)
+        (root_offset,) = struct.unpack_from("<I", header_bytes)
+        header = _FlatbuffersTable(header_bytes, root_offset)
+        offset += header_length
+
+        body_length = header.integer(_MESSAGE_BODY_LENGTH_FIELD, "q")
+        remaining_bytes = file.size - offset
+        if not 0 <= body_length <= remaining_bytes:
+            raise ValueError(f"a body of {body_length:,} bytes where {remaining_bytes:,} are left")
+        yield _Message(header=header, body_offset=offset, body_length=body_length)
+        offset += body_length
 
 
-def _unpacked(file: RawFile, batch: _Table, body: int, length: int) -> int:
-    """Bytes of a batch's buffers; a compressed one says so in front of it, -1 where it is not
-    compressed after all.
+def _read_uint32(file: RawFile, offset: int) -> int:
+    """Read a little-endian unsigned integer of 32 bits."""
+    (value,) = struct.unpack("<I", file.read_bytes(offset, 4))
+    return int(value)
+
+
+def _unpacked_batch_bytes(file: RawFile, batch: _FlatbuffersTable, message: _Message) -> int:
+    """Return the size of a batch's buffers after decompression.
+
+    Parameters
+    ----------
+    file : RawFile
+        File that contains the batch.
+
+    batch : _FlatbuffersTable
+        Header of the record batch.
+
+    message : _Message
+        Message that contains the batch.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ValueError
+        If a buffer lies outside the body of the message.
     """
-    packed = batch.table(3) is not None
-    total = 0
-    for offset, size in batch.pairs(2):
-        if not (offset >= 0 and size >= 0 and offset + size <= length):
-            raise ValueError(f"a buffer of {size:,} bytes at {offset:,} of {length:,}")
-        if packed and size >= 8:
-            (claimed,) = struct.unpack("<q", file.bytes(body + offset, 8))
-            if claimed < -1:
-                raise ValueError(f"a buffer of {claimed:,} bytes")
-            size = size - 8 if claimed == -1 else claimed
-        total += size
-    return total
+    is_compressed = batch.table(_BATCH_COMPRESSION_FIELD) is not None
+    total_bytes = 0
+    for offset, length in batch.int64_pairs(_BATCH_BUFFERS_FIELD):
+        is_inside_body = offset >= 0 and length >= 0 and offset + length <= message.body_length
+        if not is_inside_body:
+            raise ValueError(
+                f"a buffer of {length:,} bytes at {offset:,} of {message.body_length:,}"
+            )
+        if is_compressed and length >= _LENGTH_PREFIX_BYTES:
+            prefix = file.read_bytes(message.body_offset + offset, _LENGTH_PREFIX_BYTES)
+            (uncompressed_length,) = struct.unpack("<q", prefix)
+            if uncompressed_length < _NOT_COMPRESSED:
+                raise ValueError(f"a buffer of {uncompressed_length:,} bytes")
+            if uncompressed_length == _NOT_COMPRESSED:
+                length -= _LENGTH_PREFIX_BYTES
+            else:
+                length = uncompressed_length
+        total_bytes += length
+    return total_bytes
 
 
-class _Table:
-    """A table of a flatbuffer: fields by number, found through the table of offsets that it points
-    back to.
+class _FlatbuffersTable:
+    """Table in a FlatBuffers message, with fields identified by number.
 
-    struct and NumPy raise where something points outside.
+    struct and NumPy raise an error if a field lies outside the data.
+
+    Parameters
+    ----------
+    data : bytes
+        FlatBuffers message.
+
+    offset : int
+        Position of the table in the message.
     """
 
-    def __init__(self, data: bytes, place: int) -> None:
-        self.data, self.place = data, place
-        (back,) = struct.unpack_from("<i", data, place)
-        self.offsets = place - back
-        if self.offsets < 0:
+    def __init__(self, data: bytes, offset: int) -> None:
+        self.data = data
+        self.offset = offset
+        (vtable_distance,) = struct.unpack_from("<i", data, offset)
+        self.vtable_offset = offset - vtable_distance
+        if self.vtable_offset < 0:
             raise ValueError("a header that points outside")
-        (self.size,) = struct.unpack_from("<H", data, self.offsets)
+        (self.vtable_size,) = struct.unpack_from("<H", data, self.vtable_offset)
 
-    def _field(self, number: int) -> int | None:
-        at = 4 + 2 * number
-        if at + 2 > self.size:
+    def integer(self, field_number: int, struct_format: str) -> int:
+        """Return an integer field, or its default value 0 if the field is absent."""
+        field_offset = self._field_offset(field_number)
+        if field_offset is None:
+            return 0
+        (value,) = struct.unpack_from(f"<{struct_format}", self.data, field_offset)
+        return int(value)
+
+    def table(self, field_number: int) -> _FlatbuffersTable | None:
+        """Return a nested table, or None if the field is absent."""
+        field_offset = self._field_offset(field_number)
+        if field_offset is None:
             return None
-        (offset,) = struct.unpack_from("<H", self.data, self.offsets + at)
-        return self.place + offset if offset else None
+        return _FlatbuffersTable(self.data, self._follow_reference(field_offset))
 
-    def number(self, field: int, kind: str) -> int:
-        place = self._field(field)
-        return 0 if place is None else int(struct.unpack_from(f"<{kind}", self.data, place)[0])
-
-    def table(self, field: int) -> _Table | None:
-        place = self._field(field)
-        return (
-            None
-            if place is None
-            else _Table(self.data, place + struct.unpack_from("<I", self.data, place)[0])
-        )
-
-    def pairs(self, field: int) -> Iterator[Sequence[int]]:
-        """A vector of structures of two 64-bit numbers."""
-        place = self._field(field)
-        if place is None:
+    def int64_pairs(self, field_number: int) -> Iterator[Sequence[int]]:
+        """Iterate over a vector of structs of two signed 64-bit integers."""
+        field_offset = self._field_offset(field_number)
+        if field_offset is None:
             return
-        place += struct.unpack_from("<I", self.data, place)[0]
-        (count,) = struct.unpack_from("<I", self.data, place)
-        yield from np.frombuffer(self.data, "<i8", 2 * count, place + 4).reshape(-1, 2).tolist()
+        vector_offset = self._follow_reference(field_offset)
+        (n_pairs,) = struct.unpack_from("<I", self.data, vector_offset)
+        values = np.frombuffer(self.data, "<i8", 2 * n_pairs, vector_offset + 4)
+        yield from values.reshape(-1, 2).tolist()
+
+    def _field_offset(self, field_number: int) -> int | None:
+        """Return the position of a field in the message, or None if the field is absent."""
+        # The vtable begins with two 16-bit sizes. A 16-bit offset per field follows.
+        entry_offset = 4 + 2 * field_number
+        if entry_offset + 2 > self.vtable_size:
+            return None
+        (offset_in_table,) = struct.unpack_from("<H", self.data, self.vtable_offset + entry_offset)
+        if offset_in_table == 0:
+            return None
+        return self.offset + int(offset_in_table)
+
+    def _follow_reference(self, field_offset: int) -> int:
+        """Return the position that a relative reference points to."""
+        (distance,) = struct.unpack_from("<I", self.data, field_offset)
+        return field_offset + int(distance)
 
 
 class ArrowWriter(ArrowColumnsWriter):
-    """The Arrow file format, which Feather version 2 is; not compressed, so that it can be
-    memory-mapped.
+    """Writer of the Arrow file format, which is also Feather version 2.
+
+    The file is not compressed, so that it can be memory-mapped.
     """
 
-    def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
-        """The library's own writer."""
+    def open_file(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
+        """Create pyarrow's writer for the file."""
         return self.pa.ipc.new_file(str(self.path), schema)

@@ -1,10 +1,9 @@
-"""JSON lines: an object per line, with a list of logits or an entry per class, and label and id
-beside it.
+"""Reader and writer of JSON Lines: one JSON object per line.
 
-Only the entries that are asked for are kept; the first line says which there are. A key may lead
-into an entry, `judge.score` (`metacal.io.nested`). Blank lines are skipped, a line that is no
-object is named by its number. Python's NaN and Infinity are numbers here, as its own writer makes
-them.
+The logits of a row are either one list or one entry per class. The first line determines which
+entries are read. A dotted key such as `judge.score` refers to an entry of a nested object, see
+`metacal.io.nested`. Blank lines are skipped. NaN and Infinity are accepted as numbers when reading,
+because Python's json module writes them.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -20,93 +20,178 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Float
 from metacal.io.artifact.messages import shown, without_duplicates
-from metacal.io.column_selection import pick_columns
+from metacal.io.column_selection import Picked, pick_columns
 from metacal.io.columns import Columns
-from metacal.io.formats.delimited import TextWriter
+from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import with_nested
 from metacal.io.opening import NoRowsError, check_texts, uneven
 from metacal.io.request import BESIDE, Request
 
-#: A line of more bytes is no row: a file without line ends would fill the memory.
+#: Largest number of bytes of a line. The limit bounds the memory that a file without line breaks
+#: can take.
 LONGEST_LINE = 1 << 26
-#: One for all lines, as json.loads makes a decoder anew each time.
+
+_UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+# One decoder for all lines, because json.loads would create a new one for each line.
 _DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates)
+
+# Types of labels and ids, and their dtypes.
+_LABEL_DTYPES: dict[type, Any] = {
+    bool: np.bool_,
+    int: np.int64,
+    float: np.float64,
+    str: np.str_,
+}
 
 
 def read(request: Request) -> Columns:
-    """Read table, or scores, and what is beside it; an entry that a later row lacks is None
-    there.
+    """Read the requested entries of a JSON Lines file.
+
+    Parameters
+    ----------
+    request : Request
+        Entries to read.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    NoRowsError
+        If there are no rows.
+
+    InputError
+        If a line is not a JSON object, or an entry is missing or invalid.
     """
-    path, picked, columns, lines = request.path, None, dict[str, list[Any]](), list[int]()
-    with open(request.source, "rb") as file:
-        for number, plain in objects_in(path, file):
-            row = nested_in(request, number, plain)
-            if picked is None:
-                lists = [name for name, value in row.items() if isinstance(value, list)]
-                picked = pick_columns(request, list(row), lists)
-                columns = {name: [] for name in picked.names}
-            lines.append(number)
-            for name, column in columns.items():
-                column.append(row.get(name))
-    if picked is None:
-        raise NoRowsError(
-            f"{path}: it holds no rows; give at least one, as a JSON object on a line."
-        )
-    correct = picked.beside.get("labels") if request.scores else None
-
-    def typed(name: str) -> NDArray[Any]:
-        return (
-            _objects(columns[name]) if name == correct else _typed(path, lines, name, columns[name])
-        )
-
-    first = picked.table[0]
+    entries = _read_entries(request)
+    picked = entries.picked
+    first_name = picked.table[0]
     if request.scores:
-        table: Any = _objects(columns[first])
+        table: Any = _object_array(entries.values[first_name])
     elif picked.places is None:
-        table = _table_of_lists(path, lines, first, columns[first])
+        table = entries.list_table(first_name)
     else:
-        table = np.column_stack(
-            [_numbers(path, lines, name, columns[name]) for name in picked.table]
-        )
+        table = np.column_stack([entries.number_column(name) for name in picked.table])
+
+    if not request.scores:
+        return picked.columns(table, entries.label_column, entries.values.__getitem__)
+
+    correctness_name = picked.beside.get("labels")
+
+    def read_side_column(name: str) -> NDArray[Any]:
+        if name == correctness_name:
+            return _object_array(entries.values[name])
+        return entries.label_column(name)
+
     return picked.columns(
-        table, typed, columns.__getitem__, lines=lines if request.scores else None
+        table, read_side_column, entries.values.__getitem__, lines=entries.line_numbers
     )
 
 
-def _objects(values: Sequence[Any]) -> NDArray[Any]:
-    """An array of these very values: lists among them stay lists."""
+def _read_entries(request: Request) -> _Entries:
+    """Read the requested entries of all lines; an entry that a line lacks is None."""
+    picked: Picked | None = None
+    values: dict[str, list[Any]] = {}
+    line_numbers = []
+    with open(request.source, "rb") as file:
+        for line_number, json_object in objects_in(request.path, file):
+            row = nested_in(request, line_number, json_object)
+            if picked is None:
+                list_names = [name for name, value in row.items() if isinstance(value, list)]
+                picked = pick_columns(request, list(row), list_names)
+                values = {name: [] for name in picked.names}
+            line_numbers.append(line_number)
+            for name, column in values.items():
+                column.append(row.get(name))
+    if picked is None:
+        raise NoRowsError(
+            f"{request.path}: it holds no rows; give at least one, as a JSON object on a line."
+        )
+    return _Entries(path=request.path, picked=picked, values=values, line_numbers=line_numbers)
+
+
+def _object_array(values: Sequence[Any]) -> NDArray[Any]:
+    """Convert values to a 1-D array of objects; a list stays one element."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 
 def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rows of a file, each with the number of its line."""
-    number = 0
+    """Iterate over the line numbers and JSON objects of a file.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    file : binary stream
+        File to read.
+
+    Yields
+    ------
+    line_number : int
+        Number of the line, starting with 1.
+
+    json_object : dict
+
+    Raises
+    ------
+    InputError
+        If a line is too long or is not a JSON object.
+    """
+    line_number = 0
     while line := file.readline(LONGEST_LINE + 1):
-        number += 1
+        line_number += 1
         if len(line) > LONGEST_LINE:
             raise InputError(
-                f"{path}:{number}: this line has more than {LONGEST_LINE >> 20} MB; write one"
+                f"{path}:{line_number}: this line has more than {LONGEST_LINE >> 20} MB; write one"
                 " object per line, and one row per object."
             )
-        if number == 1:
-            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line_number == 1:
+            line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
         if line.strip():
-            yield number, parsed_object(path, number, line)
+            yield line_number, parsed_object(path, line_number, line)
 
 
 def nested_in(
     request: Request, number: int, row: dict[str, Any], *more: str | None
 ) -> dict[str, Any]:
-    """The row with what nested keys lead to (`metacal.io.nested`); LineError where they lead to
-    something else.
+    """Add the nested entries that dotted keys refer to, see `metacal.io.nested`.
+
+    Parameters
+    ----------
+    request : Request
+        Requested keys.
+
+    number : int
+        Line number used in the error message.
+
+    row : dict
+        JSON object of the line.
+
+    *more : str or None
+        Further keys.
+
+    Returns
+    -------
+    dict
+        The entries of `row` and the nested entries by their dotted key.
+
+    Raises
+    ------
+    LineError
+        If a dotted key leads to an unsupported value.
     """
+    side_keys = [getattr(request, key) for key in BESIDE.values()]
     keys = (
         request.logits_key,
-        *(getattr(request, key) for key in BESIDE.values()),
+        *side_keys,
         *request.keep,
         *more,
+        *request.later_scores,
+        *request.flags,
     )
-    keys += request.later_scores + request.flags
     try:
         return with_nested(row, keys)
     except InputError as error:
@@ -114,7 +199,19 @@ def nested_in(
 
 
 class LineError(InputError):
-    """A line that cannot be read: where it stands, and why."""
+    """Error about a line that cannot be read.
+
+    Parameters
+    ----------
+    path : str
+        File name.
+
+    number : int
+        Line number.
+
+    reason : str
+        Description of the problem, without a full stop.
+    """
 
     def __init__(self, path: str, number: int, reason: str) -> None:
         super().__init__(f"{path}:{number}: {reason}.")
@@ -122,17 +219,37 @@ class LineError(InputError):
 
 
 def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
-    """The object on a line, or LineError."""
+    """Parse a line that contains one JSON object.
+
+    Parameters
+    ----------
+    path : str
+        File name used in the error message.
+
+    number : int
+        Line number used in the error message.
+
+    line : bytes
+        Content of the line.
+
+    Returns
+    -------
+    dict
+
+    Raises
+    ------
+    LineError
+        If the line is not a JSON object.
+    """
     try:
-        row = _DECODER.decode(line.decode(json.detect_encoding(line), "surrogatepass"))
-        if isinstance(row, dict):
-            return row
-        advice = (
-            "; an array of objects becomes lines by jq -c '.[]' FILE"
-            if isinstance(row, list)
-            else ""
-        )
-        reason = f"this line is {shown(row)}, not an object such as {{...}}{advice}"
+        text = line.decode(json.detect_encoding(line), "surrogatepass")
+        value = _DECODER.decode(text)
+        if isinstance(value, dict):
+            return value
+        hint = ""
+        if isinstance(value, list):
+            hint = "; an array of objects becomes lines by jq -c '.[]' FILE"
+        reason = f"this line is {shown(value)}, not an object such as {{...}}{hint}"
     except UnicodeDecodeError:
         reason = "this is not UTF-8 text; save it as UTF-8"
     except KeyError as error:
@@ -140,110 +257,152 @@ def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     except RecursionError:
         reason = "this line is nested too deeply; write plain entries"
     except ValueError as error:
-        said = " ".join(str(error).split())[:120]
+        parser_message = " ".join(str(error).split())[:120]
         reason = (
-            f"this line is not a JSON object of its own ({said}); write one object per line (jq -c"
-            " '.' FILE does)"
+            f"this line is not a JSON object of its own ({parser_message}); write one object per"
+            " line (jq -c '.' FILE does)"
         )
     raise LineError(path, number, reason)
 
 
+@dataclass(frozen=True)
+class _Entries:
+    """Requested entries of all lines of a file.
+
+    Attributes
+    ----------
+    path : str
+        File name used in error messages.
+
+    picked : Picked
+        Names of the requested entries.
+
+    values : dict of str to list
+        Values of each entry, one per row. None if the row lacks the entry.
+
+    line_numbers : list of int
+        Line number of each row.
+    """
+
+    path: str
+    picked: Picked
+    values: dict[str, list[Any]]
+    line_numbers: list[int]
+
+    def list_table(self, name: str) -> Float:
+        """Convert an entry that holds lists of numbers to an array, one row per list."""
+        lists = self.values[name]
+        first_length = len(lists[0])
+        for line_number, row in zip(self.line_numbers, lists):
+            if not isinstance(row, list):
+                raise InputError(
+                    f"{self.path}:{line_number}: the entry {name!r} is {shown(row)}, not a list of"
+                    " numbers."
+                )
+            if len(row) != first_length:
+                entry_text = f"{self.path}:{line_number}: the entry {name!r}"
+                raise uneven(entry_text, len(row), first_length)
+            for value in row:
+                if not _is_number(value):
+                    raise InputError(
+                        f"{self.path}:{line_number}: the entry {name!r} holds {shown(value)}, which"
+                        " is not a number."
+                    )
+        return self._float_array(lists)
+
+    def number_column(self, name: str) -> Float:
+        """Convert an entry that holds numbers to an array."""
+        values = self.values[name]
+        for line_number, value in zip(self.line_numbers, values):
+            if _is_number(value):
+                continue
+            problem = f"is {shown(value)}, which is not a number"
+            if value is None:
+                problem = "is missing or null"
+            raise InputError(
+                f"{self.path}:{line_number}: the entry {name!r} {problem}; fix it, or say which"
+                f" entries are classes with {option('classes')}."
+            )
+        return self._float_array(values)
+
+    def label_column(self, name: str) -> NDArray[Any]:
+        """Convert labels or ids, which must all have the same type, to an array."""
+        values = self.values[name]
+        self._check_label_types(name, values)
+        label_type = type(values[0])
+        if label_type is str:
+            check_texts(self.path, f"texts in {name!r}", values, sum(map(len, values)))
+        try:
+            return np.array(values, dtype=_LABEL_DTYPES[label_type])
+        except OverflowError:
+            raise InputError(
+                f"{self.path}: {name!r} holds a number beyond 64 bits; write such ids as texts."
+            ) from None
+
+    def _check_label_types(self, name: str, values: Sequence[Any]) -> None:
+        """Raise InputError unless all labels or ids have the same supported type."""
+        first_value = values[0]
+        for line_number, value in zip(self.line_numbers, values):
+            if type(value) not in _LABEL_DTYPES:
+                problem = "is missing or null" if value is None else f"is {shown(value)}"
+                raise InputError(
+                    f"{self.path}:{line_number}: {name!r} {problem}; labels and ids must be numbers"
+                    " or texts, one per row."
+                )
+            if type(value) is not type(first_value):
+                raise InputError(
+                    f"{self.path}:{line_number}: {name!r} is {shown(value)} but the first row's is"
+                    f" {shown(first_value)}; write all as numbers, or all as texts."
+                )
+
+    def _float_array(self, values: list[Any]) -> Float:
+        """Convert checked numbers to an array of float64."""
+        try:
+            return np.array(values, dtype=np.float64)
+        except OverflowError:
+            raise InputError(
+                f"{self.path}: a whole number is too large to be a logit; write it as 1e30."
+            ) from None
+
+
 def _is_number(value: Any) -> bool:
+    """Check whether a JSON value is a number; a boolean is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _table_of_lists(path: str, lines: list[int], name: str, rows: list[Any]) -> Float:
-    width = len(rows[0])
-    for line, row in zip(lines, rows):
-        if not isinstance(row, list):
-            raise InputError(
-                f"{path}:{line}: the entry {name!r} is {shown(row)}, not a list of numbers."
-            )
-        if len(row) != width:
-            raise uneven(f"{path}:{line}: the entry {name!r}", len(row), width)
-        bad = next((value for value in row if not _is_number(value)), 0.0)
-        if not _is_number(bad):
-            raise InputError(
-                f"{path}:{line}: the entry {name!r} holds {shown(bad)}, which is not a number."
-            )
-    return _floats(path, rows)
-
-
-def _numbers(path: str, lines: list[int], name: str, values: list[Any]) -> Float:
-    for line, value in zip(lines, values):
-        if not _is_number(value):
-            what = (
-                "is missing or null"
-                if value is None
-                else f"is {shown(value)}, which is not a number"
-            )
-            raise InputError(
-                f"{path}:{line}: the entry {name!r} {what}; fix it, or say which entries are"
-                f" classes with {option('classes')}."
-            )
-    return _floats(path, values)
-
-
-def _floats(path: str, values: list[Any]) -> Float:
-    try:
-        return np.array(values, dtype=np.float64)
-    except OverflowError:
-        raise InputError(
-            f"{path}: a whole number is too large to be a logit; write it as 1e30."
-        ) from None
-
-
-def _typed(path: str, lines: list[int], name: str, values: list[Any]) -> NDArray[Any]:
-    """Labels or ids: whole numbers, floats, booleans or texts, all of one kind."""
-    kinds = {bool: np.bool_, int: np.int64, float: np.float64, str: np.str_}
-    kind = type(values[0])
-    for line, value in zip(lines, values):
-        if type(value) not in kinds:
-            what = "is missing or null" if value is None else f"is {shown(value)}"
-            raise InputError(
-                f"{path}:{line}: {name!r} {what}; labels and ids must be numbers or texts, one per"
-                " row."
-            )
-        if type(value) is not kind:
-            raise InputError(
-                f"{path}:{line}: {name!r} is {shown(value)} but the first row's is"
-                f" {shown(values[0])}; write all as numbers, or all as texts."
-            )
-    if kind is str:
-        check_texts(path, f"texts in {name!r}", values, sum(map(len, values)))
-    try:
-        return np.array(values, dtype=kinds[kind])
-    except OverflowError:
-        raise InputError(
-            f"{path}: {name!r} holds a number beyond 64 bits; write such ids as texts."
-        ) from None
-
-
 class JsonLinesWriter(TextWriter):
-    """An object per line; a 2-D `probs` is a list, or `probs_cat` … where the classes have names,
-    as in csv.
+    """Writer of JSON Lines.
 
-    Strict JSON: what is not a finite number is null.
+    A 2-D array `probs` becomes a list. If there are class names, it becomes one entry per class,
+    such as `probs_cat`, as in a csv file. The output is strict JSON: a number that is not finite
+    becomes null.
     """
 
-    def write_block(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add a few rows."""
+    def write_rows(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Write one line per row."""
         rows = zip(*map(_json_values, columns.values()))
         self.file.writelines(
             json.dumps(dict(zip(columns, row)), allow_nan=False) + "\n" for row in rows
         )
 
-    def flat(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Lists stay lists where the classes have no names."""
-        return columns if self.class_names is None else super().flat(columns)
+    def split_columns(self, columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Split 2-D arrays into one column per class if there are class names."""
+        if self.class_names is None:
+            return columns
+        return super().split_columns(columns)
 
 
 def _json_values(values: NDArray[Any]) -> list[Any]:
+    """Convert an array to JSON values, with None for numbers that are not finite."""
     if values.ndim == 2:
-        return np.array(_json_values(values.ravel()), dtype=object).reshape(values.shape).tolist()
-    found: list[Any] = values.tolist()
+        flat_values = np.array(_json_values(values.ravel()), dtype=object)
+        return flat_values.reshape(values.shape).tolist()
+    json_values: list[Any] = values.tolist()
     if values.dtype.kind != "f":
-        return found
-    if values.dtype.itemsize < 8:  # their own shortest digits: 0.1, not 0.10000000149011612
-        found = [float(str(value)) for value in values]
-    return found if np.isfinite(values).all() else [v if math.isfinite(v) else None for v in found]
+        return json_values
+    if values.dtype.itemsize < 8:
+        # A conversion to float64 would turn 0.1 into 0.10000000149011612.
+        json_values = [float(str(value)) for value in values]
+    if np.isfinite(values).all():
+        return json_values
+    return [value if math.isfinite(value) else None for value in json_values]

@@ -1,7 +1,7 @@
-"""NumPy's own files: .npz archives of arrays, and single arrays as .npy; a large .npy stays in its
-file.
+"""Readers of .npz and .npy files, and the writer of .npz files.
 
-What a header claims is compared with the bytes that are there before memory is taken for it.
+A large .npy table stays in its file. Sizes that a header claims are compared with the size of the
+file before memory is allocated.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -24,214 +24,368 @@ from metacal.display import listed
 from metacal.errors import InputError
 from metacal.io.column_selection import pick_arrays
 from metacal.io.columns import Columns
-from metacal.io.formats.raw import Placed, RawFile, array_in, bytes_of
+from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
 from metacal.io.request import Request
 
-#: Bytes read for the header of an .npy, which NumPy bounds at 10,000.
+# Bytes that are read for the header of an .npy file. NumPy limits a header to 10,000 bytes.
 _HEADER_BYTES = 1 << 16
-#: Bytes unpacked at a time: they stay in the processor's cache until they are copied.
+
+# Bytes that are decompressed at a time, few enough to stay in the processor's cache.
 _CHUNK_BYTES = 1 << 18
-#: Dimensions of an array that every NumPy can hold.
-_MOST_SIDES = 32
-#: Bytes of a column of an npz that are held in memory; more go to a temporary file beside it.
+
+# Bytes that are copied at a time from a temporary file to an archive.
+_COPY_BYTES = 1 << 20
+
+# Largest number of dimensions that all versions of NumPy support.
+_MAX_DIMENSIONS = 32
+
+# Bytes of an npz column that are buffered in memory before a temporary file is used.
 _SPOOL_BYTES = 1 << 25
 
 
-def _check_claim(path: str, what: str, place: Placed, held: int) -> None:
-    """Raise where a header claims more than `held` bytes, or objects, which are a pickle inside."""
-    if place.dtype.hasobject:
-        raise InputError(
-            f"{path}: {what} holds Python objects, a pickle inside, which is never read; save plain"
-            " numbers: np.savez('predictions.npz', logits=np.stack(list(logits)).astype('f4'),"
-            " labels=labels)."
-        )
-    if place.begin + place.n_bytes > held:
-        claims = f"{what} claims shape {place.shape} of {place.dtype}, {place.n_bytes:,} bytes"
-        raise ValueError(f"{claims}, and holds {held:,}")
-
-
 def read_npz(request: Request) -> Columns:
-    """Read the arrays that are asked for; what lies in a zip archive comes whole."""
+    """Read the requested arrays of an .npz file.
+
+    Parameters
+    ----------
+    request : Request
+        Arrays to read.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    InputError
+        If the archive is not an .npz file, a requested array is missing or contains Python
+        objects, or the arrays exceed the unpacking limit.
+    """
     path = request.path
     with zipfile.ZipFile(request.source) as archive:
-        entries = {entry.filename: entry for entry in archive.infolist()}
-        members = {
-            name.removesuffix(".npy"): entry
-            for name, entry in entries.items()
-            if name.endswith(".npy")
+        members = _array_members(archive, path)
+        locations = {}
+        for name, member in members.items():
+            with archive.open(member) as member_file:
+                locations[name] = npy_header(member_file)
+
+        descriptions = {
+            name: f"{location.shape} {location.dtype}" for name, location in locations.items()
         }
-        if entries and not members:
-            raise InputError(
-                f"{path}: this zip archive is not an npz (it holds {listed(entries)});"
-                f" {SAVE_AS_NPZ}."
-            )
-        headers = {}
-        for name, entry in members.items():
-            with archive.open(entry) as member:
-                headers[name] = npy_header(member)
-        picked = pick_arrays(
-            request, {name: f"{head.shape} {head.dtype}" for name, head in headers.items()}
-        )
-        used = [*picked.names, *([] if picked.classes is None else [picked.classes])]
-        for name in used:
-            _check_claim(path, f"array {name!r}", headers[name], members[name].file_size)
-        check_unpacked(
-            path, sum(headers[name].n_bytes for name in used), os.path.getsize(request.source)
-        )
-        arrays = {name: _member_array(archive, members[name], headers[name]) for name in used}
+        picked = pick_arrays(request, descriptions)
+        array_names = list(picked.names)
+        if picked.classes is not None:
+            array_names.append(picked.classes)
+
+        for name in array_names:
+            _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
+        total_bytes = sum(locations[name].n_bytes for name in array_names)
+        check_unpacked(path, total_bytes, os.path.getsize(request.source))
+        arrays = {
+            name: _read_member(archive, members[name], locations[name]) for name in array_names
+        }
     return picked.columns(arrays[picked.table[0]], arrays.__getitem__)
 
 
-def _member_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, place: Placed) -> NDArray[Any]:
-    """The array of a member; reading to its end checks the archive's sum over it."""
+def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
+    """Return the array members of an archive by array name.
 
-    def fill(room: NDArray[Any]) -> None:
-        view, done = bytes_of(room), 0
-        member: Any
-        with archive.open(entry) as member:
-            member.read(place.begin)
-            while done < len(view):
-                got = member.readinto(view[done : done + _CHUNK_BYTES])
-                if not got:
-                    raise EOFError(f"{entry.filename} ends after {done:,} of {len(view):,} bytes")
-                done += got
-            member.read(1)
+    Raise InputError if the archive has members but none of them is an array.
+    """
+    file_names = []
+    members = {}
+    for member in archive.infolist():
+        file_names.append(member.filename)
+        if member.filename.endswith(".npy"):
+            members[member.filename.removesuffix(".npy")] = member
+    if file_names and not members:
+        raise InputError(
+            f"{path}: this zip archive is not an npz (it holds {listed(file_names)});"
+            f" {SAVE_AS_NPZ}."
+        )
+    return members
 
-    return place.whole(fill)
+
+def _read_member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, location: ArrayLocation
+) -> NDArray[Any]:
+    """Read the array of an archive member and verify the member's checksum."""
+
+    def fill(array: NDArray[Any]) -> None:
+        view = writable_bytes(array)
+        n_filled = 0
+        member_file: Any
+        with archive.open(member) as member_file:
+            member_file.read(location.offset)
+            while n_filled < len(view):
+                n_read = member_file.readinto(view[n_filled : n_filled + _CHUNK_BYTES])
+                if not n_read:
+                    raise EOFError(
+                        f"{member.filename} ends after {n_filled:,} of {len(view):,} bytes"
+                    )
+                n_filled += n_read
+            # zipfile compares the checksum when the end of the member is reached.
+            member_file.read(1)
+
+    return location.read_array(fill)
 
 
-def npy_header(file: IO[bytes]) -> Placed:
-    r"""Read what an .npy says of itself, and where its numbers begin.
+def npy_header(file: IO[bytes]) -> ArrayLocation:
+    r"""Read the header of an .npy file.
+
+    Parameters
+    ----------
+    file : binary stream
+        File at its beginning. Afterwards its position is behind the header.
+
+    Returns
+    -------
+    ArrayLocation
+
+    Raises
+    ------
+    ValueError
+        If the header is not valid.
 
     Examples
     --------
     >>> text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10, 2)}".ljust(63) + b"\n"
-    >>> npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))[:3]
-    ((10, 2), dtype('float32'), 74)
+    >>> npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))
+    ArrayLocation(shape=(10, 2), dtype=dtype('float32'), offset=74, is_fortran=False)
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
         raise ValueError(f"an .npy of version {version[0]}.{version[1]}")
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read(file)
-    if any(isinstance(side, bool) or side < 0 for side in shape):
+    if version == (1, 0):
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_2_0(file)
+
+    if any(isinstance(length, bool) or length < 0 for length in shape):
         raise ValueError(f"a shape of {shape}")
-    if len(shape) > _MOST_SIDES:
+    if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"{len(shape)} dimensions")
     if version == (3, 0) and dtype.names is not None:
-        # NumPy's public reader takes the names for latin-1; version 3 is what it writes where they
-        # are UTF-8.
+        # Version 3 encodes field names in UTF-8, but NumPy's public function decodes latin-1.
         dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
-    return Placed(tuple(shape), dtype, file.tell(), bool(fortran))
+    return ArrayLocation(
+        shape=tuple(shape), dtype=dtype, offset=file.tell(), is_fortran=bool(is_fortran)
+    )
+
+
+def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_bytes: int) -> None:
+    """Check that an array is not a pickle and fits into the stored bytes.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    array_text : str
+        Description of the array used in error messages.
+
+    location : ArrayLocation
+        Position and type that the header claims.
+
+    n_stored_bytes : int
+        Size in bytes of the file or archive member, including the header.
+
+    Raises
+    ------
+    InputError
+        If the array contains Python objects, which NumPy stores as a pickle.
+
+    ValueError
+        If the array is larger than the stored bytes.
+    """
+    if location.dtype.hasobject:
+        raise InputError(
+            f"{path}: {array_text} holds Python objects, a pickle inside, which is never read; save"
+            " plain numbers: np.savez('predictions.npz',"
+            " logits=np.stack(list(logits)).astype('f4'), labels=labels)."
+        )
+    if location.offset + location.n_bytes > n_stored_bytes:
+        raise ValueError(
+            f"{array_text} claims shape {location.shape} of {location.dtype},"
+            f" {location.n_bytes:,} bytes, and holds {n_stored_bytes:,}"
+        )
 
 
 def read_npy(request: Request) -> Columns:
-    """Read a table, which stays in its file if it is large, or of records the fields that are asked
-    for.
+    """Read an .npy file: a table, or the requested fields of a structured array.
+
+    Parameters
+    ----------
+    request : Request
+        Fields to read. A large table stays in its file, a structured array does not.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    InputError
+        If the file contains Python objects, has no score column although scores are requested,
+        or contains a structured array that is not one-dimensional.
     """
     file = RawFile(request.source, request.path)
-    head = npy_header(io.BytesIO(file.bytes(0, _HEADER_BYTES)))
-    _check_claim(request.path, "it", head, file.size)
-    fields = head.dtype.fields
-    if fields is None and request.scores:
+    location = npy_header(io.BytesIO(file.read_bytes(0, _HEADER_BYTES)))
+    _check_header(request.path, "it", location, file.size)
+    is_structured = location.dtype.fields is not None
+    if is_structured:
+        return _read_structured(request, file, location)
+    if request.scores:
         raise InputError(
             f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score,"
             " correct=correct)."
         )
-    if fields is None:
-        return Columns(request.path, array_in(request, file, head, may_stay=True))
-    if len(head.shape) != 1:
+    return Columns(request.path, load_array(request, file, location, may_stay=True))
+
+
+def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -> Columns:
+    """Read the requested fields of a structured array."""
+    if len(location.shape) != 1:
         raise InputError(
-            f"{request.path}: records must be a flat array, one per row; got shape {head.shape}."
+            f"{request.path}: records must be a flat array, one per row; got shape"
+            f" {location.shape}."
         )
-    picked = pick_arrays(request, {name: str(kind[0]) for name, kind in fields.items()})
-    picked = replace(picked, classes=None)
-    records = head.whole(partial(file.fill, offset=head.begin))
+    record_dtype = location.dtype
+    field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
+    # A field has one entry per row, so it cannot hold the class names.
+    picked = replace(pick_arrays(request, field_types), classes=None)
+    records = location.read_array(partial(file.fill, offset=location.offset))
 
-    def field(name: str) -> NDArray[Any]:
-        column = np.ascontiguousarray(records[name])  # aligned, as a field among others need not be
-        return (
-            column.astype(np.float64)
-            if column.dtype.kind == "f" and column.itemsize > 8
-            else column
-        )
+    def read_field(name: str) -> NDArray[Any]:
+        # The copy is contiguous and aligned; a field of a structured array need not be.
+        values = np.ascontiguousarray(records[name])
+        if values.dtype.kind == "f" and values.itemsize > 8:
+            return values.astype(np.float64)
+        return values
 
-    return picked.columns(field(picked.table[0]), field)
+    return picked.columns(read_field(picked.table[0]), read_field)
+
+
+@dataclass(frozen=True)
+class _SpooledColumn:
+    """Column whose blocks are collected until the archive is written.
+
+    Attributes
+    ----------
+    file : binary stream
+        Temporary file with the values so far. Small files are kept in memory.
+
+    row_shape : tuple of int
+        Shape of one row.
+
+    dtype : dtype
+        Dtype of the values.
+    """
+
+    file: IO[bytes]
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
 
 
 class NpzWriter:
-    """One array per column, and the class names as `classes`. The same columns give the same bytes.
+    """Writer of .npz files with one array per column and the class names as `classes`.
 
-    An archive holds its arrays one after the other, so that blocks are set aside, in temporary
-    files beside the archive where they are large, and put together in the end.
+    The same columns result in the same bytes. The members of a zip archive are written one after
+    the other. Blocks of rows are therefore collected, in temporary files next to the archive if
+    they are large, and the archive is written on closing.
+
+    Parameters
+    ----------
+    path : Path
+        File to write.
+
+    class_names : sequence of str or int, or None
+        Class names in column order.
+
+    n_rows : int
+        Number of rows that will be written.
+
+    compress : bool
+        Whether to compress the arrays.
     """
 
     def __init__(
         self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool
     ) -> None:
-        self.path, self.class_names, self.n_rows, self.written = path, class_names, n_rows, 0
-        self.method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-        #: Whole columns, and what was set aside of others with an array of their type.
-        self.whole: dict[str, NDArray[Any]] = {}
-        self.spools: dict[str, tuple[IO[bytes], NDArray[Any]]] = {}
+        self.path = path
+        self.class_names = class_names
+        self.n_rows = n_rows
+        self.n_written = 0
+        self.compression = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
+        # Columns that were written in one block are not copied to a temporary file.
+        self.whole_columns: dict[str, NDArray[Any]] = {}
+        self.spooled_columns: dict[str, _SpooledColumn] = {}
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
-        """Add rows."""
+        """Append a block of rows."""
         if self.class_names is not None and "classes" in columns:
             raise InputError(
                 "npz keeps class_names under 'classes'; give that column another name."
             )
         for name, array in of_one_width(columns).items():
             if len(array) == self.n_rows:
-                self.whole[name] = array
-                continue
-            if name not in self.spools:
-                spool: Any = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=str(self.path.parent))  # noqa: SIM115
-                self.spools[name] = (spool, array[:0])
-            self.spools[name][0].write(np.ascontiguousarray(array).tobytes())
-        self.written += len(next(iter(columns.values())))
+                self.whole_columns[name] = array
+            else:
+                self._spool(name, array)
+        self.n_written += len(next(iter(columns.values())))
 
     def abandon(self) -> None:
-        """Let go of what was set aside, without putting the archive together."""
-        for spool, _ in self.spools.values():
-            spool.close()
+        """Delete the temporary files without writing the archive."""
+        for column in self.spooled_columns.values():
+            column.file.close()
 
     def close(self) -> None:
-        """Put the archive together."""
-        if self.written != self.n_rows:
-            raise InputError(f"{self.n_rows} rows were announced but {self.written} written.")
-        extra = {} if self.class_names is None else {"classes": np.asarray(self.class_names)}
-        with zipfile.ZipFile(self.path, "w", self.method) as archive:
-            for name, (spool, like) in self.spools.items():
-                spool.seek(0)
-                with self._member(archive, name) as member, spool:
-                    shape, kind = (
-                        (self.n_rows, *like.shape[1:]),
-                        np.lib.format.dtype_to_descr(like.dtype),
-                    )
-                    head = {"descr": kind, "fortran_order": False, "shape": shape}
-                    np.lib.format.write_array_header_1_0(member, head)
-                    shutil.copyfileobj(spool, member, 1 << 20)
-            for name, array in {**self.whole, **extra}.items():
-                with self._member(archive, name) as member:
+        """Write the archive."""
+        if self.n_written != self.n_rows:
+            raise InputError(f"{self.n_rows} rows were announced but {self.n_written} written.")
+        arrays = dict(self.whole_columns)
+        if self.class_names is not None:
+            arrays["classes"] = np.asarray(self.class_names)
+        with zipfile.ZipFile(self.path, "w", self.compression) as archive:
+            for name, column in self.spooled_columns.items():
+                self._write_spooled(archive, name, column)
+            for name, array in arrays.items():
+                with self._open_member(archive, name) as member:
                     np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
-    def _member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
-        # A ZipInfo of its own carries the year 1980, not the clock: same columns, same bytes.
-        entry = zipfile.ZipInfo(f"{name}.npy")
-        entry.compress_type = self.method
-        return archive.open(entry, "w", force_zip64=True)
+    def _spool(self, name: str, array: NDArray[Any]) -> None:
+        """Append a block of a column to its temporary file."""
+        if name not in self.spooled_columns:
+            directory = str(self.path.parent)
+            spool_file: Any = tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=directory)  # noqa: SIM115
+            self.spooled_columns[name] = _SpooledColumn(
+                file=spool_file, row_shape=array.shape[1:], dtype=array.dtype
+            )
+        self.spooled_columns[name].file.write(np.ascontiguousarray(array).tobytes())
+
+    def _write_spooled(self, archive: zipfile.ZipFile, name: str, column: _SpooledColumn) -> None:
+        """Copy a collected column to the archive, and delete its temporary file."""
+        header = {
+            "descr": np.lib.format.dtype_to_descr(column.dtype),
+            "fortran_order": False,
+            "shape": (self.n_rows, *column.row_shape),
+        }
+        column.file.seek(0)
+        with self._open_member(archive, name) as member, column.file:
+            np.lib.format.write_array_header_1_0(member, header)
+            shutil.copyfileobj(column.file, member, _COPY_BYTES)
+
+    def _open_member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
+        """Open a new member of the archive for writing."""
+        # A ZipInfo has the fixed date 1980-01-01, so that the same columns result in the same bytes.
+        member = zipfile.ZipInfo(f"{name}.npy")
+        member.compress_type = self.compression
+        return archive.open(member, "w", force_zip64=True)
 
 
 def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns as NumPy's files can hold them: texts that are objects become texts of one
-    width.
-    """
+    """Convert columns of text objects to NumPy's fixed-width text dtype."""
     return {
         name: array.astype(np.str_) if array.dtype == object else array
         for name, array in columns.items()

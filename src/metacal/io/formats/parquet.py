@@ -1,9 +1,9 @@
-"""Parquet: a small table whole, a large one row group by row group each time its rows are asked
-for.
+"""Reader and writer of Parquet files.
 
-A row group is decoded in batches, so that memory stays bounded even where the whole file is one row
-group. The rows come in the strips that `Rows` asks for, whatever the row groups are, and results
-are the same to the last bit as on an array.
+A small table is read as a whole. A large table stays in its file: its rows are decoded every time
+they are requested. A row group is decoded in batches, so that memory is bounded even if the whole
+file is one row group. The blocks of rows that the caller receives do not depend on the row groups,
+so results are bitwise equal to those of an array.
 """
 
 from __future__ import annotations
@@ -20,226 +20,367 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
 from metacal.io.columns import Columns
-from metacal.io.formats.arrow import (
-    ArrowColumnsWriter,
-    Batches,
-    Layout,
-    pyarrow_for,
-    read_batches,
-    table_of,
-)
+from metacal.io.formats.arrow import Batches, read_batches
+from metacal.io.formats.arrow_columns import Layout, pyarrow_for, table_of
+from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.opening import damaged, decoding
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
-#: Bytes of a decoded batch; decoding needs a few times as much.
+# Size in bytes of a decoded batch. Decoding takes a few times as much memory.
 _BATCH_BYTES = 1 << 20
-#: Bytes of a column chunk that are read at a time.
+
+# Bytes of a column chunk that are read at a time.
 _BUFFER_BYTES = 1 << 18
-#: What pyarrow before 26 says where a null stands among lists of a fixed size.
-_EMPTY_LIST = re.compile(r"lists to be of size=[0-9]+ but index ([0-9]+) had size=0\b")
-#: Files (or passes over one) that a thread keeps open.
-_OPEN_CURSORS = 4
+
+# Error message of pyarrow before version 26 for a null in a column of fixed-size lists.
+_NULL_LIST_ERROR = re.compile(r"lists to be of size=[0-9]+ but index ([0-9]+) had size=0\b")
+
+# Largest number of cursors that a thread keeps open.
+_MAX_CURSORS = 4
 
 
 class ParquetTable(StoredTable):
-    """The table of a Parquet file, decoded as its rows are asked for.
+    """Table of a Parquet file whose rows are decoded on demand.
 
-    Every thread opens the file for itself. A pickle of it is the path and the columns, so that a
-    process pool or a cluster that sees the same files gets descriptions, not numbers.
+    Every thread opens the file separately. A pickle contains the path and the column names but no
+    numbers, so that workers with access to the same file receive little data.
+
+    Parameters
+    ----------
+    path : str
+        File to open.
+
+    layout : Layout
+        Columns of the table.
+
+    n_rows : int
+        Number of rows.
+
+    shown : str
+        File name used in error messages.
     """
 
     def __init__(self, path: str, layout: Layout, n_rows: int, shown: str) -> None:
         super().__init__((n_rows, layout.n_classes), layout.dtype)
-        self.path, self.shown, self.layout = path, shown, layout
-        status = os.stat(path)
-        #: Tells a file from another that took its place.
-        self.key = (path, layout.columns, status.st_mtime_ns, status.st_size, status.st_ino)
+        self.path = path
+        self.shown = shown
+        self.layout = layout
+        self.file_status = _file_status(path)
+
+    @property
+    def cursor_key(self) -> tuple[Any, ...]:
+        """Key of the table in the cursors of a thread."""
+        return self.path, self.layout.columns, self.file_status
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1; cheap where they follow those read last by this thread."""
+        """Decode rows start, ..., stop - 1.
+
+        Reading is fast if the rows follow those that the same thread read last.
+        """
         with decoding(self.shown):
             self.check_unchanged()
             try:
-                return _cursor(self).read(start, stop)
+                return _thread_cursor(self).read(start, stop)
             except BaseException:
-                # A batch was taken but its rows were not counted: whoever asks next begins anew.
-                _local.cursors.pop(self.key, None)
+                # The cursor may have lost track of its position, so the next read starts anew.
+                _thread_local.cursors.pop(self.cursor_key, None)
                 raise
 
     def check_unchanged(self) -> None:
-        """Raise where the file is no longer the one that was opened."""
-        status = os.stat(self.path)
-        if (status.st_mtime_ns, status.st_size, status.st_ino) != self.key[2:]:
+        """Raise InputError if the file was modified or replaced since it was opened."""
+        if _file_status(self.path) != self.file_status:
             raise InputError(
                 f"{self.shown}: the file has changed since it was opened; read it again."
             )
 
 
+def _file_status(path: str) -> tuple[int, int, int]:
+    """Return modification time, size and inode, which change if a file is replaced."""
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
 class _Cursor:
-    """One pass over a file: the batch decoded last, and the iterator that gives the next."""
+    """Sequential reader of a table that keeps the batch decoded last.
+
+    Parameters
+    ----------
+    table : ParquetTable
+        Table to read.
+    """
 
     def __init__(self, table: ParquetTable) -> None:
         self.table = table
-        self.file = _open(table.path)
-        rows = [
-            self.file.metadata.row_group(k).num_rows
-            for k in range(self.file.metadata.num_row_groups)
+        self.file = _open_parquet(table.path)
+        metadata = self.file.metadata
+        group_lengths = [
+            metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)
         ]
-        #: Where each row group begins.
-        self.starts = np.cumsum([0, *rows])
+        # First row of each row group, followed by the number of rows.
+        self.group_starts = np.cumsum([0, *group_lengths])
         self.batch_rows = max(1, _BATCH_BYTES // max(1, table.layout.row_bytes))
+        # Rows of the current batch, and the number of its first row.
         self.block = np.empty((0, table.shape[1]), table.dtype)
+        self.block_start = 0
         self._seek(0)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        parts, end = [], self.begin + len(self.block)
-        # It lies behind, or so far ahead that jumping to its row group is better.
-        if start < self.begin or (start >= end and self._group(start) > self._group(end)):
+        """Decode rows start, ..., stop - 1."""
+        block_stop = self.block_start + len(self.block)
+        is_behind = start < self.block_start
+        is_in_later_group = start >= block_stop and self._group_of(start) > self._group_of(
+            block_stop
+        )
+        if is_behind or is_in_later_group:
             self._seek(start)
-        while start < stop:
-            while start >= self.begin + len(self.block):
-                self.begin += len(self.block)
-                batch = next(self.batches, None)
-                if batch is None:
-                    raise EOFError(f"it ends at row {self.begin}")
-                self.block = table_of(batch, self.table.layout, self.table.shown, self.begin)
-            parts.append(self.block[start - self.begin : stop - self.begin])
-            start += len(parts[-1])
-        return parts[0] if len(parts) == 1 else np.concatenate([self.block[:0], *parts])
 
-    def _group(self, row: int) -> int:
-        return int(np.searchsorted(self.starts, row, side="right")) - 1
+        pieces = []
+        while start < stop:
+            while start >= self.block_start + len(self.block):
+                self._decode_next_batch()
+            piece = self.block[start - self.block_start : stop - self.block_start]
+            pieces.append(piece)
+            start += len(piece)
+        if len(pieces) == 1:
+            return pieces[0]
+        empty_block = self.block[:0]
+        return np.concatenate([empty_block, *pieces])
+
+    def _decode_next_batch(self) -> None:
+        """Replace the current block by the rows of the next batch."""
+        self.block_start += len(self.block)
+        batch = next(self.batches, None)
+        if batch is None:
+            raise EOFError(f"it ends at row {self.block_start}")
+        self.block = table_of(batch, self.table.layout, self.table.shown, self.block_start)
+
+    def _group_of(self, row: int) -> int:
+        """Return the number of the row group that contains a row."""
+        return int(np.searchsorted(self.group_starts, row, side="right")) - 1
 
     def _seek(self, row: int) -> None:
-        group = min(self._group(row), len(self.starts) - 2)
-        self.begin, self.block = int(self.starts[group]), self.block[:0]
-        self.batches = _batches(
-            self.file, self.table.layout.columns, self.table.shown, self.batch_rows, group
+        """Move to the beginning of the row group that contains a row."""
+        last_group = len(self.group_starts) - 2
+        group = min(self._group_of(row), last_group)
+        self.block_start = int(self.group_starts[group])
+        self.block = self.block[:0]
+        self.batches = _iterate_batches(
+            self.file,
+            self.table.layout.columns,
+            path=self.table.shown,
+            batch_rows=self.batch_rows,
+            first_group=group,
         )
 
 
-_local = threading.local()
+_thread_local = threading.local()
 
 
-def _cursor(table: ParquetTable) -> _Cursor:
-    """Return this thread's cursor for the table."""
-    cursors: OrderedDict[Any, _Cursor] = _local.__dict__.setdefault("cursors", OrderedDict())
-    cursor = cursors.pop(table.key, None)
+def _thread_cursor(table: ParquetTable) -> _Cursor:
+    """Return this thread's cursor of a table; close the one that was not used for longest."""
+    cursors: OrderedDict[Any, _Cursor] = _thread_local.__dict__.setdefault("cursors", OrderedDict())
+    cursor = cursors.pop(table.cursor_key, None)
     if cursor is None:
         cursor = _Cursor(table)
-        while len(cursors) >= _OPEN_CURSORS:
+        while len(cursors) >= _MAX_CURSORS:
             cursors.popitem(last=False)
-    cursors[table.key] = cursor
+    cursors[table.cursor_key] = cursor
     return cursor
 
 
 def read(request: Request) -> Columns:
-    """Read table, or scores, and what is beside it."""
+    """Read the requested columns of a Parquet file."""
     return read_batches(request, ParquetFile(request))
 
 
 class ParquetFile(Batches):
-    """A file as `read_batches` wants it, its footer read.
+    """Source of record batches for a Parquet file.
 
-    In batches: before pyarrow 26, `ParquetFile.read` reserves memory for the columns that were not
-    asked for as well.
+    The file is read in batches, because `pyarrow.parquet.ParquetFile.read` before pyarrow 26 also
+    allocates memory for columns that are not requested.
+
+    Parameters
+    ----------
+    request : Request
+        File to read.
     """
 
     kind = "a Parquet file"
 
     def __init__(self, request: Request) -> None:
         pyarrow_for(request.path)
-        self.path, self.source, self.file = request.path, request.source, _open(request.source)
-        super().__init__(
-            self.file.schema_arrow, int(self.file.metadata.num_rows), os.path.getsize(self.source)
-        )
+        self.path = request.path
+        self.source = request.source
+        self.file = _open_parquet(request.source)
+        n_rows = int(self.file.metadata.num_rows)
+        super().__init__(self.file.schema_arrow, n_rows, os.path.getsize(self.source))
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
-        """These columns, in batches of at most so many rows."""
-        return _batches(self.file, tuple(names), self.path, rows)
+        """Iterate over validated record batches of the named columns."""
+        return _iterate_batches(self.file, tuple(names), path=self.path, batch_rows=rows)
 
     def stored(self, layout: Layout) -> ParquetTable:
-        """The table, decoded as its rows are asked for."""
+        """Return a table that decodes its rows on demand."""
         return ParquetTable(self.source, layout, self.n_rows, self.path)
 
 
-def _batches(
-    file: Any, columns: tuple[str, ...], path: str, batch_rows: int, group: int = 0
+def _iterate_batches(
+    file: Any, columns: tuple[str, ...], *, path: str, batch_rows: int, first_group: int = 0
 ) -> Iterator[Any]:
-    """Record batches in order, from a row group on, each validated."""
-    start = sum(file.metadata.row_group(before).num_rows for before in range(group))
-    groups = range(group, file.metadata.num_row_groups)
+    """Iterate over validated record batches, starting with a row group.
+
+    Parameters
+    ----------
+    file : pyarrow.parquet.ParquetFile
+        File to read.
+
+    columns : tuple of str
+        Columns to read.
+
+    path : str
+        File name used in error messages.
+
+    batch_rows : int
+        Largest number of rows per batch.
+
+    first_group : int, default=0
+        Number of the first row group to read.
+
+    Yields
+    ------
+    pyarrow.RecordBatch
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, or contains a null list that pyarrow cannot decode.
+    """
+    metadata = file.metadata
+    next_row = sum(metadata.row_group(group).num_rows for group in range(first_group))
+    groups = range(first_group, metadata.num_row_groups)
     try:
-        for batch in file.iter_batches(
-            batch_rows, row_groups=groups, columns=list(columns), use_threads=False
-        ):
-            batch.validate(full=True)
+        for batch in _decode_groups(file, columns, batch_rows, groups):
             yield batch
-            start += batch.num_rows
+            next_row += batch.num_rows
     except (MetacalError, MemoryError):
         raise
-    except Exception as error:  # whatever a decoder says of the bytes
-        if isinstance(
-            error, ValueError
-        ):  # ArrowInvalid is one, by a name that is there when the interpreter ends
-            _refuse_null_list(error, file, columns[0], path, start)
-        broken = _broken_group(file, columns, batch_rows, start)
-        raise InputError(damaged(f"{path}, row group {broken}", error)) from error
+    except Exception as error:  # pyarrow raises errors of many types for damaged files
+        # ArrowInvalid is a ValueError. It is not imported here, because pyarrow may be gone
+        # already when the interpreter exits.
+        if isinstance(error, ValueError):
+            _raise_for_null_list(error, file, columns[0], path, next_row)
+        group = _find_damaged_group(file, columns, batch_rows, next_row)
+        raise InputError(damaged(f"{path}, row group {group}", error)) from error
 
 
-def _broken_group(file: Any, columns: tuple[str, ...], batch_rows: int, start: int) -> int:
-    """The first row group, of those from row `start` on, that cannot be decoded: a batch may reach
-    over several.
+def _decode_groups(
+    file: Any, columns: tuple[str, ...], batch_rows: int, groups: Sequence[int]
+) -> Iterator[Any]:
+    """Decode and validate the record batches of some row groups."""
+    for batch in file.iter_batches(
+        batch_rows, row_groups=groups, columns=list(columns), use_threads=False
+    ):
+        batch.validate(full=True)
+        yield batch
+
+
+def _find_damaged_group(
+    file: Any, columns: tuple[str, ...], batch_rows: int, first_row: int
+) -> int:
+    """Return the first row group that cannot be decoded.
+
+    A batch can span several row groups, so each group is decoded separately.
+
+    Parameters
+    ----------
+    file : pyarrow.parquet.ParquetFile
+        File to read.
+
+    columns : tuple of str
+        Columns to read.
+
+    batch_rows : int
+        Largest number of rows per batch.
+
+    first_row : int
+        First row of the batch that failed. Groups that end before this row are skipped.
+
+    Returns
+    -------
+    int
+        Number of the row group. The last one if all can be decoded separately.
     """
-    metadata, first = file.metadata, 0
+    metadata = file.metadata
+    group_stop = 0
     for group in range(metadata.num_row_groups):
-        first += metadata.row_group(group).num_rows
-        if first <= start:
+        group_stop += metadata.row_group(group).num_rows
+        if group_stop <= first_row:
             continue
         try:
-            for batch in file.iter_batches(
-                batch_rows, row_groups=[group], columns=list(columns), use_threads=False
-            ):
-                batch.validate(full=True)
+            for _ in _decode_groups(file, columns, batch_rows, [group]):
+                pass
         except Exception:
             return group
     return int(metadata.num_row_groups) - 1
 
 
-def _refuse_null_list(error: Exception, file: Any, name: str, path: str, start: int) -> None:
-    """Raise the sentence about nulls where that is what `error` means, of the batch that begins at
-    row `start`.
+def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, start: int) -> None:
+    """Raise InputError if a decoding error was caused by a null in a list column.
 
-    Before pyarrow 26, a null among lists of a fixed size is read as a list of size 0, which the
-    decoder then refuses; the index that it names is that of the list's end. The footer's statistics
-    count the nulls, where they are kept.
+    Before pyarrow 26, a null in a column of fixed-size lists is decoded as a list of length 0,
+    which the decoder then rejects. The index in its message is that of the end of the list.
+
+    Parameters
+    ----------
+    error : Exception
+        Error of the decoder.
+
+    file : pyarrow.parquet.ParquetFile
+        File that was read.
+
+    name : str
+        Name of the list column.
+
+    path : str
+        File name used in the error message.
+
+    start : int
+        First row of the batch that failed.
     """
-    place = _EMPTY_LIST.search(str(error))
-    if place is None:
+    match = _NULL_LIST_ERROR.search(str(error))
+    if match is None:
         return
-    metadata, n_nulls = file.metadata, 0
-    leaf = next(
-        k
-        for k in range(metadata.num_columns)
-        if metadata.schema.column(k).path.split(".")[0] == name
-    )
-    for group in range(metadata.num_row_groups):
-        kept = metadata.row_group(group).column(leaf).statistics
-        if kept is not None and kept.has_null_count:
-            n_nulls += kept.null_count
+    row = start + int(match[1]) - 1
+    # The footer need not contain the number of nulls, but there is at least one.
+    n_nulls = max(1, _count_nulls(file.metadata, name))
     raise InputError(
-        f"{path}: row {start + int(place[1]) - 1} of column {name!r} is null, as are"
-        f" {max(1, n_nulls):,} in all ({metadata.num_rows:,} rows); fill them in or drop the rows;"
+        f"{path}: row {row} of column {name!r} is null, as are"
+        f" {n_nulls:,} in all ({file.metadata.num_rows:,} rows); fill them in or drop the rows;"
         " metacal drops none."
     )
 
 
-def _open(path: str) -> Any:
-    """Open a Parquet file so that every page with a checksum is verified when it is read."""
+def _count_nulls(metadata: Any, name: str) -> int:
+    """Count the nulls of a column in the row groups whose statistics contain the number."""
+    column_index = next(
+        index
+        for index in range(metadata.num_columns)
+        if metadata.schema.column(index).path.split(".")[0] == name
+    )
+    n_nulls = 0
+    for group in range(metadata.num_row_groups):
+        statistics = metadata.row_group(group).column(column_index).statistics
+        if statistics is not None and statistics.has_null_count:
+            n_nulls += statistics.null_count
+    return n_nulls
+
+
+def _open_parquet(path: str) -> Any:
+    """Open a Parquet file so that the checksum of every page is verified."""
     import pyarrow.parquet as parquet
 
-    # A memory map would end the process when the file is shortened. Buffered reading avoids loading
+    # A memory map would end the process if the file is shortened. Buffered reading avoids loading
     # a whole row group before its first page is decoded.
     return parquet.ParquetFile(
         path,
@@ -257,21 +398,24 @@ class ParquetWriter(ArrowColumnsWriter):
     well.
     """
 
-    def opened(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
-        """Open pyarrow's writer for these columns."""
+    def open_file(self, schema: Any, columns: dict[str, NDArray[Any]]) -> Any:
+        """Create pyarrow's writer for the file."""
         import pyarrow.parquet as parquet
 
-        leaves = [
-            name if array.ndim == 1 else f"{name}.list.element" for name, array in columns.items()
-        ]
-        kinds = [array.dtype.kind for array in columns.values()]
-        floats = [leaf for leaf, kind in zip(leaves, kinds) if kind == "f"]
-        texts = [leaf for leaf, kind in zip(leaves, kinds) if kind == "U"]
+        float_columns = []
+        text_columns = []
+        for name, array in columns.items():
+            # The elements of a list column are stored in a nested column.
+            stored_name = name if array.ndim == 1 else f"{name}.list.element"
+            if array.dtype.kind == "f":
+                float_columns.append(stored_name)
+            elif array.dtype.kind == "U":
+                text_columns.append(stored_name)
         return parquet.ParquetWriter(
             self.path,
             schema,
             compression="zstd",
-            use_dictionary=texts,
-            use_byte_stream_split=floats,
+            use_dictionary=text_columns,
+            use_byte_stream_split=float_columns,
             write_page_checksum=True,
         )

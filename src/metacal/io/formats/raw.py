@@ -1,10 +1,10 @@
-"""Numbers that lie in a file as they do in memory, read by position and never mapped.
+"""Arrays stored in a file as raw numbers, read by position.
 
-A memory map ends the process with SIGBUS when somebody shortens the file. A read that comes back
-short is an error that can be told; and while the pages are cached it costs one copy into a buffer
-that stays in the processor's cache, a few percent of what is then computed from it. Every read also
-looks at the file's size and time of change, so that half old and half new numbers are told from a
-sound table.
+Files are not memory-mapped, because a memory map ends the process with SIGBUS if another program
+shortens the file. A read that returns too few bytes raises an error instead. While the pages of the
+file are cached, the price is one copy into a buffer that stays in the processor's cache, a few
+percent of the time of the computations that follow. Every read also compares the size and the
+modification time of the file with those at opening, so that a table never mixes old and new numbers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,183 +26,303 @@ from metacal.io.opening import plain_read_errors
 from metacal.io.request import Request
 from metacal.rows.stored import ConvertedTable, StoredTable
 
-#: What makes numbers of those that NumPy cannot hold or few can use, and their type.
-Widen = tuple[Callable[[NDArray[Any]], NDArray[Any]], Any]
-
-#: Rows that lie farther apart than this are read one by one.
-_FAR_APART = 1 << 14
+# Average distance in bytes from which rows are read one by one instead of in blocks.
+_MIN_SPARSE_DISTANCE = 1 << 14
 
 
-def bytes_of(room: NDArray[Any]) -> memoryview:
-    """The bytes of a C-ordered array, to be written to."""
-    return room.reshape(-1).view(np.uint8).data if room.nbytes else memoryview(b"")
+@dataclass(frozen=True)
+class Conversion:
+    """Conversion of stored numbers to a dtype that NumPy supports.
+
+    Attributes
+    ----------
+    convert : callable
+        Function that converts an array of stored numbers.
+
+    dtype : dtype-like
+        Dtype of the result.
+    """
+
+    convert: Callable[[NDArray[Any]], NDArray[Any]]
+    dtype: Any
+
+
+def writable_bytes(array: NDArray[Any]) -> memoryview:
+    """Return a writable view of the bytes of a C-ordered array."""
+    if not array.nbytes:
+        return memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data
 
 
 class RawFile:
-    """An open file. It stays readable when its name is gone; a pickle of it is opened again, and
-    must be the same.
+    """Open file that is read by position.
+
+    The file stays readable if its name is deleted. After unpickling, the file is opened again on
+    the first read; its size and modification time must be unchanged.
 
     Parameters
     ----------
     path : str
-        What is opened.
+        File to open.
+
     shown : str
-        What messages call it.
+        File name used in error messages.
+
+    Attributes
+    ----------
+    size : int
+        Size in bytes.
+
+    modified_ns : int
+        Modification time in nanoseconds.
     """
 
     def __init__(self, path: str, shown: str) -> None:
-        self.path, self.shown = path, shown
-        self._descriptor, self._turn = -1, threading.Lock()
-        #: Bytes in it, and when it was written: what makes it the same file.
-        self.size, self.written = self._now()
-
-    def _now(self) -> tuple[int, int]:
-        status = os.fstat(self._opened())
-        return status.st_size, status.st_mtime_ns
+        self.path = path
+        self.shown = shown
+        self._descriptor = -1
+        self._lock = threading.Lock()
+        self.size, self.modified_ns = self._current_status()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "shown": self.shown, "size": self.size, "written": self.written}
+        return {
+            "path": self.path,
+            "shown": self.shown,
+            "size": self.size,
+            "modified_ns": self.modified_ns,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Opened when it is read: a description passes through processes that never see the file.
-        self.__dict__.update(state, _descriptor=-1, _turn=threading.Lock())
-
-    def _opened(self) -> int:
-        if self._descriptor < 0:
-            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            with self._turn, plain_read_errors(self.shown):
-                if self._descriptor < 0:
-                    self._descriptor = os.open(self.path, flags)
-        return self._descriptor
+        # The file is not opened yet, because a pickle may pass through processes that cannot
+        # access it.
+        self.__dict__.update(state, _descriptor=-1, _lock=threading.Lock())
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
     def check_unchanged(self) -> None:
-        """Raise where the file is no longer the one that was opened."""
-        if self._now() != (self.size, self.written):
+        """Raise InputError if the file was modified since it was opened."""
+        if self._current_status() != (self.size, self.modified_ns):
             raise InputError(
                 f"{self.shown}: the file changed while it was read; wait until it is written, and"
                 " read it again."
             )
 
-    def fill(self, room: NDArray[Any], offset: int) -> None:
-        """Fill a C-ordered array with the bytes from `offset` on."""
-        view, done = bytes_of(room), 0
+    def fill(self, array: NDArray[Any], offset: int) -> None:
+        """Fill a C-ordered array with the bytes that start at `offset`."""
+        view = writable_bytes(array)
+        n_filled = 0
         with plain_read_errors(self.shown):
-            while done < len(view) and (got := self._read_into(view[done:], offset + done)):
-                done += got
+            while n_filled < len(view):
+                n_read = self._read_into(view[n_filled:], offset + n_filled)
+                if n_read == 0:
+                    break
+                n_filled += n_read
         self.check_unchanged()
-        if done < len(view):
+        if n_filled < len(view):
             raise InputError(
                 f"{self.shown}: the file is damaged or cut short; copy or write it again."
             )
 
+    def read_bytes(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes that start at `offset`, or fewer if the file ends before."""
+        count = max(0, min(count, self.size - offset))
+        if hasattr(os, "pread"):
+            # Avoids the second copy that `fill` and `tobytes` need.
+            with plain_read_errors(self.shown):
+                content = os.pread(self._open(), count, offset)
+            if len(content) == count:
+                self.check_unchanged()
+                return content
+        buffer = np.empty(count, dtype=np.uint8)
+        self.fill(buffer, offset)
+        return buffer.tobytes()
+
+    def _current_status(self) -> tuple[int, int]:
+        """Return the current size and modification time of the file."""
+        status = os.fstat(self._open())
+        return status.st_size, status.st_mtime_ns
+
+    def _open(self) -> int:
+        """Open the file unless it is open already, and return its descriptor."""
+        if self._descriptor < 0:
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            with self._lock, plain_read_errors(self.shown):
+                # Another thread may have opened the file in the meantime.
+                if self._descriptor < 0:
+                    self._descriptor = os.open(self.path, flags)
+        return self._descriptor
+
     def _read_into(self, view: memoryview, offset: int) -> int:
-        descriptor = self._opened()
+        """Read bytes at `offset` into a buffer and return their number."""
+        descriptor = self._open()
         if hasattr(os, "preadv"):
             return os.preadv(descriptor, [view], offset)
-        with self._turn:  # Windows has no read by position
+        # Windows has no read by position.
+        with self._lock:
             os.lseek(descriptor, offset, os.SEEK_SET)
-            some = os.read(descriptor, len(view))
-        view[: len(some)] = some
-        return len(some)
-
-    def bytes(self, offset: int, count: int) -> bytes:
-        """At most `count` bytes from `offset` on, and never more than there are."""
-        count = max(0, min(count, self.size - offset))
-        if hasattr(os, "pread"):  # one copy instead of two, and less to do for a few bytes
-            with plain_read_errors(self.shown):
-                found = os.pread(self._opened(), count, offset)
-            if len(found) == count:
-                self.check_unchanged()
-                return found
-        room = np.empty(count, dtype=np.uint8)
-        self.fill(room, offset)
-        return room.tobytes()
+            content = os.read(descriptor, len(view))
+        view[: len(content)] = content
+        return len(content)
 
 
-class Placed(NamedTuple):
-    """Where an array lies in a file; `dtype` is as stored, in either byte order. `fortran`: column
-    by column.
+@dataclass(frozen=True)
+class ArrayLocation:
+    """Position and type of an array in a file.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array.
+
+    dtype : dtype
+        Stored dtype, in either byte order.
+
+    offset : int
+        Position of the first element in the file.
+
+    is_fortran : bool, default=False
+        Whether the array is stored in Fortran order.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    begin: int
-    fortran: bool = False
+    offset: int
+    is_fortran: bool = False
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the numbers; Python's integers do not overflow."""
+        """Size of the array in bytes, as a Python integer that cannot overflow."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def whole(self, fill: Callable[[NDArray[Any]], object]) -> NDArray[Any]:
-        """The array in this machine's byte order, its bytes put there by `fill`; that they are
-        there was checked.
+    def read_array(self, fill: Callable[[NDArray[Any]], object]) -> NDArray[Any]:
+        """Read the whole array.
+
+        Parameters
+        ----------
+        fill : callable
+            Function that fills a C-ordered array with the stored bytes.
+
+        Returns
+        -------
+        array
+            In native byte order.
         """
-        array = np.empty(self.shape[::-1] if self.fortran else self.shape, self.dtype)
+        stored_shape = self.shape[::-1] if self.is_fortran else self.shape
+        array = np.empty(stored_shape, self.dtype)
         fill(array)
-        array = array.T if self.fortran else array
-        return (
-            array
-            if self.dtype.isnative or self.dtype.hasobject
-            else array.astype(self.dtype.newbyteorder("="))
-        )
+        if self.is_fortran:
+            array = array.T
+        if self.dtype.isnative or self.dtype.hasobject:
+            return array
+        return array.astype(self.dtype.newbyteorder("="))
 
 
 class RawTable(StoredTable):
-    """A table in a file of numbers, row after row. Slices are native and C-ordered."""
+    """Table stored in C order in a file, whose rows are read on demand.
 
-    def __init__(self, file: RawFile, place: Placed) -> None:
-        self.file, self.stored, self.offset = file, place.dtype, place.begin
-        super().__init__((place.shape[0], place.shape[1]), self.stored.newbyteorder("="))
-        self.row_bytes = self.shape[1] * self.stored.itemsize
+    Parameters
+    ----------
+    file : RawFile
+        File that contains the table.
+
+    location : ArrayLocation
+        Position and type of the table.
+    """
+
+    def __init__(self, file: RawFile, location: ArrayLocation) -> None:
+        n_rows, n_columns = location.shape
+        super().__init__((n_rows, n_columns), location.dtype.newbyteorder("="))
+        self.file = file
+        self.stored_dtype = location.dtype
+        self.offset = location.offset
+        self.row_bytes = n_columns * location.dtype.itemsize
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1, a fresh array."""
-        rows = np.empty((max(0, stop - start), self.shape[1]), self.stored)
+        """Read rows start, ..., stop - 1 into a new array in native byte order."""
+        rows = np.empty((max(0, stop - start), self.shape[1]), self.stored_dtype)
         self.file.fill(rows, self.offset + start * self.row_bytes)
-        return rows if rows.dtype.isnative else rows.astype(self.dtype)
+        return self._to_native(rows)
 
     def _chosen(self, rows: Codes) -> NDArray[Any]:
-        spread = (int(rows.max()) - int(rows.min())) * self.row_bytes if len(rows) else 0
-        if spread < _FAR_APART * len(rows) or rows.min() < 0 or rows.max() >= len(self):
+        """Read the rows with the given indices; read distant rows one by one."""
+        if not self._are_distant(rows):
             return super()._chosen(rows)
-        found = np.empty((len(rows), self.shape[1]), self.stored)
-        for k, row in enumerate(rows.tolist()):
-            self.file.fill(found[k], self.offset + row * self.row_bytes)
-        return found if found.dtype.isnative else found.astype(self.dtype)
+        table = np.empty((len(rows), self.shape[1]), self.stored_dtype)
+        for position, row in enumerate(rows.tolist()):
+            self.file.fill(table[position], self.offset + row * self.row_bytes)
+        return self._to_native(table)
+
+    def _are_distant(self, rows: Codes) -> bool:
+        """Check whether row indices are valid and far apart on average."""
+        if len(rows) == 0:
+            return False
+        first_row = int(rows.min())
+        last_row = int(rows.max())
+        if first_row < 0 or last_row >= len(self):
+            return False
+        spread_bytes = (last_row - first_row) * self.row_bytes
+        return spread_bytes >= _MIN_SPARSE_DISTANCE * len(rows)
+
+    def _to_native(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Convert rows to native byte order if necessary."""
+        if rows.dtype.isnative:
+            return rows
+        return rows.astype(self.dtype)
 
 
-def array_in(
+def load_array(
     request: Request,
     file: RawFile,
-    place: Placed,
+    location: ArrayLocation,
     *,
     may_stay: bool = False,
-    widen: Widen | None = None,
+    conversion: Conversion | None = None,
 ) -> Any:
-    """The array of a file, `widen`ed; a large table stays there if it may, of what will be refused
-    only the shape.
+    """Read an array from a file, or return a table that reads its rows on demand.
 
-    A table whose columns follow each other comes whole, however large it is: a row is not in one
-    place.
+    Parameters
+    ----------
+    request : Request
+        Determines how large a table must be to stay in its file.
+
+    file : RawFile
+        File that contains the array.
+
+    location : ArrayLocation
+        Position and type of the array.
+
+    may_stay : bool, default=False
+        Whether a large table may stay in its file. A table in Fortran order is always read as a
+        whole, because its rows are not contiguous.
+
+    conversion : Conversion or None, default=None
+        Conversion of the stored numbers.
+
+    Returns
+    -------
+    array or StoredTable
+        If dtype or number of dimensions are not supported, an array of zeros that has the right
+        shape but takes no memory. The validation that follows rejects it.
     """
-    kind = place.dtype
-    if (
-        widen is None and kind.kind == "f" and kind.itemsize > 8
-    ):  # the wider floats that some processors have
-        widen = partial(np.asarray, dtype=np.float64), np.float64
-    if kind.kind not in "fiubU" or len(place.shape) not in (1, 2):
-        return np.broadcast_to(
-            np.zeros((), kind if widen is None else widen[1]), place.shape
-        )  # takes no memory
-    if may_stay and len(place.shape) == 2 and kind.kind != "U" and not place.fortran:
-        raw = RawTable(file, place)
-        table = raw if widen is None else ConvertedTable(raw, *widen)
+    dtype = location.dtype
+    n_dimensions = len(location.shape)
+    if conversion is None and dtype.kind == "f" and dtype.itemsize > 8:
+        # Extended-precision floats of some processors.
+        conversion = Conversion(partial(np.asarray, dtype=np.float64), np.float64)
+    if dtype.kind not in "fiubU" or n_dimensions not in (1, 2):
+        zero = np.zeros((), dtype if conversion is None else conversion.dtype)
+        return np.broadcast_to(zero, location.shape)
+
+    if may_stay and n_dimensions == 2 and dtype.kind != "U" and not location.is_fortran:
+        table: StoredTable = RawTable(file, location)
+        if conversion is not None:
+            table = ConvertedTable(table, conversion.convert, conversion.dtype)
         if request.stays(table.nbytes, copied=True):
             return table
-    array = place.whole(partial(file.fill, offset=place.begin))
-    return array if widen is None else widen[0](array)
+
+    array = location.read_array(partial(file.fill, offset=location.offset))
+    if conversion is None:
+        return array
+    return conversion.convert(array)

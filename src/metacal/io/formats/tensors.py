@@ -1,7 +1,8 @@
-"""Tensors by name: safetensors, and .pt files through torch's weights_only loader.
+"""Readers of named tensors: safetensors files, and .pt files of torch.
 
-safetensors is a length, a JSON header and raw numbers; it is read here without a library, because
-that gives what its NumPy reader does not: bfloat16, and a large table that stays in its file.
+A safetensors file consists of the length of its header, the header as JSON, and raw numbers. It is
+read here without the safetensors library, whose NumPy reader supports neither bfloat16 nor tables
+that stay in their file. A .pt file is read with `torch.load(..., weights_only=True)`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import os
 import pickle
 import zipfile
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,30 +21,73 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, needs_extra
 from metacal.io.column_selection import pick_arrays
 from metacal.io.columns import Columns
-from metacal.io.formats.raw import Placed, RawFile, Widen, array_in
+from metacal.io.formats.raw import ArrayLocation, Conversion, RawFile, load_array
 from metacal.io.opening import check_unpacked
 from metacal.io.request import Request
 from metacal.rows.validate import on_host
 
-#: What safetensors calls a type, and NumPy; bfloat16 as its bits.
-_DTYPES = {"BF16": "<u2", "BOOL": "?"} | {
-    f"{kind}{8 * size}": f"<{kind.lower()}{size}"
-    for kind in "FIU"
-    for size in (1, 2, 4, 8)
-    if (kind, size) != ("F", 1)
+# NumPy dtypes of the safetensors types. The bits of a bfloat16 are read as an integer.
+_DTYPES = {
+    "BF16": "<u2",
+    "BOOL": "?",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "<u1",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
 }
-_LARGEST_HEADER = 100_000_000
-#: Bytes of a record that are read at a time.
+
+# Size of the header length at the beginning of a safetensors file.
+_LENGTH_BYTES = 8
+
+_MAX_HEADER_BYTES = 100_000_000
+
+# Exclusive upper bound on lengths and offsets in a safetensors header.
+_MAX_LENGTH = 1 << 62
+
+# Bytes of an archive record that are read at a time.
 _CHUNK_BYTES = 1 << 20
-#: Dimensions of an array that NumPy can hold.
-_MOST_SIDES = 32
+
+# Largest number of dimensions that all versions of NumPy support.
+_MAX_DIMENSIONS = 32
+
+# First version of torch in which weights_only=True is safe.
+_MIN_TORCH_VERSION = (2, 6)
+
 _SAVE_TENSORS = (
     "save tensors alone: torch.save({'logits': logits, 'labels': labels}, 'predictions.pt')"
 )
 
 
+@dataclass(frozen=True)
+class _TensorEntry:
+    """Entry of a tensor in the header of a safetensors file.
+
+    Attributes
+    ----------
+    type_name : str
+        Safetensors type, such as "F32".
+
+    shape : tuple of int
+        Shape of the tensor.
+
+    start : int
+        Position of the first element behind the header.
+    """
+
+    type_name: str
+    shape: tuple[int, ...]
+    start: int
+
+
 def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
-    """The numbers whose upper 16 bits these are, exactly.
+    """Convert the bits of bfloat16 numbers to float32, without loss.
 
     Examples
     --------
@@ -53,86 +98,145 @@ def from_bfloat16(bits: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def read_safetensors(request: Request) -> Columns:
-    """Read the tensors that are asked for; a table in bfloat16 is widened to float32 as its rows
-    are read.
+    """Read the requested tensors of a safetensors file.
+
+    Parameters
+    ----------
+    request : Request
+        Tensors to read. A large table stays in its file; bfloat16 is converted to float32 when
+        its rows are read.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    ValueError
+        If the header is damaged.
     """
-    path = request.path
-    file = RawFile(request.source, path)
-    size = int.from_bytes(file.bytes(0, 8), "little")
-    if not 2 <= size <= min(_LARGEST_HEADER, file.size - 8):
-        raise ValueError(f"its header claims {size:,} bytes")
-    tensors = _header(file.bytes(8, size), file.size - 8 - size)
-    picked = pick_arrays(
-        request, {name: f"{shape} {kind}" for name, (kind, shape, _) in tensors.items()}
-    )
+    file = RawFile(request.source, request.path)
+    header_bytes = int.from_bytes(file.read_bytes(0, _LENGTH_BYTES), "little")
+    if not 2 <= header_bytes <= min(_MAX_HEADER_BYTES, file.size - _LENGTH_BYTES):
+        raise ValueError(f"its header claims {header_bytes:,} bytes")
+    data_offset = _LENGTH_BYTES + header_bytes
+    header = file.read_bytes(_LENGTH_BYTES, header_bytes)
+    entries = _parse_header(header, n_data_bytes=file.size - data_offset)
+    descriptions = {name: f"{entry.shape} {entry.type_name}" for name, entry in entries.items()}
+    picked = pick_arrays(request, descriptions)
 
-    def tensor(name: str, may_stay: bool = False) -> Any:
-        kind, shape, start = tensors[name]
-        widen: Widen | None = (from_bfloat16, np.float32) if kind == "BF16" else None
-        place = Placed(shape, np.dtype(_DTYPES[kind]), 8 + size + start)
-        return array_in(request, file, place, may_stay=may_stay, widen=widen)
+    def read_tensor(name: str, *, may_stay: bool = False) -> Any:
+        entry = entries[name]
+        conversion = None
+        if entry.type_name == "BF16":
+            conversion = Conversion(from_bfloat16, np.float32)
+        location = ArrayLocation(
+            shape=entry.shape,
+            dtype=np.dtype(_DTYPES[entry.type_name]),
+            offset=data_offset + entry.start,
+        )
+        return load_array(request, file, location, may_stay=may_stay, conversion=conversion)
 
-    return picked.columns(tensor(picked.table[0], not request.scores), tensor)
+    table = read_tensor(picked.table[0], may_stay=not request.scores)
+    return picked.columns(table, read_tensor)
 
 
-def _header(text: bytes, held: int) -> dict[str, tuple[str, tuple[int, ...], int]]:
-    """Each tensor's type, shape and offset, checked against the bytes that are there."""
-    tensors: dict[str, tuple[str, tuple[int, ...], int]] = {}
-    entries = json.loads(text)
-    entries.pop("__metadata__", None)
-    for name, entry in entries.items():
-        kind, shape = str(entry["dtype"]), tuple(map(_whole_number, entry["shape"]))
-        start, stop = map(_whole_number, entry["data_offsets"])
-        if kind not in _DTYPES:
+def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry]:
+    """Parse the header of a safetensors file.
+
+    Parameters
+    ----------
+    header : bytes
+        Header as JSON.
+
+    n_data_bytes : int
+        Number of bytes behind the header.
+
+    Returns
+    -------
+    dict of str to _TensorEntry
+        Entries by tensor name, without tensors of unsupported types.
+
+    Raises
+    ------
+    ValueError
+        If a tensor lies outside the file.
+    """
+    json_entries = json.loads(header)
+    json_entries.pop("__metadata__", None)
+    entries = {}
+    for name, json_entry in json_entries.items():
+        type_name = str(json_entry["dtype"])
+        shape = tuple(map(_check_length, json_entry["shape"]))
+        start, stop = map(_check_length, json_entry["data_offsets"])
+        if type_name not in _DTYPES:
             continue
-        fits = stop - start == np.dtype(_DTYPES[kind]).itemsize * math.prod(shape)
-        if not (fits and stop <= held and len(shape) <= _MOST_SIDES):
+        n_tensor_bytes = np.dtype(_DTYPES[type_name]).itemsize * math.prod(shape)
+        fits = stop - start == n_tensor_bytes and stop <= n_data_bytes
+        if not fits or len(shape) > _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name[:80]!r} does not fit into the file")
-        tensors[name] = (kind, shape, start)
-    return tensors
+        entries[name] = _TensorEntry(type_name=type_name, shape=shape, start=start)
+    return entries
 
 
-def _whole_number(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 62:
+def _check_length(value: Any) -> int:
+    """Return a length or offset of a header. Raise ValueError if it is not valid."""
+    if type(value) is not int or not 0 <= value < _MAX_LENGTH:
         raise ValueError(f"{str(value)[:40]} where a length was expected")
     return value
 
 
 def read_torch(request: Request) -> Columns:
-    """Read a dictionary of tensors, or one tensor, with weights_only=True: nothing else is ever
-    unpickled.
+    """Read a .pt file with a dictionary of tensors, or with one tensor.
+
+    Parameters
+    ----------
+    request : Request
+        Tensors to read.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    InputError
+        If the file contains anything but tensors, or torch is too old to read it safely.
     """
-    content = _loaded(request)
-    if isinstance(content, list | tuple) and any(hasattr(part, "detach") for part in content):
+    content = _load_torch_file(request)
+    if isinstance(content, list | tuple) and any(map(_is_tensor, content)):
         raise InputError(
             f"{request.path}: it holds {len(content)} tensors without names; give them names: "
             "torch.save({'logits': logits, 'labels': labels}, path)."
         )
     if not isinstance(content, dict):
-        return Columns(request.path, _array(request, "the object in it", content))
-    named = {str(name): value for name, value in content.items()}
-    picked = pick_arrays(request, {name: _shown(value) for name, value in named.items()})
+        return Columns(request.path, _tensor_to_array(request, "the object in it", content))
 
-    def array(name: str) -> Any:
-        return named[name] if name == picked.classes else _array(request, repr(name), named[name])
+    values = {str(name): value for name, value in content.items()}
+    descriptions = {name: _describe(value) for name, value in values.items()}
+    picked = pick_arrays(request, descriptions)
 
-    return picked.columns(array(picked.table[0]), array)
+    def read_value(name: str) -> Any:
+        if name == picked.classes:
+            return values[name]
+        return _tensor_to_array(request, repr(name), values[name])
+
+    return picked.columns(read_value(picked.table[0]), read_value)
 
 
-def _loaded(request: Request) -> Any:
+def _load_torch_file(request: Request) -> Any:
+    """Load a .pt file with weights_only=True after checking its size and checksums."""
     with needs_extra(f"reading {request.path}", "torch"):
         import torch
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if torch_version < _MIN_TORCH_VERSION:
         raise InputError(
             f"{request.path}: torch {torch.__version__} can be made to run code even with"
             " weights_only=True; update it to 2.6 or later, or save the tensors as .safetensors."
         )
     with zipfile.ZipFile(request.source) as archive:
-        check_unpacked(
-            request.path,
-            sum(one.file_size for one in archive.infolist()),
-            os.path.getsize(request.source),
-        )
+        unpacked_bytes = sum(record.file_size for record in archive.infolist())
+        check_unpacked(request.path, unpacked_bytes, os.path.getsize(request.source))
         _check_records(archive)
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
@@ -144,40 +248,70 @@ def _loaded(request: Request) -> Any:
 
 
 def _check_records(archive: zipfile.ZipFile) -> None:
-    """Verify the CRC-32 of every record; `torch.load` does not.
+    """Verify the CRC-32 of every record, which `torch.load` does not do.
 
-    A checksum of 0 means that there is none: `torch.serialization.set_crc32_options(False)` writes
-    such files.
+    A checksum of 0 denotes that there is none. Files written after
+    `torch.serialization.set_crc32_options(False)` have no checksums.
     """
-    for entry in archive.infolist():
-        if entry.CRC == 0:
+    for record in archive.infolist():
+        if record.CRC == 0:
             continue
-        with archive.open(entry) as record:
-            while record.read(_CHUNK_BYTES):
-                pass  # zipfile compares the checksum when the end of the record is reached
+        with archive.open(record) as record_file:
+            # zipfile compares the checksum when the end of the record is reached.
+            while record_file.read(_CHUNK_BYTES):
+                pass
 
 
-def _array(request: Request, name: str, value: Any) -> NDArray[Any]:
-    if hasattr(value, "detach"):
-        if (
-            str(value.layout) != "torch.strided"
-        ):  # torch takes its places on trust, and dies of wrong ones
-            raise InputError(f"{request.path}: {name} is a sparse tensor; save tensor.to_dense().")
-        # A tensor whose strides are zero may stand for any number of numbers.
-        check_unpacked(
-            request.path, value.numel() * value.element_size(), os.path.getsize(request.source)
-        )
-        return np.ascontiguousarray(on_host(value))
-    array = np.asarray(value)
-    if array.dtype.kind not in "iubfU":
+def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[Any]:
+    """Convert a tensor, or a list of numbers, to an array.
+
+    Parameters
+    ----------
+    request : Request
+        File that contains the value.
+
+    value_text : str
+        Description of the value used in error messages.
+
+    value : torch.Tensor or array-like
+        Value to convert.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    InputError
+        If the value is sparse, too large, or neither a tensor nor numbers.
+    """
+    if not _is_tensor(value):
+        array = np.asarray(value)
+        if array.dtype.kind not in "iubfU":
+            raise InputError(
+                f"{request.path}: {value_text} is {type(value).__name__}, not a tensor;"
+                f" {_SAVE_TENSORS}."
+            )
+        return array
+
+    if str(value.layout) != "torch.strided":
+        # torch does not check the indices of a sparse tensor and crashes if they are wrong.
         raise InputError(
-            f"{request.path}: {name} is {type(value).__name__}, not a tensor; {_SAVE_TENSORS}."
+            f"{request.path}: {value_text} is a sparse tensor; save tensor.to_dense()."
         )
-    return array
+    # A tensor with stride 0 can have any number of elements without taking space in the file.
+    n_bytes = value.numel() * value.element_size()
+    check_unpacked(request.path, n_bytes, os.path.getsize(request.source))
+    return np.ascontiguousarray(on_host(value))
 
 
-def _shown(value: Any) -> str:
-    shape = getattr(value, "shape", None)
-    return (
-        type(value).__name__ if shape is None else f"{tuple(shape)} {getattr(value, 'dtype', '')}"
-    )
+def _is_tensor(value: Any) -> bool:
+    """Check whether a value is a torch tensor, without importing torch."""
+    return hasattr(value, "detach")
+
+
+def _describe(value: Any) -> str:
+    """Describe a value by its shape and dtype, or by its type if it has no shape."""
+    if not hasattr(value, "shape"):
+        return type(value).__name__
+    return f"{tuple(value.shape)} {getattr(value, 'dtype', '')}"

@@ -1,0 +1,250 @@
+"""Conversion of Arrow columns to NumPy arrays.
+
+Values are converted through Arrow's buffers and not through Python lists, except for text. Nulls
+raise an `InputError`; rows are never dropped. pyarrow is imported inside the functions that need
+it. The terms *table* and *side column* are those of `metacal.io.formats.arrow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError, needs_extra
+from metacal.io.opening import check_texts, check_unpacked, uneven
+from metacal.rows.arrays import first_row
+
+# Categories of Arrow types, named as in `pyarrow.types`.
+LIST_TYPES = ("list", "large_list", "fixed_size_list")
+NUMBER_TYPES = ("floating", "integer", "boolean")
+TEXT_TYPES = ("string", "large_string", "string_view")
+_SCORE_TYPES = ("floating", "integer", "decimal", "null")
+
+
+class Layout(NamedTuple):
+    """Columns that make up a table, and the dtype of the resulting array.
+
+    Attributes
+    ----------
+    columns : tuple of str
+        Name of the list column, or of the columns with one column per class.
+
+    width : int or None
+        Length of the lists. None if there is one column per class.
+
+    dtype : dtype
+        Floating-point dtype of the table.
+    """
+
+    columns: tuple[str, ...]
+    width: int | None
+    dtype: np.dtype[Any]
+
+    @property
+    def n_classes(self) -> int:
+        """Number of columns of the resulting array."""
+        if self.width is None:
+            return len(self.columns)
+        return self.width
+
+    @property
+    def row_bytes(self) -> int:
+        """Size in bytes of one row of the resulting array."""
+        return self.n_classes * self.dtype.itemsize
+
+
+def pyarrow_for(path: str) -> Any:
+    """Import pyarrow. If it is missing, raise an error that names the extra to install."""
+    with needs_extra(f"reading or writing {path}", "parquet"):
+        import pyarrow
+    return pyarrow
+
+
+def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
+    """Convert the table columns of a record batch to an array.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        Batch that contains the table columns.
+
+    layout : Layout
+        Layout of the table.
+
+    path : str
+        File name used in error messages.
+
+    start : int
+        Number of the first row of the batch, used in error messages.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
+        New C-ordered array.
+    """
+    has_list_column = layout.width is not None
+    if has_list_column:
+        return _table_from_lists(batch.column(layout.columns[0]), layout, path, start)
+    table = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
+    for class_index, name in enumerate(layout.columns):
+        class_column = joined(batch.column(name))
+        refuse_nulls(class_column, name, path, start)
+        table[:, class_index] = class_column.to_numpy(zero_copy_only=False)
+    return table
+
+
+def _table_from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
+    """Convert a list column to an array; the parameters are those of `table_of`."""
+    name = layout.columns[0]
+    n_classes = layout.n_classes
+    list_array = joined(column)
+    # Nulls are rejected first: FixedSizeListArray.flatten() silently drops null rows.
+    refuse_nulls(list_array, name, path, start)
+    if not is_type(list_array.type, ("fixed_size_list",)):
+        # The offsets of a sliced array are those of the slice, and an array without nulls has no
+        # gaps between its lists.
+        list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
+        row = first_row(list_lengths != n_classes)
+        if row is not None:
+            row_text = f"{path}: row {start + row} of column {name!r}"
+            raise uneven(row_text, int(list_lengths[row]), n_classes)
+
+    # Unlike flatten(), the attribute .values would ignore slices.
+    values = list_array.flatten()
+    if values.null_count:
+        row, class_index = divmod(_first_null(values), n_classes)
+        raise InputError(
+            f"{path}: row {start + row} of column {name!r} has a null in place {class_index}; there"
+            f" are {values.null_count:,} nulls in these {len(list_array):,} rows. Fill them in or"
+            " drop the rows; metacal drops none."
+        )
+    flat_values = values.to_numpy(zero_copy_only=False)
+    table = flat_values.reshape(len(list_array), n_classes)
+    return np.ascontiguousarray(table, dtype=layout.dtype)
+
+
+def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
+    """Convert a validated side column to an array of integers, floats or text.
+
+    Parameters
+    ----------
+    column : pyarrow.Array or pyarrow.ChunkedArray
+        Column of numbers or text, possibly dictionary-encoded.
+
+    name : str
+        Column name used in error messages.
+
+    path : str
+        File name used in error messages.
+
+    held : int
+        Size in bytes of the file. It bounds the size of the result.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+    """
+    arrow_array = joined(column)
+    refuse_nulls(arrow_array, name, path, 0)
+    if is_type(arrow_array.type, ("dictionary",)):
+        return _decode_dictionary(arrow_array, name, path, held)
+    if is_type(arrow_array.type, TEXT_TYPES):
+        texts = arrow_array.to_pylist()
+        check_texts(path, f"texts in column {name!r}", texts, held)
+        return np.array(texts, dtype=np.str_)
+    return np.ascontiguousarray(arrow_array.to_numpy(zero_copy_only=False))
+
+
+def _decode_dictionary(arrow_array: Any, name: str, path: str, held: int) -> NDArray[Any]:
+    """Decode a dictionary-encoded column; the parameters are those of `column_of`."""
+    entries = arrow_array.dictionary
+    entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
+    if entries.null_count:
+        # A null entry is an error only if a row refers to it.
+        refuse_nulls(entries.take(arrow_array.indices), name, path, 0)
+        unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
+        entries = entries.fill_null(unused_value)
+    decoded_entries = column_of(entries, name, path, held)
+    # A few long entries that many rows refer to could fill the memory.
+    check_unpacked(path, len(entry_indices) * decoded_entries.itemsize, held)
+    return decoded_entries[entry_indices]
+
+
+def scores_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
+    """Convert a column of scores to an array, with NaN for nulls."""
+    arrow_array = joined(column)
+    arrow_type = arrow_array.type
+    if not is_type(arrow_type, _SCORE_TYPES):
+        raise InputError(
+            f"{path}: column {name!r} holds {arrow_type}, not numbers; a score is a number, or null"
+            " for none."
+        )
+    if not is_type(arrow_type, ("floating",)):
+        arrow_array = arrow_array.cast("float64")
+    return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=float_dtype(arrow_type))
+
+
+def refuse_nulls(column: Any, name: str, path: str, start: int) -> None:
+    """Raise InputError if a column contains nulls.
+
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Column to check.
+
+    name : str
+        Column name used in the error message.
+
+    path : str
+        File name used in the error message.
+
+    start : int
+        Number of the first row of the column.
+    """
+    if not column.null_count:
+        return
+    row = start + _first_null(column)
+    percentage = 100 * column.null_count / len(column)
+    raise InputError(
+        f"{path}: row {row} of column {name!r} is null, as are {column.null_count:,} in"
+        f" all ({percentage:.2g}% of these {len(column):,} rows); fill them in or drop the rows;"
+        " metacal drops none."
+    )
+
+
+def _first_null(column: Any) -> int:
+    """Return the index of the first null of a column that has at least one."""
+    is_null = column.is_null().to_numpy(zero_copy_only=False)
+    return int(np.flatnonzero(is_null)[0])
+
+
+def joined(column: Any) -> Any:
+    """Combine the chunks of a column into one pyarrow.Array."""
+    if not hasattr(column, "combine_chunks"):
+        return column
+    combined = column.combine_chunks()
+    # Some versions of pyarrow return a ChunkedArray with a single chunk.
+    if hasattr(combined, "num_chunks"):
+        return combined.combine_chunks()
+    return combined
+
+
+def float_dtype(arrow_type: Any) -> np.dtype[Any]:
+    """Return the dtype of a floating-point Arrow type, and float64 for any other type."""
+    if is_type(arrow_type, ("floating",)):
+        return np.dtype(arrow_type.to_pandas_dtype())
+    return np.dtype(np.float64)
+
+
+def is_type(arrow_type: Any, categories: Sequence[str]) -> bool:
+    """Check whether an Arrow type is in one of the categories of `pyarrow.types`."""
+    import pyarrow.types
+
+    for category in categories:
+        is_category = getattr(pyarrow.types, f"is_{category}")
+        if is_category(arrow_type):
+            return True
+    return False

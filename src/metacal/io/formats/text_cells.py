@@ -1,0 +1,226 @@
+"""Conversion of the text cells of a table to values, and escaping of spreadsheet formulas.
+
+A spreadsheet executes a text cell that begins with `=`, such as `=HYPERLINK(...)`, as a formula
+(https://owasp.org/www-community/attacks/CSV_Injection). The writers therefore put an apostrophe in
+front of a text that begins with one of `=+-@`, with their full-width forms, or with a tab or a line
+break. Numbers are not escaped. The readers remove one apostrophe in front of such a character. A
+text that already looks escaped gets a second apostrophe, so that every text is read back unchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.io.opening import check_texts, uneven
+from metacal.rows.labels import is_whole
+
+# First characters of a text that a spreadsheet may execute.
+_FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
+
+# Number of characters of a cell that an error message quotes.
+_MAX_QUOTED = 40
+
+
+def escaped(text: str) -> str:
+    """Escape a text so that no spreadsheet executes it as a formula.
+
+    Examples
+    --------
+    >>> escaped("=1+1"), escaped("-0.5"), escaped("cat"), escaped("'=1+1")
+    ("'=1+1", '-0.5', 'cat', "''=1+1")
+    """
+    if not _looks_like_formula(text) or _is_signed_number(text):
+        return text
+    return f"'{text}"
+
+
+def unescaped(text: str) -> str:
+    """Return the text that `escaped` received.
+
+    Examples
+    --------
+    >>> unescaped("'=1+1"), unescaped("''=1+1"), unescaped("'tis"), unescaped("-0.5")
+    ('=1+1', "'=1+1", "'tis", '-0.5')
+    """
+    if text.startswith("'") and _looks_like_formula(text):
+        return text[1:]
+    return text
+
+
+def _looks_like_formula(text: str) -> bool:
+    """Check whether a text, without leading apostrophes, begins like a formula."""
+    return text.lstrip("'")[:1] in _FORMULA_CHARACTERS and text.strip("'") != ""
+
+
+def _is_signed_number(text: str) -> bool:
+    """Check whether a text is a number with a sign, without surrounding spaces."""
+    return text[:1] in "+-" and is_number(text) and text.strip() == text
+
+
+def is_number(text: str) -> bool:
+    """Check whether a text is a number. Unlike `float`, reject underscores between digits."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text
+
+
+def number_or_text(cell: str) -> float | str | None:
+    """Convert a cell to a number if possible. Return None for an empty cell."""
+    text = cell.strip()
+    if is_number(text):
+        return float(text)
+    if not text:
+        return None
+    return text
+
+
+def numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
+    """Convert a column of cells to numbers, or to texts if one cell is not a number.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        Cells of a column.
+
+    Returns
+    -------
+    list
+        Integers, floats and None for empty cells; or all cells as texts if one is neither empty
+        nor a number, or has leading zeros, such as 007.
+    """
+    texts = [unescaped(cell.strip()) for cell in cells]
+    if any(_has_leading_zeros(text) for text in texts):
+        return texts
+    values: list[Any] = []
+    for text in texts:
+        value = int(text) if is_whole(text) else number_or_text(text)
+        if isinstance(value, str):
+            return texts
+        values.append(value)
+    return values
+
+
+def _has_leading_zeros(text: str) -> bool:
+    """Check whether a text consists of digits and begins with a superfluous zero."""
+    return text[:1] == "0" and text.isdigit() and text != "0"
+
+
+def labels_from_cells(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
+    """Convert the cells of a label or id column to an array.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    name : str
+        Column name used in error messages.
+
+    cells : sequence of str
+        Cells of the column.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+        Integers if all cells are written as integers, floats if all end in ".0", texts otherwise.
+        An integer with leading zeros, such as 007, counts as text.
+    """
+    cell_texts = [unescaped(cell.strip()) for cell in cells]
+    file_size = os.path.getsize(path) if os.path.exists(path) else 0
+    check_texts(path, f"texts in column {name!r}", cell_texts, file_size)
+    texts = np.array(cell_texts, dtype=np.str_)
+    with contextlib.suppress(ValueError, OverflowError):
+        integers = texts.astype(np.int64)
+        if np.array_equal(integers.astype(np.str_), texts):
+            return integers
+    if np.char.endswith(texts, ".0").all() and all(map(is_number, texts)):
+        return texts.astype(np.float64)
+    return texts
+
+
+def line_cells(line: str, delimiter: str) -> list[str]:
+    """Split one line into cells. Raise csv.Error if the line is malformed.
+
+    Examples
+    --------
+    >>> line_cells("a, b ,'=1", ",")
+    ['a', 'b', '=1']
+    """
+    (cells,) = csv.reader([line], delimiter=delimiter, strict=True)
+    return [unescaped(cell.strip()) for cell in cells]
+
+
+def lists_of_numbers(
+    path: str, name: str, cells: Sequence[str] | NDArray[Any]
+) -> NDArray[np.float64]:
+    """Parse cells that each hold a list of numbers, all of the same length.
+
+    Parameters
+    ----------
+    path : str
+        File name used in error messages.
+
+    name : str
+        Column name used in error messages.
+
+    cells : sequence of str
+        Cells such as "[0.1, 2.3]", or "[0.1 2.3]" as NumPy prints them.
+
+    Returns
+    -------
+    array of shape (n_rows, n_numbers)
+
+    Raises
+    ------
+    InputError
+        If an entry is not a number or the lists differ in length.
+
+    Examples
+    --------
+    >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
+    array([[ 0.5,  2. ], [ 1. , -inf]])
+    """
+    list_texts = []
+    for cell in cells:
+        entries_text = cell.strip().strip("[]()").replace(",", " ")
+        list_texts.append(" ".join(entries_text.splitlines()))
+
+    with contextlib.suppress(ValueError, UserWarning), warnings.catch_warnings(action="error"):
+        numbers = np.loadtxt(list_texts, comments=None, ndmin=2)
+        # loadtxt skips empty lists.
+        if len(numbers) == len(list_texts):
+            return numbers
+
+    _raise_for_invalid_list(path, name, list_texts)
+    raise InputError(
+        f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class."
+    )
+
+
+def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> None:
+    """Raise InputError for the first list with an invalid number or another length."""
+    first_length = len(list_texts[0].split())
+    for row, list_text in enumerate(list_texts):
+        entries = list_text.split()
+        for entry in entries:
+            if not is_number(entry):
+                hint = ""
+                if "..." in entry:
+                    hint = " (NumPy cuts long arrays when it prints them: write a column per class)"
+                raise InputError(
+                    f"{path}: row {row} of column {name!r} holds {entry[:_MAX_QUOTED]!r}, which is"
+                    f" not a number{hint}."
+                )
+        if len(entries) != first_length:
+            raise uneven(f"{path}: row {row} of column {name!r}", len(entries), first_length)
