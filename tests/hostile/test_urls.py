@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io import many as urls
+from metacal.io import remote as urls
 from metacal.io.predictions import read_predictions
 
 pytest.importorskip("fsspec")

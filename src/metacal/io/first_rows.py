@@ -1,10 +1,11 @@
-"""The first rows of a file, whatever kind it is, by column: enough to see what it holds."""
+"""First rows of a file of any format, used to guess the meaning of its columns."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,85 +17,188 @@ from metacal.io.formats.feather import ArrowFile
 from metacal.io.formats.jsonl import objects_in
 from metacal.io.formats.parquet import ParquetFile
 from metacal.io.predictions import read_predictions
-from metacal.io.reading import opened
 from metacal.io.request import Request
+from metacal.io.source_file import SourceFile, open_source
 
-#: Rows that are looked at.
-_ROWS = 2000
-
-
-def first_rows(path: str, format: str | None) -> tuple[str, dict[str, NDArray[Any]]]:
-    """What the file is, in words, and its first rows by column."""
-    with opened(Request(path, format=format)) as (request, ending, how):
-        source = request.source
-        if ending in (".csv", ".tsv"):
-            with text_in(path, source) as file:
-                header, _, mark = header_of(path, file, "\t" if ending == ".tsv" else ",")
-                rows = list(islice((row for row in csv.reader(file, delimiter=mark) if row), _ROWS))
-            columns = {name: _array(list(values)) for name, values in zip(header, zip(*rows))}
-            return f"{how}text, columns separated by {_SEPARATORS[mark]}", columns
-        if ending in (".jsonl", ".ndjson"):
-            with open(source, "rb") as file:
-                flat = [dict(_entries(row)) for _, row in islice(objects_in(path, file), _ROWS)]
-            names = dict.fromkeys(name for line in flat for name in line)
-            return f"{how}JSON, an object for each row", {
-                n: _array([line.get(n) for line in flat]) for n in names
-            }
-        if ending == ".npz":
-            with np.load(source, allow_pickle=False) as held:
-                return "NumPy arrays", {
-                    name: held[name][:_ROWS] for name in held.files if held[name].ndim
-                }
-        if ending == ".npy":
-            array = np.load(source, mmap_mode="r", allow_pickle=False)[:_ROWS]
-            names = array.dtype.names
-            return "a NumPy array", {"logits": array} if names is None else {
-                name: array[name] for name in names
-            }
-        if ending in (".safetensors", ".pt", ".pth"):
-            found = read_predictions(source)
-            columns = {"logits": np.asarray(found.table)[:_ROWS]}
-            columns |= {} if found.labels is None else {"labels": found.labels[:_ROWS]}
-            return f"tensors ({ending[1:]})", columns
-        held = (ParquetFile if ending in (".parquet", ".pq") else ArrowFile)(request)
-        batch = next(iter(held.batches(held.schema.names, _ROWS)), None)
-        first = {} if batch is None else batch.slice(0, _ROWS).to_pydict()
-        return held.kind, {name: _array(values) for name, values in first.items()}
+#: Number of rows to read.
+_N_ROWS = 2000
+_DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
-_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+@dataclass(frozen=True)
+class FirstRows:
+    """First rows of a file.
 
+    Attributes
+    ----------
+    description : str
+        Kind of the file in words.
 
-def _entries(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of an object, those of objects inside of it by their path."""
-    for name, entry in value.items():
-        if isinstance(entry, Mapping):
-            yield from _entries(entry, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", entry
-
-
-def _listed(text: str) -> Any:
-    """The list that a cell holds, as JSON or as NumPy prints it; the cell itself where it holds
-    none.
+    columns : dict of str to array
+        First rows of each column.
     """
-    try:
-        return [float(part) for part in text.strip().strip("[]").replace(",", " ").split()]
-    except ValueError:
-        return text
+
+    description: str
+    columns: dict[str, NDArray[Any]]
 
 
-def _array(values: list[Any]) -> NDArray[Any]:
-    """Cells as whole numbers, numbers, rows of numbers, or text."""
-    cells = [
-        _listed(value) if isinstance(value, str) and value.strip()[:1] == "[" else value
-        for value in values
-    ]
-    present = [cell for cell in cells if cell is not None and cell != ""]
-    whole = not any(isinstance(cell, float | list) for cell in present) and len(present) == len(
-        cells
-    )
-    for kind in (np.int64, np.float64) if whole else (np.float64,):
+def read_first_rows(path: str, format: str | None) -> FirstRows:
+    """Read the first rows of a file of any format.
+
+    Parameters
+    ----------
+    path : str
+        File to read.
+
+    format : str or None
+        File format, for example "csv". None if the file determines it.
+
+    Returns
+    -------
+    FirstRows
+    """
+    with open_source(Request(path, format=format)) as source_file:
+        read = _READERS.get(source_file.suffix, _read_arrow)
+        return read(source_file)
+
+
+def _read_delimited(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of delimited text."""
+    request = source_file.request
+    delimiter = ","
+    if source_file.suffix == ".tsv":
+        delimiter = "\t"
+    with text_in(request.path, request.source) as file:
+        header, _, delimiter = header_of(request.path, file, delimiter)
+        nonempty_rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
+        rows = list(islice(nonempty_rows, _N_ROWS))
+
+    columns = {}
+    for name, cells in zip(header, zip(*rows)):
+        columns[name] = _to_array(list(cells))
+    compression = _compression_prefix(source_file)
+    delimiter_name = _DELIMITER_NAMES[delimiter]
+    return FirstRows(f"{compression}text, columns separated by {delimiter_name}", columns)
+
+
+def _read_json_lines(source_file: SourceFile) -> FirstRows:
+    """Read the first objects of a JSON lines file. Entries of nested objects become columns."""
+    request = source_file.request
+    with open(request.source, "rb") as file:
+        numbered_objects = islice(objects_in(request.path, file), _N_ROWS)
+        rows = [dict(_flatten(item)) for _, item in numbered_objects]
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: _to_array([row.get(name) for row in rows]) for name in names}
+    compression = _compression_prefix(source_file)
+    return FirstRows(f"{compression}JSON, an object for each row", columns)
+
+
+def _read_npz(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of the arrays in an .npz file, leaving out scalars."""
+    columns = {}
+    with np.load(source_file.request.source, allow_pickle=False) as archive:
+        for name in archive.files:
+            array = archive[name]
+            if array.ndim:
+                columns[name] = array[:_N_ROWS]
+    return FirstRows("NumPy arrays", columns)
+
+
+def _read_npy(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of an .npy file: a table, or records with named fields."""
+    array = np.load(source_file.request.source, mmap_mode="r", allow_pickle=False)[:_N_ROWS]
+    field_names = array.dtype.names
+    columns = {"logits": array}
+    if field_names is not None:
+        columns = {name: array[name] for name in field_names}
+    return FirstRows("a NumPy array", columns)
+
+
+def _read_tensors(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of a safetensors or torch file with the default names."""
+    predictions = read_predictions(source_file.request.source)
+    columns = {"logits": np.asarray(predictions.table)[:_N_ROWS]}
+    if predictions.labels is not None:
+        columns["labels"] = predictions.labels[:_N_ROWS]
+    return FirstRows(f"tensors ({source_file.suffix[1:]})", columns)
+
+
+def _read_parquet(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of a Parquet file."""
+    return _read_record_batches(ParquetFile(source_file.request))
+
+
+def _read_arrow(source_file: SourceFile) -> FirstRows:
+    """Read the first rows of an Arrow or Feather file."""
+    return _read_record_batches(ArrowFile(source_file.request))
+
+
+def _read_record_batches(file: ParquetFile | ArrowFile) -> FirstRows:
+    """Read the first record batch of a file."""
+    columns = {}
+    first_batch = next(iter(file.batches(file.schema.names, _N_ROWS)), None)
+    if first_batch is not None:
+        for name, values in first_batch.slice(0, _N_ROWS).to_pydict().items():
+            columns[name] = _to_array(values)
+    return FirstRows(file.kind, columns)
+
+
+_READERS: dict[str, Callable[[SourceFile], FirstRows]] = {
+    ".csv": _read_delimited,
+    ".tsv": _read_delimited,
+    ".jsonl": _read_json_lines,
+    ".ndjson": _read_json_lines,
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".safetensors": _read_tensors,
+    ".pt": _read_tensors,
+    ".pth": _read_tensors,
+    ".parquet": _read_parquet,
+    ".pq": _read_parquet,
+}
+
+
+def _compression_prefix(source_file: SourceFile) -> str:
+    """Return the first word of the description of a compressed file."""
+    if source_file.is_compressed:
+        return "compressed "
+    return ""
+
+
+def _flatten(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the entries of an object. The key of a nested entry is its path, as in "a.b"."""
+    for name, value in item.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _to_array(values: list[Any]) -> NDArray[Any]:
+    """Convert cells to an array of integers, floats, rows of floats, or texts.
+
+    Missing cells become NaN, or an empty text.
+    """
+    cells = [_parse_list(value) for value in values]
+    is_missing = [cell is None or cell == "" for cell in cells]
+    has_float_or_list = any(isinstance(cell, float | list) for cell in cells)
+    number_types: list[Any] = [np.float64]
+    if not has_float_or_list and not any(is_missing):
+        number_types = [np.int64, np.float64]
+
+    for number_type in number_types:
         with suppress(ValueError, TypeError, OverflowError):
-            return np.array([np.nan if cell in (None, "") else cell for cell in cells], dtype=kind)
+            numbers = [np.nan if cell in (None, "") else cell for cell in cells]
+            return np.array(numbers, dtype=number_type)
     return np.array(["" if cell is None else str(cell) for cell in cells])
+
+
+def _parse_list(value: Any) -> Any:
+    """Parse a cell that holds a list in the notation of JSON or NumPy. Return others unchanged."""
+    if not isinstance(value, str) or not value.strip().startswith("["):
+        return value
+    try:
+        return [float(part) for part in value.strip().strip("[]").replace(",", " ").split()]
+    except ValueError:
+        return value

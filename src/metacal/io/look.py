@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal.display import listed
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.io.first_rows import first_rows
+from metacal.io.first_rows import read_first_rows
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
     CLASS_KEYS,
@@ -105,7 +105,8 @@ def look(path: str, **said: Any) -> Look:
     >>> found.options, found.question
     ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, None)
     """
-    kind, columns = first_rows(path, said.get("format"))
+    first = read_first_rows(path, said.get("format"))
+    kind, columns = first.description, first.columns
     held = Look(path, kind, columns, said)
     if not any(map(len, columns.values())):
         raise InputError(f"{path}: it holds no rows; give at least one.")

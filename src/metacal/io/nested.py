@@ -1,10 +1,13 @@
-"""Nested keys: an entry inside an entry of a JSON line, and one number made of a list of them.
+"""Nested keys: paths to entries inside a JSON object, and reductions of a list to one number.
 
-`judge.score`, `choices[0].message.content` and `choices[0].logprobs.content[*].logprob` lead from
-entry to entry; `[*]` gives a list of what follows, of each element. `mean(KEY)` and its sisters
-make one number of such a list: the scores that are in use for a sequence of tokens, or for several
-answers to one question. An entry of that very name goes first: a file with a column "judge.score"
-is read as it stands.
+A nested key such as `judge.score`, `choices[0].message.content` or
+`choices[0].logprobs.content[*].logprob` is a sequence of steps from entry to entry. The step `[*]`
+selects every element of a list, so the key leads to a list. `mean(KEY)` and the other reductions
+turn such a list into one number. They are the usual scores for the tokens of a text, or for several
+answers to one question.
+
+If an object has an entry whose name is the whole key, that entry is used. A file with a column
+"judge.score" is therefore read as it is.
 """
 
 from __future__ import annotations
@@ -13,55 +16,122 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from metacal.errors import InputError
 
-_STEP = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
-_CALL = re.compile(r"([a-z]+)\((.+)\)")
+_STEP_PATTERN = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
+_REDUCTION_PATTERN = re.compile(r"([a-z]+)\((.+)\)")
+#: Step that selects every element of a list.
+_EVERY_ELEMENT = "*"
+#: Upper limit of the exponent in the perplexity, which prevents an overflow.
+_MAX_EXPONENT = 700.0
 
 
-def _shares(values: Sequence[Any]) -> list[float]:
-    """How many give each answer; texts count as equal whatever their case and outer blanks."""
-    told = [value.strip().casefold() if isinstance(value, str) else repr(value) for value in values]
-    return [count / len(told) for count in Counter(told).values()]
+@dataclass(frozen=True)
+class _ParsedKey:
+    """Nested key, split into its parts.
+
+    Attributes
+    ----------
+    reduction : str or None
+        Name of the function around the path.
+
+    steps : tuple of str or int
+        Names of entries, indices into lists, or "*" for every element. A key that is not a path is
+        a single step.
+    """
+
+    reduction: str | None
+    steps: tuple[str | int, ...]
 
 
-def _entropy(values: Sequence[Any]) -> float:
-    return math.fsum(-share * math.log(share) for share in _shares(values))
+def _answer_frequencies(answers: Sequence[Any]) -> list[float]:
+    """Return the relative frequency of each distinct answer.
+
+    Texts are equal if they differ only in case and in surrounding white space.
+    """
+    normalized_answers = []
+    for answer in answers:
+        if isinstance(answer, str):
+            normalized_answers.append(answer.strip().casefold())
+        else:
+            normalized_answers.append(repr(answer))
+    counts = Counter(normalized_answers).values()
+    return [count / len(normalized_answers) for count in counts]
 
 
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _agreement(answers: Sequence[Any]) -> float:
+    """Return the relative frequency of the most common answer."""
+    return max(_answer_frequencies(answers))
 
 
-#: What makes one number of a list. Of token log-probabilities: their mean, their minimum, their sum
-#: (that of the whole text), and the perplexity, of which a higher one is doubtful. Of several
-#: answers, or clusters of one meaning each: the share of the one that most give, and the entropy
-#: (semantic, of clusters), of which a higher one is doubtful too.
+def _entropy(answers: Sequence[Any]) -> float:
+    """Return the entropy of the distribution of answers."""
+    frequencies = _answer_frequencies(answers)
+    return math.fsum(-frequency * math.log(frequency) for frequency in frequencies)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    return math.fsum(numbers) / len(numbers)
+
+
+def _perplexity(log_probabilities: Sequence[float]) -> float:
+    return math.exp(min(-_mean(log_probabilities), _MAX_EXPONENT))
+
+
+#: Functions that reduce a list to one number. For the log-probabilities of tokens: the mean, the
+#: minimum, the sum (log-probability of the whole text) and the perplexity. For several answers, or
+#: for clusters of answers with the same meaning: the agreement and the entropy (semantic entropy
+#: for clusters). A higher perplexity or entropy means less confidence.
 REDUCTIONS: dict[str, Callable[[Any], float]] = {
     "mean": _mean,
     "min": min,
     "max": max,
     "sum": math.fsum,
-    "perplexity": lambda values: math.exp(min(-_mean(values), 700.0)),
-    "agreement": lambda values: max(_shares(values)),
+    "perplexity": _perplexity,
+    "agreement": _agreement,
     "entropy": _entropy,
 }
-_OF_ANSWERS = ("agreement", "entropy")
+#: Reductions of values of any type. The others require numbers.
+_REDUCTIONS_OF_ANSWERS = ("agreement", "entropy")
 
 
 def reached(row: Mapping[str, Any], key: str) -> Any:
-    """What a nested key leads to; None where the way ends before. A list loses what is null in it.
+    """Return the value at a nested key of a JSON object, reduced if the key has a reduction.
+
+    Parameters
+    ----------
+    row : mapping
+        JSON object.
+
+    key : str
+        Nested key, optionally inside a reduction.
+
+    Returns
+    -------
+    object
+        None if the path does not exist. A list from `[*]` leaves out null elements.
+
+    Raises
+    ------
+    InputError
+        If a reduction is applied to something other than a list of suitable values.
 
     Examples
     --------
-    >>> row = {"judge": {"score": 8}, "choices": [{"logprobs": {"token_logprobs": [None, -0.1, -0.3]}}]}
-    >>> reached(row, "judge.score"), reached(row, "judge.mark"), reached(row, "choices[0].logprobs.token_logprobs[*]")
-    (8, None, [-0.1, -0.3])
-    >>> reached(row, "min(choices[0].logprobs.token_logprobs)"), reached({"said": ["A", "a ", "B"]}, "agreement(said)")
-    (-0.3, 0.6666666666666666)
+    >>> logprobs = {"token_logprobs": [None, -0.1, -0.3]}
+    >>> row = {"judge": {"score": 8}, "choices": [{"logprobs": logprobs}]}
+    >>> reached(row, "judge.score"), reached(row, "judge.mark")
+    (8, None)
+    >>> reached(row, "choices[0].logprobs.token_logprobs[*]")
+    [-0.1, -0.3]
+    >>> reached(row, "min(choices[0].logprobs.token_logprobs)")
+    -0.3
+    >>> reached({"said": ["A", "a ", "B"]}, "agreement(said)")
+    0.6666666666666666
     >>> round(reached({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
     0.562
     >>> reached(row, "mean(judge.score)")
@@ -70,59 +140,116 @@ def reached(row: Mapping[str, Any], key: str) -> Any:
     """
     if key in row:
         return row[key]
-    reduction, steps = _parsed(key)
-    found: Any = [row]
-    several = False
-    for step in steps:
-        several = several or step == "*"
-        found = [after for one in found for after in _follow(one, step)]
-    if not several:
-        found = found[0] if found else None
-    return found if reduction is None or found is None else _reduced(reduction, key, found)
+    parsed_key = _parse_key(key)
+    values: list[Any] = [row]
+    for step in parsed_key.steps:
+        values = [next_value for value in values for next_value in _follow_step(value, step)]
+
+    if _EVERY_ELEMENT in parsed_key.steps:
+        result: Any = values
+    elif values:
+        result = values[0]
+    else:
+        result = None
+    if parsed_key.reduction is None or result is None:
+        return result
+    return _reduce(parsed_key.reduction, key, result)
 
 
-def _follow(value: Any, step: str | int) -> Iterable[Any]:
-    """The next entries on the way: none, one, or each element that is there."""
-    if step == "*":
-        return [one for one in value if one is not None] if isinstance(value, list) else []
+def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
+    """Return the entries that one step leads to: none, one, or every non-null element."""
+    if step == _EVERY_ELEMENT:
+        if isinstance(value, list):
+            return [element for element in value if element is not None]
+        return []
     if isinstance(step, int):
-        return value[step : step + 1 or None] if isinstance(value, list) else []
-    return [value[step]] if isinstance(value, dict) and value.get(step) is not None else []
+        if isinstance(value, list):
+            # The end is None for the index -1, because -1 + 1 = 0 would give an empty slice.
+            return value[step : step + 1 or None]
+        return []
+    if isinstance(value, dict) and value.get(step) is not None:
+        return [value[step]]
+    return []
 
 
-def _reduced(name: str, key: str, values: Any) -> float | None:
-    answers, several = name in _OF_ANSWERS, isinstance(values, list)
-    held = [value for value in values if value is not None] if several else []
-    plain = answers or all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in held
-    )
-    if not several or not plain:
-        inner, what = key[len(name) + 1 : -1], "answers" if answers else "numbers"
+def _reduce(reduction: str, key: str, values: Any) -> float | None:
+    """Apply a reduction to a list, ignoring null elements. Return None for an empty list."""
+    takes_answers = reduction in _REDUCTIONS_OF_ANSWERS
+    is_suitable = False
+    present_values: list[Any] = []
+    if isinstance(values, list):
+        present_values = [value for value in values if value is not None]
+        is_suitable = takes_answers or all(map(_is_number, present_values))
+    if not is_suitable:
+        path = key[len(reduction) + 1 : -1]
+        required_type = "answers" if takes_answers else "numbers"
         raise InputError(
-            f"{inner!r} is {repr(values)[:40]}, and {name}(...) takes a list of {what}."
+            f"{path!r} is {repr(values)[:40]}, and {reduction}(...) takes a list of"
+            f" {required_type}."
         )
-    return REDUCTIONS[name](held) if held else None
+    if not present_values:
+        return None
+    return REDUCTIONS[reduction](present_values)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @cache
-def _parsed(key: str) -> tuple[str | None, tuple[str | int, ...]]:
-    """The function around a key, if any, and its steps; a plain name is one step."""
-    called = _CALL.fullmatch(key)
-    reduction, path = (called[1], called[2]) if called and called[1] in REDUCTIONS else (None, key)
-    found = list(_STEP.finditer(path))
-    steps = tuple(one[1] or ("*" if one[2] == "*" else int(one[2])) for one in found)
-    whole = "".join(one[0] for one in found) == path  # nothing stands between two steps
-    return reduction, steps if whole else (key,)
+def _parse_key(key: str) -> _ParsedKey:
+    """Split a nested key into its reduction and its steps."""
+    reduction = None
+    path = key
+    call_match = _REDUCTION_PATTERN.fullmatch(key)
+    if call_match is not None and call_match[1] in REDUCTIONS:
+        reduction = call_match[1]
+        path = call_match[2]
+
+    steps: list[str | int] = []
+    matched_text = ""
+    for match in _STEP_PATTERN.finditer(path):
+        matched_text += match[0]
+        if match[1]:
+            steps.append(match[1])
+        elif match[2] == "*":
+            steps.append(_EVERY_ELEMENT)
+        else:
+            steps.append(int(match[2]))
+    # If the steps do not cover the whole path, the key is a plain name such as "P(yes)".
+    if matched_text != path:
+        return _ParsedKey(reduction=reduction, steps=(key,))
+    return _ParsedKey(reduction=reduction, steps=tuple(steps))
 
 
 def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
-    """The row with an entry more for each nested key whose way begins in it; null where the way
-    ends before.
+    """Add an entry to a JSON object for each nested key whose first step exists in it.
+
+    Parameters
+    ----------
+    row : dict
+        JSON object.
+
+    keys : iterable of str or None
+        Keys to add. None and the keys of existing entries are ignored.
+
+    Returns
+    -------
+    dict
+        The value of a nested key is None if its path does not exist.
 
     Examples
     --------
     >>> with_nested({"judge": {"score": 8}}, ["judge.score", "judge.mark", "P(yes)"])
     {'judge': {'score': 8}, 'judge.score': 8, 'judge.mark': None}
     """
-    ways = [key for key in keys if key is not None and key not in row and _parsed(key)[1][0] in row]
-    return {**row, **{key: reached(row, key) for key in ways}} if ways else row
+    nested_entries = {}
+    for key in keys:
+        if key is None or key in row:
+            continue
+        first_step = _parse_key(key).steps[0]
+        if first_step in row:
+            nested_entries[key] = reached(row, key)
+    if not nested_entries:
+        return row
+    return {**row, **nested_entries}

@@ -1,11 +1,12 @@
-"""Open a file, or say in one line why not. What a file is, is told by its first bytes; a pickle is
-never read.
+"""Checks and error messages for files that are opened for reading.
 
-How much a file may unpack to is compared with what it claims, and with what it holds, before memory
-is taken. A few kilobytes of zip, zstd or repeated dictionary entries can stand for gigabytes.
-Logits do not pack like that: real ones shrink by a factor of two or three. So a file may unpack to
-`UNPACKED_BYTES`, or to `UNPACKED_TIMES` its own size where that is more; whoever knows better
-raises the limit.
+The first bytes of a file determine its kind. Pickles are never read, because unpickling can run any
+code.
+
+A few kilobytes of zip, zstd or repeated dictionary entries can decompress to gigabytes. The
+decompressed size is therefore checked before memory is allocated. Real logits compress by a factor
+of two or three, so a file may decompress to `UNPACKED_BYTES`, or to `UNPACKED_TIMES` its own size
+if that is more. The user can raise the limit.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from metacal.errors import InputError, MetacalError, option, spelled
 from metacal.rows.executors import within
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
-#: Kinds of files, and what each may begin with.
-_MAGIC: dict[str, bytes | tuple[bytes, ...]] = {
+#: First bytes of each kind of binary file.
+_MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
     "a NumPy .npy file": b"\x93NUMPY",
     "a zip archive such as .npz": b"PK\x03\x04",
     "an empty zip archive": b"PK\x05\x06",
@@ -45,27 +46,31 @@ _MAGIC: dict[str, bytes | tuple[bytes, ...]] = {
         b"\xfd7zXZ",
     ),
 }
-#: Every file may unpack to this many bytes.
+#: Number of bytes that is enough to recognise every kind of file.
+_N_MAGIC_BYTES = 8
+#: Number of bytes to which every file may decompress.
 UNPACKED_BYTES = 1 << 31
-#: And a larger one to so many times its own size.
+#: Multiple of its own size to which a larger file may decompress.
 UNPACKED_TIMES = 20
-#: The environment variable that sets the limit in bytes.
+#: Environment variable that sets the limit in bytes.
 VARIABLE = "METACAL_UNPACK_LIMIT"
+#: Bytes per character of a NumPy string array.
+_BYTES_PER_CHARACTER = 4
 
-_given: ContextVar[int | None] = ContextVar("metacal_unpack_limit", default=None)
+_requested_limit: ContextVar[int | None] = ContextVar("metacal_unpack_limit", default=None)
 
 
 class NoRowsError(InputError):
-    """A file that is sound and holds no rows: among several, it contributes nothing."""
+    """A valid file has no rows. Among several files, it is skipped."""
 
 
 class NoScoreError(InputError):
-    """A file that is read for a score has none of the name that is asked for."""
+    """A file has no column with the requested name of the score."""
 
 
 @contextlib.contextmanager
 def plain_read_errors(path: str) -> Iterator[None]:
-    """Turn what the system says about a file that cannot be opened into one line.
+    """Turn an operating system error about a file into an InputError of one line.
 
     Examples
     --------
@@ -88,51 +93,80 @@ def plain_read_errors(path: str) -> Iterator[None]:
         raise InputError(f"{path}: it cannot be opened: {error.strerror or error}.") from error
 
 
-def kind_of(head: bytes) -> str | None:
-    r"""Name the kind of file that begins with these bytes; None for text and for what is
-    unknown.
-    """
-    return next((kind for kind, begins in _MAGIC.items() if head.startswith(begins)), None)
+def kind_of(first_bytes: bytes) -> str | None:
+    """Return the kind of a binary file in words, or None for text and unknown formats."""
+    for kind, magic_bytes in _MAGIC_BYTES.items():
+        if first_bytes.startswith(magic_bytes):
+            return kind
+    return None
 
 
 def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = None) -> None:
-    """Raise unless `path` is a readable file that begins with one of these; () for text, None for
-    all but a pickle.
+    """Check that a file is readable and begins as its format requires.
 
-    `shown` is what messages call the file, where that differs.
+    Parameters
+    ----------
+    path : str
+        File to check.
+
+    begins : tuple of bytes or None
+        Accepted first bytes. An empty tuple stands for text, and None for anything but a pickle.
+
+    shown : str, optional
+        Name of the file in messages, if it is not `path`.
+
+    Raises
+    ------
+    NoRowsError
+        If a text file is empty. Some engines write such a file for a part without rows.
+    InputError
+        If the file cannot be read, is empty, is a pickle, or has another format.
     """
-    name = path if shown is None else shown
+    file_name = path
+    if shown is not None:
+        file_name = shown
     if os.path.isdir(path):
-        raise InputError(f"{name}: this is a folder; give a file in it.")
-    with plain_read_errors(name), open(path, "rb") as file:
-        head = file.read(8)
-    if not head:
-        # Of text this is how some engines write a part without rows; of anything else, damage.
-        raise (NoRowsError if begins == () else InputError)(
-            f"{name}: the file is empty (0 bytes); write it again."
-        )
-    kind = kind_of(head)
-    # safetensors begin with a length, which may look like a pickle's mark; but then a zero follows,
-    # and no opcode.
-    if kind == "a pickle" and (begins is not None or head[2:3] != b"\x00"):
-        old = " (or a torch file from before torch 1.6)" if path.endswith((".pt", ".pth")) else ""
+        raise InputError(f"{file_name}: this is a folder; give a file in it.")
+    with plain_read_errors(file_name), open(path, "rb") as file:
+        first_bytes = file.read(_N_MAGIC_BYTES)
+
+    is_text_format = begins == ()
+    if not first_bytes:
+        message = f"{file_name}: the file is empty (0 bytes); write it again."
+        if is_text_format:
+            raise NoRowsError(message)
+        raise InputError(message)
+
+    kind = kind_of(first_bytes)
+    # A safetensors file begins with a length, which may look like the start of a pickle. The length
+    # is followed by a zero byte, a pickle by an opcode.
+    could_be_safetensors = begins is None and first_bytes[2:3] == b"\x00"
+    if kind == "a pickle" and not could_be_safetensors:
+        old_torch = ""
+        if path.endswith((".pt", ".pth")):
+            old_torch = " (or a torch file from before torch 1.6)"
         raise InputError(
-            f"{name}: this is a pickle{old}, which can run any code when read, so it never is;"
-            f" {SAVE_AS_NPZ}."
+            f"{file_name}: this is a pickle{old_torch}, which can run any code when read, so it"
+            f" never is; {SAVE_AS_NPZ}."
         )
-    if begins is not None and (not head.startswith(begins) if begins else kind):
+
+    if is_text_format:
+        has_other_format = kind is not None
+    else:
+        has_other_format = begins is not None and not first_bytes.startswith(begins)
+    if has_other_format:
         raise InputError(
-            f"{name}: the content does not fit the name: it is {kind or 'something else'}, not"
+            f"{file_name}: the content does not fit the name: it is {kind or 'something else'}, not"
             f" {Path(path).suffix}; rename it to what it is, or {SAVE_AS_NPZ}."
         )
 
 
 @contextlib.contextmanager
 def decoding(path: str) -> Iterator[None]:
-    """Turn whatever a decoder says about a file into one line: what comes out of bytes may fail in
-    any way.
+    """Turn any exception of a decoder into an InputError of one line.
 
-    Only what reads bytes belongs in here, a library's decoder above all.
+    A decoder can fail in any way on bytes that it does not expect. Use this context only around
+    code that decodes, typically a call of another library.
 
     Examples
     --------
@@ -140,7 +174,7 @@ def decoding(path: str) -> Iterator[None]:
     >>> with decoding("val.npz"):
     ...     raise struct.error("unpack requires a buffer of 4 bytes")
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires a buffer of 4 bytes); ...
+    metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires ...
     """
     try:
         yield
@@ -156,112 +190,155 @@ def decoding(path: str) -> Iterator[None]:
 
 
 def damaged(path: str, error: BaseException) -> str:
-    """Say that a file cannot be read to its end."""
-    said = " ".join(str(error).split())[:200].rstrip(" .;") or type(error).__name__
-    return f"{path}: the file is damaged or cut short ({said}); copy or write it again."
+    """Return the message for a file that cannot be read to its end."""
+    one_line = " ".join(str(error).split())
+    reason = one_line[:200].rstrip(" .;") or type(error).__name__
+    return f"{path}: the file is damaged or cut short ({reason}); copy or write it again."
 
 
 def unpacking(limit: int | None) -> contextlib.AbstractContextManager[None]:
-    """Within this, files may unpack to `limit` bytes; None: to what the environment says, or the
-    rule above.
+    """Return a context in which files may decompress to `limit` bytes.
+
+    If the limit is None, the environment variable or the default rule applies.
 
     Examples
     --------
     >>> with unpacking(10):
-    ...     check_unpacked("val.npz", 11, held=5)
+    ...     check_unpacked("val.npz", 11, file_size=5)
     Traceback (most recent call last):
     metacal.errors.InputError: val.npz: it unpacks to 11 bytes but the limit is 10 bytes. ...
     """
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise InputError(f"unpack_limit must be a number of bytes, 1 or more, got {limit!r}.")
-    return within(_given, limit)
+    if limit is not None:
+        is_integer = isinstance(limit, int) and not isinstance(limit, bool)
+        if not is_integer or limit < 1:
+            raise InputError(f"unpack_limit must be a number of bytes, 1 or more, got {limit!r}.")
+    return within(_requested_limit, limit)
 
 
-def unpack_limit(held: int) -> int:
-    """The number of bytes that a file of `held` bytes may unpack to."""
-    given = _given.get()
-    if given is not None:
-        return given
-    text = os.environ.get(VARIABLE)
-    if not text:
-        return max(UNPACKED_BYTES, UNPACKED_TIMES * held)
-    if not (text.isascii() and text.isdigit() and 0 < len(text) < 20 and int(text)):
+def unpack_limit(file_size: int) -> int:
+    """Return the number of bytes to which a file of the given size may decompress."""
+    requested_limit = _requested_limit.get()
+    if requested_limit is not None:
+        return requested_limit
+    variable_text = os.environ.get(VARIABLE)
+    if not variable_text:
+        return max(UNPACKED_BYTES, UNPACKED_TIMES * file_size)
+    is_number = variable_text.isascii() and variable_text.isdigit() and len(variable_text) < 20
+    if not is_number or int(variable_text) == 0:
         raise InputError(
-            f"{VARIABLE} must be a number of bytes, such as 8000000000, got {text[:40]!r}."
+            f"{VARIABLE} must be a number of bytes, such as 8000000000, got {variable_text[:40]!r}."
         )
-    return int(text)
+    return int(variable_text)
 
 
-def check_unpacked(path: str, size: int, held: int) -> None:
-    """Raise where `size` bytes are more than a file of `held` bytes may unpack to."""
-    limit = unpack_limit(held)
-    if size > limit:
+def check_unpacked(path: str, unpacked_size: int, file_size: int) -> None:
+    """Raise InputError if a file decompresses to more bytes than the limit allows."""
+    limit = unpack_limit(file_size)
+    if unpacked_size > limit:
         raise InputError(
-            f"{path}: it unpacks to {_shown(size)} but the limit is {_shown(limit)}. If you trust"
-            f" it and have the memory, raise the limit: unpack_limit={size} in Python,"
-            f" {VARIABLE}={size} in the environment."
-        )
-
-
-def check_texts(path: str, what: str, texts: Sequence[str], held: int) -> None:
-    """Raise where an array of these texts, each as wide as the longest, would break the limit."""
-    widest = max(map(len, texts), default=0)
-    if widest * len(texts) * 4 > unpack_limit(held):
-        raise InputError(
-            f"{path}: the longest of the {len(texts):,} {what} has {widest:,} characters, and NumPy"
-            f" would make all as wide, {_shown(4 * widest * len(texts))} (the limit is"
-            f" {_shown(unpack_limit(held))}); shorten it."
+            f"{path}: it unpacks to {_format_size(unpacked_size)} but the limit is"
+            f" {_format_size(limit)}. If you trust it and have the memory, raise the limit:"
+            f" unpack_limit={unpacked_size} in Python, {VARIABLE}={unpacked_size} in the"
+            " environment."
         )
 
 
-def uneven(row: str, found: int, width: int) -> InputError:
-    """What is said of a row with another number of logits than the first."""
+def check_texts(path: str, what: str, texts: Sequence[str], file_size: int) -> None:
+    """Raise InputError if a NumPy array of the texts would be larger than the limit.
+
+    NumPy stores every text of an array with the width of the longest.
+
+    Parameters
+    ----------
+    path : str
+        Name of the file in messages.
+
+    what : str
+        Name of the column in messages, for example "labels".
+
+    texts : sequence of str
+        Texts of the column.
+
+    file_size : int
+        Size of the file in bytes.
+    """
+    max_length = max(map(len, texts), default=0)
+    array_size = _BYTES_PER_CHARACTER * max_length * len(texts)
+    limit = unpack_limit(file_size)
+    if array_size > limit:
+        raise InputError(
+            f"{path}: the longest of the {len(texts):,} {what} has {max_length:,} characters, and"
+            f" NumPy would make all as wide, {_format_size(array_size)} (the limit is"
+            f" {_format_size(limit)}); shorten it."
+        )
+
+
+def uneven(row_name: str, n_numbers: int, n_classes: int) -> InputError:
+    """Build the error for a row that has more or fewer numbers than the first row."""
     return InputError(
-        f"{row} has {found} numbers but the first row has {width}; every row needs one number per"
-        " class."
+        f"{row_name} has {n_numbers} numbers but the first row has {n_classes}; every row needs one"
+        " number per class."
     )
 
 
-def _shown(size: int) -> str:
-    for unit, name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
-        if size >= unit:
-            return f"{size / unit:,.1f} {name}"
-    return f"{size:,} bytes"
+def _format_size(n_bytes: int) -> str:
+    """Format a number of bytes with a decimal unit."""
+    for unit_size, unit_name in ((10**12, "TB"), (10**9, "GB"), (10**6, "MB")):
+        if n_bytes >= unit_size:
+            return f"{n_bytes / unit_size:,.1f} {unit_name}"
+    return f"{n_bytes:,} bytes"
 
 
 def passed_on(values: Sequence[Any]) -> NDArray[Any]:
-    """Values of any kind, or missing (None), as one array: all numbers, all true or false, or else
-    texts (objects).
+    """Convert the values of a column that is copied to the results into one array.
 
-    A missing number is NaN and a missing text is empty. Numbers that would lose digits as floats
-    become texts.
+    The array holds numbers or booleans if all values are such, and texts (as objects) otherwise. A
+    missing number becomes NaN and a missing text becomes empty. Integers that a float cannot
+    represent exactly become texts.
+
+    Parameters
+    ----------
+    values : sequence
+        Values of any type. None stands for a missing value.
+
+    Returns
+    -------
+    array of shape (n_rows,)
 
     Examples
     --------
     >>> passed_on([1, 2]), passed_on([1, None]), passed_on(["a", None, {"b": 1}]).tolist()
     (array([1, 2]), array([ 1., nan]), ['a', '', '{"b": 1}'])
     """
-    kinds = {type(value) for value in values}
-    most = 1 << (63 if kinds == {int} else 53)
-    exact = all(abs(value) < most for value in values if type(value) is int)
-    if exact and (kinds in ({bool}, {int}) or kinds <= {int, float, NoneType}):
+    value_types = {type(value) for value in values}
+    n_exact_bits = 53
+    if value_types == {int}:
+        n_exact_bits = 63
+    integer_bound = 1 << n_exact_bits
+    is_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
+    has_one_type = value_types in ({bool}, {int})
+    is_numeric = value_types <= {int, float, NoneType}
+    if is_exact and (has_one_type or is_numeric):
         return np.array([math.nan if value is None else value for value in values])
-    return np.array([_text(value) for value in values], dtype=object)
+    return np.array([_format_value(value) for value in values], dtype=object)
 
 
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, default=str) if isinstance(value, bool | dict | list) else str(value)
+def _format_value(value: Any) -> str:
+    """Convert one value to text: JSON for booleans and containers, "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | dict | list):
+        return json.dumps(value, default=str)
+    return str(value)
 
 
 def one_score() -> str:
-    """How the score of the second of two classes is named."""
+    """Return the parameter that names the score of the second of two classes."""
     return spelled("logits_key=...", "--positive-key NAME")
 
 
 def two_columns_hint() -> str:
-    """How one score for two classes is written."""
+    """Return the advice for a file with one score for two classes."""
     return (
         f" One score for two classes: name its column with {one_score()}, or say"
         f" {option('input', 'probabilities')} where it is the probability of the second."

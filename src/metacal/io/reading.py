@@ -1,21 +1,13 @@
-"""Read what is asked for from a file, whichever kind it is, or from several of one kind as one.
+"""Reading of one file of any format, or of several files as one.
 
-Several files are read in the order of their names (of a list: as given); they must agree on the
-columns, the classes and on what stands beside the table. A table that is large in all stays in its
-files.
+Several files are read in the order of their names, or of the list in which they are given. They
+must have the same classes and the same roles. A table that is large in total stays in its files.
 """
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import io
-import json
 import os
-import shutil
-import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,25 +16,19 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
 from metacal.io.columns import Columns
-from metacal.io.formats import FORMATS, endings
+from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
-from metacal.io.many import Paths, fetched, files_of, suffix_of
-from metacal.io.opening import (
-    SAVE_AS_NPZ,
-    NoRowsError,
-    check_head,
-    check_unpacked,
-    decoding,
-    plain_read_errors,
-    unpacking,
-)
+from metacal.io.many import Paths, files_of, requests_for_files
+from metacal.io.opening import NoRowsError, unpacking
+from metacal.io.remote import suffix_of
 from metacal.io.request import BESIDE, STREAM_BYTES, Request
+from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
 
-#: What a file of labels alone may be.
-_LABEL_ENDINGS = (".npy", ".csv", ".tsv", ".txt")
+#: Suffixes of files that hold only labels.
+_LABEL_FILE_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
 
-#: Checks what was read of one file, and makes of it what was asked for.
+#: Checks the columns of one file and converts them.
 Finish = Callable[[Request, Columns], Columns]
 
 
@@ -54,285 +40,221 @@ def read_columns(
     unpack_limit: int | None,
     labels: Paths | None = None,
 ) -> Columns:
-    """What files hold of what is asked for, `finish`ed file by file, one below the other.
+    """Read the requested columns from one or more files and concatenate them.
 
-    `labels` is a second file with the labels, for several files one for all or as many in the same
-    order; the request's `label_key` is then about it.
+    Parameters
+    ----------
+    path : path, sequence of paths, or table in memory
+        What to read.
+
+    request : Request
+        Description of the wanted columns. Its path is ignored.
+
+    finish : callable
+        Checks and converts the columns of each file.
+
+    unpack_limit : int or None
+        Number of bytes to which a file may decompress.
+
+    labels : path or sequence of paths, optional
+        Files with the labels: one for all files, or one for each. The `label_key` of the request
+        then refers to these files.
+
+    Returns
+    -------
+    Columns
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read, or if the files do not fit together.
     """
     if is_in_memory(path):
-        one = replace(request, path="the table")
-        return finish(one, read_batches(one, InMemory(path)))
-    parts = fetched(
-        request if labels is None else replace(request, label_key=None), files_of(path, FORMATS)
-    )
-    beside = (
-        []
-        if labels is None
-        else fetched(replace(request, format=None), files_of(labels, _LABEL_ENDINGS))
-    )
-    if len(beside) > 1 and len(beside) != len(parts):
+        memory_request = replace(request, path="the table")
+        return finish(memory_request, read_batches(memory_request, InMemory(path)))
+
+    table_request = request
+    label_requests: list[Request] = []
+    if labels is not None:
+        table_request = replace(request, label_key=None)
+    table_requests = requests_for_files(table_request, files_of(path, FORMATS))
+    if labels is not None:
+        label_paths = files_of(labels, _LABEL_FILE_SUFFIXES)
+        label_requests = requests_for_files(replace(request, format=None), label_paths)
+    n_files = len(table_requests)
+    if len(label_requests) not in (0, 1, n_files):
         raise InputError(
-            f"there are {len(parts)} files of predictions and {len(beside)} of labels; give one"
-            " each."
+            f"there are {n_files} files of predictions and {len(label_requests)} of labels; give"
+            " one each."
         )
-    if len(parts) > 1 and request.stream is None:  # so large together that their tables stay there?
-        sizes = (os.path.getsize(part.source) for part in parts if os.path.exists(part.source))
-        parts = (
-            [replace(part, stream=True) for part in parts] if sum(sizes) > STREAM_BYTES else parts
-        )
-    of_each = [None] * len(parts) if len(beside) != len(parts) else beside
-    results = []
+    if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
+        table_requests = [replace(item, stream=True) for item in table_requests]
+
     with unpacking(unpack_limit):
-        for part, answers in zip(parts, of_each, strict=True):
-            with contextlib.suppress(NoRowsError) if len(parts) > 1 else contextlib.nullcontext():
-                results.append(_read_one(part, finish, answers))
-        if not results:
+        if len(label_requests) == n_files:
+            parts = _read_files(table_requests, label_requests, finish)
+        else:
+            parts = _read_files(table_requests, [None] * n_files, finish)
+        if not parts:
             raise NoRowsError(
-                f"{path}: it holds no rows (none of its {len(parts):,} files does); give at least"
-                " one."
+                f"{path}: it holds no rows (none of its {n_files:,} files does); give at least one."
             )
-        columns = _joined(str(path), results)
-        if len(beside) == 1 < len(parts):
-            labelled = replace(columns, labels=_read_labels(beside[0]))
-            columns = finish(replace(request, path=columns.path), labelled)
+        columns = _concatenate(str(path), parts)
+        has_one_label_file_for_all = len(label_requests) == 1 and n_files > 1
+        if has_one_label_file_for_all:
+            labelled_columns = replace(columns, labels=_read_label_file(label_requests[0]))
+            columns = finish(replace(request, path=columns.path), labelled_columns)
     return columns
 
 
-def _read_one(request: Request, finish: Finish, answers: Request | None) -> Columns:
-    if answers is not None and answers.path == request.path == "-":
+def _total_size(requests: Sequence[Request]) -> int:
+    """Return the total size in bytes of the files that exist."""
+    paths = [request.source for request in requests]
+    return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
+
+
+def _read_files(
+    table_requests: Sequence[Request], label_requests: Sequence[Request | None], finish: Finish
+) -> list[Columns]:
+    """Read each file. Among several files, those without rows are skipped."""
+    parts = []
+    for table_request, label_request in zip(table_requests, label_requests, strict=True):
+        try:
+            parts.append(_read_file(table_request, label_request, finish))
+        except NoRowsError:
+            if len(table_requests) == 1:
+                raise
+    return parts
+
+
+def _read_file(request: Request, label_request: Request | None, finish: Finish) -> Columns:
+    """Read one file, with its labels from a second file if there is one."""
+    if label_request is not None and label_request.path == request.path == "-":
         raise InputError(
             "the table and the labels cannot both come from standard input; put one of them in a"
             " file."
         )
-    with opened(request) as (source, ending, _):
-        columns = FORMATS[ending].read(source)
-    _check_there(request, columns)
+    with open_source(request) as source_file:
+        columns = FORMATS[source_file.suffix].read(source_file.request)
+    _check_requested_columns(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
-    return finish(
-        request, columns if answers is None else replace(columns, labels=_read_labels(answers))
-    )
+    if label_request is not None:
+        columns = replace(columns, labels=_read_label_file(label_request))
+    return finish(request, columns)
 
 
-def _check_there(request: Request, columns: Columns) -> None:
-    """Raise where something named is missing, as in a file of one array, or what is kept is not one
-    value a row.
+def _check_requested_columns(request: Request, columns: Columns) -> None:
+    """Check that the file has the named columns, and that kept columns have one value per row.
+
+    A file with a single array has no named columns.
     """
-    named = [(request.group_key, columns.groups), (request.unit_key, columns.units)]
-    for name, found in (*named, *((name, columns.kept.get(name)) for name in request.keep)):
-        if name is not None and found is None:
+    named_columns = [(request.group_key, columns.groups), (request.unit_key, columns.units)]
+    for kept_name in request.keep:
+        named_columns.append((kept_name, columns.kept.get(kept_name)))
+    for name, column in named_columns:
+        if name is not None and column is None:
             raise InputError(
                 f"{request.path}: it holds one array without names, and so no {name!r}."
             )
-    for name, held in columns.kept.items():
-        if held.shape != (len(columns.table),):
+
+    for name, column in columns.kept.items():
+        n_rows = len(columns.table)
+        if column.shape != (n_rows,):
             raise InputError(
-                f"{request.path}: {name!r} has the shape {held.shape}; what is kept must be one"
-                f" value for each of the {len(columns.table):,} rows."
+                f"{request.path}: {name!r} has the shape {column.shape}; what is kept must be one"
+                f" value for each of the {n_rows:,} rows."
             )
 
 
-@contextlib.contextmanager
-def opened(request: Request) -> Iterator[tuple[Request, str, str]]:
-    """The request with a file that its reader can open, the ending that names its kind, and what
-    was done to it.
-
-    A file is known by its first bytes, and by its name where these say nothing. Standard input and
-    pipes are copied to a file first; what is compressed (.csv.gz) is unpacked into a copy, and so
-    is a JSON array, an object on each line. Whatever a decoder says in here of a file that is no
-    text becomes one line.
-    """
-    path, format, done = request.path, request.format, ""
-    named = (
-        f".{format.lower().lstrip('.')}"
-        if format is not None
-        else ""
-        if path == "-"
-        else suffix_of(path)
-    )
-    if named in (".pkl", ".pickle", ".p", ".joblib"):
-        raise InputError(
-            f"{path}: a pickle can run any code when it is read, so metacal never reads one;"
-            f" {SAVE_AS_NPZ}."
-        )
-    with contextlib.ExitStack() as stack:
-
-        def copied(fill: Callable[[Request, str], None], ending: str = ".csv") -> Request:
-            room = stack.enter_context(tempfile.TemporaryDirectory(prefix="metacal-"))
-            copy = os.path.join(room, f"copy{ending}")
-            fill(request, copy)
-            return replace(request, file=copy, lasting=False)
-
-        # Read once alone: standard input, a named pipe, or what the shell puts for <(...).
-        if request.file is None and (
-            path == "-" or (os.path.exists(path) and not os.path.isfile(path))
-        ):
-            request = copied(_drain, named or ".csv")
-        if named == ".gz":
-            check_head(request.source, None, shown=path)
-        head = _head(request.source)
-        if head.startswith(b"\x1f\x8b") and (named in _TEXT or named == ".gz"):
-            named, done = (
-                suffix_of(path.removesuffix(".gz")) if named == ".gz" else named,
-                "compressed ",
-            )
-            request = copied(_unpack)
-            head = _head(request.source)
-        ending = named if format is not None else ending_of(named, head)
-        if ending not in FORMATS:
-            known = ", ".join(sorted(FORMATS))
-            raise InputError(
-                f"{path}: cannot read {named or 'nameless'!r} files; metacal reads {known};"
-                f" {SAVE_AS_NPZ}."
-            )
-        check_head(request.source, FORMATS[ending].begins, shown=path)
-        start = head.lstrip(_SPACE)
-        if ending == ".jsonl" and start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{":
-            request = copied(_as_lines)
-        if FORMATS[ending].begins != ():
-            stack.enter_context(decoding(path))
-        yield request, ending, done
-
-
-#: Endings of text; a file without an ending, or with one of the others, is told by what it holds.
-_TEXT = (*endings(text=True), ".txt", ".json", ".dat", ".data", "")
-#: What may stand before the first character of text.
-_SPACE = b"\xef\xbb\xbf \r\n\t"
-
-
-def ending_of(named: str, head: bytes) -> str:
-    """The ending of what begins so, whatever its name ends in.
-
-    Examples
-    --------
-    >>> ending_of(".csv", b"PAR1"), ending_of("", b'{"score": 1}'), ending_of(".txt", b"cat,dog")
-    ('.parquet', '.jsonl', '.csv')
-    """
-    known = FORMATS.get(named)
-    if known is not None and known.begins and head.startswith(known.begins):
-        return named
-    if (known is not None and known.begins is not None) or named in _TEXT:
-        for ending in (".npy", ".npz", ".parquet", ".arrow"):
-            if head.startswith(FORMATS[ending].begins or ()):
-                return ending
-    if named not in _TEXT:
-        return named
-    start = head.lstrip(_SPACE)
-    if start[:1] == b"{" or (start[:1] == b"[" and start[1:].lstrip(_SPACE)[:1] == b"{"):
-        return ".ndjson" if named == ".ndjson" and start[:1] == b"{" else ".jsonl"
-    return named if named in FORMATS else ".csv"
-
-
-def _head(source: str) -> bytes:
-    """The first bytes; none where there is no such file, which is said later."""
-    try:
-        with open(source, "rb") as file:
-            return file.read(1024)
-    except OSError:
-        return b""
-
-
-def _unpack(request: Request, copy: str) -> None:
-    """Copy compressed text, as long as the limit allows."""
-    held, size = os.path.getsize(request.source), 0
-    plain = plain_read_errors(request.path)
-    with (
-        open(copy, "wb") as file,
-        plain,
-        decoding(request.path),
-        gzip.open(request.source) as packed,
-    ):
-        while block := packed.read(1 << 20):
-            size += len(block)
-            check_unpacked(request.path, size, held)
-            file.write(block)
-
-
-def _as_lines(request: Request, copy: str) -> None:
-    """Copy a JSON array, an object on each line."""
-    with decoding(request.path), open(request.source, encoding="utf-8-sig") as file:
-        rows = json.load(file)
-    with open(copy, "w", encoding="utf-8") as lines:
-        lines.writelines(json.dumps(row) + "\n" for row in rows)
-
-
-def _drain(request: Request, copy: str) -> None:
-    """Copy what can be read once alone."""
-    with open(copy, "wb") as file, contextlib.ExitStack() as stack:
-        if request.path != "-":
-            pipe: Any = stack.enter_context(open(request.path, "rb"))
-        else:  # what stands in for standard input may have text alone
-            pipe = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
-        shutil.copyfileobj(pipe, file)
-
-
-def _read_labels(request: Request) -> NDArray[Any]:
-    """The labels of a file of their own."""
+def _read_label_file(request: Request) -> NDArray[Any]:
+    """Read a file that holds only labels."""
     from metacal.io.formats.delimited import read_labels
 
-    path, ending = request.path, suffix_of(request.path)
-    wrong = InputError(
+    path = request.path
+    name_suffix = suffix_of(path)
+    format_error = InputError(
         f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line."
     )
-    if ending not in _LABEL_ENDINGS and path != "-":
-        raise wrong
+    if name_suffix not in _LABEL_FILE_SUFFIXES and path != "-":
+        raise format_error
     try:
-        with opened(request) as (one, kind, _):
-            if kind in (".csv", ".tsv"):
-                return read_labels(one, ending)
-            if kind != ".npy":
-                raise wrong
-            return np.asarray(
-                FORMATS[kind].read(Request(path, file=one.source, stream=False)).table
-            )
-    except (
-        NoRowsError
-    ) as error:  # a table with rows is at hand: this is no part that may be left out
+        with open_source(request) as source_file:
+            if source_file.suffix in (".csv", ".tsv"):
+                return read_labels(source_file.request, name_suffix)
+            if source_file.suffix != ".npy":
+                raise format_error
+            array_request = Request(path, file=source_file.request.source, stream=False)
+            return np.asarray(FORMATS[".npy"].read(array_request).table)
+    except NoRowsError as error:
+        # The table has rows, so an empty file of labels must not be skipped.
         raise InputError(str(error)) from None
 
 
-def _joined(path: str, parts: Sequence[Columns]) -> Columns:
-    """Several files as one; raises, naming the file, where they are not of one kind."""
-    first = parts[0]
-    for other in parts[1:]:
-        _check_alike(first, other)
+def _concatenate(path: str, parts: Sequence[Columns]) -> Columns:
+    """Concatenate the columns of several files. Raise InputError if they do not fit together."""
+    first_part = parts[0]
+    for other_part in parts[1:]:
+        _check_same_columns(first_part, other_part)
     if len(parts) == 1:
-        return first
-    tables: list[Any] = [part.table for part in parts]
-    table: Any = (
-        JoinedTable(tables, [part.path for part in parts]) if first.table.ndim == 2 else None
+        return first_part
+
+    role_columns: dict[str, Any] = {}
+    for role in first_part.beside:
+        role_columns[role] = np.concatenate([part.beside[role] for part in parts])
+    kept_columns = {}
+    for name in first_part.kept:
+        kept_columns[name] = np.concatenate([part.kept[name] for part in parts])
+    remarks = [remark for part in parts for remark in part.remarks]
+    return replace(
+        first_part,
+        path=path,
+        table=_concatenate_tables(parts),
+        lines=None,
+        remarks=tuple(dict.fromkeys(remarks)),
+        kept=kept_columns,
+        **role_columns,
     )
-    if table is None or (
-        all(isinstance(one, np.ndarray) for one in tables) and table.nbytes <= STREAM_BYTES
-    ):
-        table = np.concatenate(tables)
-    beside: dict[str, Any] = {
-        role: np.concatenate([part.beside[role] for part in parts]) for role in first.beside
-    }
-    beside["kept"] = {
-        name: np.concatenate([part.kept[name] for part in parts]) for name in first.kept
-    }
-    remarks = tuple(dict.fromkeys(remark for part in parts for remark in part.remarks))
-    return replace(first, path=path, table=table, lines=None, remarks=remarks, **beside)
 
 
-def _check_alike(first: Columns, other: Columns) -> None:
-    scores = first.table.ndim == 1
-    if not scores and other.table.shape[1] != first.table.shape[1]:
+def _concatenate_tables(parts: Sequence[Columns]) -> Any:
+    """Concatenate tables in memory. A table that is large or stored becomes a `JoinedTable`."""
+    tables: list[Any] = [part.table for part in parts]
+    if tables[0].ndim != 2:
+        return np.concatenate(tables)
+    joined_table = JoinedTable(tables, [part.path for part in parts])
+    all_in_memory = all(isinstance(table, np.ndarray) for table in tables)
+    if all_in_memory and joined_table.nbytes <= STREAM_BYTES:
+        return np.concatenate(tables)
+    return joined_table
+
+
+def _check_same_columns(first_part: Columns, other_part: Columns) -> None:
+    """Raise InputError if two files differ in their classes or roles."""
+    holds_scores = first_part.table.ndim == 1
+    if not holds_scores and other_part.table.shape[1] != first_part.table.shape[1]:
         raise InputError(
-            f"{other.path}: it has {other.table.shape[1]} classes, {first.path} has"
-            f" {first.table.shape[1]}; files that are read together must have the same columns."
+            f"{other_part.path}: it has {other_part.table.shape[1]} classes, {first_part.path} has"
+            f" {first_part.table.shape[1]}; files that are read together must have the same"
+            " columns."
         )
-    if other.class_names != first.class_names:
+    if other_part.class_names != first_part.class_names:
         raise InputError(
-            f"{other.path}: its classes are not those of {first.path}, or in another order; name"
-            f" them with {option('classes')}, which chooses and orders the columns."
+            f"{other_part.path}: its classes are not those of {first_part.path}, or in another"
+            f" order; name them with {option('classes')}, which chooses and orders the columns."
         )
     for role in BESIDE:
-        there = role in first.beside
-        if there != (role in other.beside):
-            what = "column that says right or wrong" if scores and role == "labels" else role
-            has, lacks = (first.path, other.path) if there else (other.path, first.path)
-            raise InputError(
-                f"{lacks}: it has no {what}, {has} has; files that are read together must agree."
-            )
+        first_has_role = role in first_part.beside
+        other_has_role = role in other_part.beside
+        if first_has_role == other_has_role:
+            continue
+        complete_path, incomplete_path = first_part.path, other_part.path
+        if other_has_role:
+            complete_path, incomplete_path = other_part.path, first_part.path
+        role_name = role
+        if holds_scores and role == "labels":
+            role_name = "column that says right or wrong"
+        raise InputError(
+            f"{incomplete_path}: it has no {role_name}, {complete_path} has; files that are read"
+            " together must agree."
+        )

@@ -1,18 +1,23 @@
-"""What language models and the tools around them answer with: token log-probabilities, and scores
-by name.
+"""Confidence scores from responses of language models and from uncertainty libraries.
 
-A response is an OpenAI-style chat (`choices[0].logprobs.content[i].logprob`), a completion or a
-response of vLLM (`choices[0].logprobs.token_logprobs`, null for the first token of an echoed
-prompt), a bare list of numbers; results of uqlm (a table of scorers beside prompts and responses)
-and of lm-polygraph (estimations by level and estimator) are columns already. Files of JSON lines
-need none of this: `--score-key 'mean(choices[0].logprobs.content[*].logprob)'`
-(`metacal.io.nested`).
+A response is one of these:
+
+- a chat response in the style of OpenAI, with `choices[0].logprobs.content[i].logprob`;
+- a completion, or a response of vLLM, with `choices[0].logprobs.token_logprobs`, which is null for
+  the first token of an echoed prompt;
+- a list of log-probabilities.
+
+Results of uqlm (a table of scores beside prompts and responses) and of lm-polygraph (estimations
+keyed by level and estimator) already hold columns of scores.
+
+JSON lines files do not need this module, because the command line accepts nested keys such as
+`--score-key 'mean(choices[0].logprobs.content[*].logprob)'` (see `metacal.io.nested`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +26,8 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.io.nested import REDUCTIONS, reached
 
-#: Where a response keeps the log-probabilities of its tokens; the first that leads somewhere.
-PLACES = (
+#: Nested keys of the token log-probabilities of a response, in order of preference.
+LOGPROB_KEYS = (
     "choices[0].logprobs.content[*].logprob",
     "choices[0].logprobs.token_logprobs[*]",
     "logprobs.content[*].logprob",
@@ -30,8 +35,8 @@ PLACES = (
     "token_logprobs[*]",
     "logprobs[*]",
 )
-#: Names of sequence scores, and what makes each of the tokens' log-probabilities. Of all but the
-#: last higher is surer.
+#: Reduction of the token log-probabilities that gives each sequence score. A higher score means
+#: more confidence, except for the perplexity.
 SEQUENCE_SCORES = {
     "mean_logprob": "mean",
     "min_logprob": "min",
@@ -41,65 +46,95 @@ SEQUENCE_SCORES = {
 
 
 def token_logprobs(response: Any) -> list[float]:
-    """The log-probability of each token of a response; none where it has none.
+    """Return the log-probability of each token of a response, or [] if it has none.
+
+    Parameters
+    ----------
+    response : mapping, object with `model_dump`, or sequence of float
+        One response.
+
+    Returns
+    -------
+    list of float
 
     Examples
     --------
     >>> token_logprobs({"choices": [{"logprobs": {"token_logprobs": [None, -0.5, -0.1]}}]})
     [-0.5, -0.1]
     """
+    if hasattr(response, "model_dump") and not isinstance(response, Mapping):
+        response = response.model_dump()
     if not isinstance(response, Mapping):
-        plain = (
-            response.model_dump()
-            if hasattr(response, "model_dump")
-            else {"logprobs": list(response)}
-        )
-        return token_logprobs(plain)
-    for place in PLACES:
-        found = reached(response, place)
-        if found and all(isinstance(one, int | float) for one in found):
-            return [float(one) for one in found]
+        response = {"logprobs": list(response)}
+    for key in LOGPROB_KEYS:
+        values = reached(response, key)
+        if values and all(isinstance(value, int | float) for value in values):
+            return [float(value) for value in values]
     return []
 
 
 def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
-    """The usual sequence scores of each response by name, NaN where it has no log-probabilities.
+    """Compute the usual sequence scores of each response.
 
-    Where responses come with several choices, `agreement` says how many of them give the same
-    answer.
+    Parameters
+    ----------
+    responses : iterable
+        Responses as accepted by `token_logprobs`.
+
+    Returns
+    -------
+    dict of str to array of shape (n_responses,)
+        Score columns by name, NaN for a response without log-probabilities. If a response has
+        several choices, there is also a column "agreement" with the relative frequency of the most
+        common answer.
 
     Examples
     --------
     >>> sequence_scores([[-0.5, -0.1], []])["min_logprob"]
     array([-0.5,  nan])
     """
-    given = list(responses)
-    tokens = [token_logprobs(response) for response in given]
-    columns = {
-        name: np.array([REDUCTIONS[how](row) if row else math.nan for row in tokens])
-        for name, how in SEQUENCE_SCORES.items()
-    }
-    said = [_choices(response) for response in given]
-    if any(len(answers) > 1 for answers in said):
-        columns["agreement"] = np.array(
-            [REDUCTIONS["agreement"](row) if row else math.nan for row in said]
-        )
+    all_responses = list(responses)
+    logprobs = [token_logprobs(response) for response in all_responses]
+    columns = {}
+    for score_name, reduction_name in SEQUENCE_SCORES.items():
+        columns[score_name] = _reduce_rows(REDUCTIONS[reduction_name], logprobs)
+
+    answers = [_answers_of_choices(response) for response in all_responses]
+    if any(len(row) > 1 for row in answers):
+        columns["agreement"] = _reduce_rows(REDUCTIONS["agreement"], answers)
     return columns
 
 
-def _choices(response: Any) -> list[Any]:
+def _reduce_rows(reduction: Callable[[Any], float], rows: Iterable[list[Any]]) -> Float:
+    """Reduce each row to one number, NaN for an empty row."""
+    return np.array([reduction(row) if row else math.nan for row in rows])
+
+
+def _answers_of_choices(response: Any) -> list[Any]:
+    """Return the text of each choice of a response."""
     if not isinstance(response, Mapping):
         return []
-    return (
-        reached(response, "choices[*].message.content")
-        or reached(response, "choices[*].text")
-        or []
-    )
+    chat_answers = reached(response, "choices[*].message.content")
+    return chat_answers or reached(response, "choices[*].text") or []
 
 
 def result_scores(result: Any) -> dict[str, Float]:
-    """The columns of numbers in a result of uqlm (`.to_dict()["data"]`) or lm-polygraph
-    (`.estimations`), by name.
+    """Return the numeric columns of a result of uqlm or lm-polygraph.
+
+    Parameters
+    ----------
+    result : object or mapping
+        Result of uqlm (`.to_dict()["data"]` holds the columns) or of lm-polygraph (`.estimations`).
+
+    Returns
+    -------
+    dict of str to array of shape (n_responses,)
+        Columns by name. Missing values are NaN.
+
+    Raises
+    ------
+    InputError
+        If the result is not a mapping or has no numeric column.
 
     Examples
     --------
@@ -108,21 +143,30 @@ def result_scores(result: Any) -> dict[str, Float]:
     >>> result_scores({("sequence", "Perplexity"): [1.2, 3.4]})
     {'Perplexity': array([1.2, 3.4])}
     """
-    plain = getattr(result, "estimations", None) or (
-        result.to_dict() if hasattr(result, "to_dict") else result
-    )
-    table = plain.get("data", plain) if isinstance(plain, Mapping) else None
+    table = _table_of_result(result)
     if not isinstance(table, Mapping):
         raise InputError(f"a result is a mapping of names to columns; got {type(result).__name__}.")
     columns = {}
-    for name, column in table.items():
-        values = [math.nan if one is None else one for one in column]
-        if values and all(isinstance(one, int | float | np.number) for one in values):
-            columns[name if isinstance(name, str) else str(name[-1])] = np.array(
-                values, dtype=np.float64
-            )
+    for key, column in table.items():
+        values = [math.nan if value is None else value for value in column]
+        if values and all(isinstance(value, int | float | np.number) for value in values):
+            # lm-polygraph uses pairs (level, estimator) as keys.
+            column_name = key if isinstance(key, str) else str(key[-1])
+            columns[column_name] = np.array(values, dtype=np.float64)
     if not columns:
         raise InputError(
             f"no column of numbers in this result; it has {', '.join(map(str, table))[:200]}."
         )
     return columns
+
+
+def _table_of_result(result: Any) -> Any:
+    """Return the mapping of names to columns inside a result, if there is one."""
+    content = getattr(result, "estimations", None)
+    if not content:
+        content = result
+        if hasattr(result, "to_dict"):
+            content = result.to_dict()
+    if isinstance(content, Mapping):
+        return content.get("data", content)
+    return None

@@ -35,7 +35,13 @@ from typing import Any, Self, TypeVar
 from metacal.errors import ArtifactError, InputError
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal, Record
-from metacal.io.many import is_gone, is_url, mark_of, path_in, without_query
+from metacal.io.remote import (
+    is_remote_file_gone,
+    is_url,
+    path_in,
+    remote_fingerprint,
+    without_query,
+)
 
 _Stamp = tuple[int, int]
 #: A name that begins with "_" is no data to whoever reads the folder.
@@ -301,7 +307,9 @@ class ResultFolder:
     def _is_source_gone(self, source: str) -> bool:
         """Return whether a source no longer exists. One that cannot be reached is not gone."""
         try:
-            return is_gone(source) if is_url(source) else self.disk.stamp(source) is None
+            return (
+                is_remote_file_gone(source) if is_url(source) else self.disk.stamp(source) is None
+            )
         except OSError:
             return False
 
@@ -404,7 +412,7 @@ def _seen(source: str, disk: Disk, doubtful: Callable[[Fingerprint], bool]) -> F
     is neither.
     """
     if is_url(source):
-        return mark_of(source)
+        return remote_fingerprint(source)
     try:
         stamp = disk.stamp(source)
         known: Fingerprint | None = None if stamp is None else stamp._asdict()

@@ -1,0 +1,283 @@
+"""Remote files: listing, downloading and identifying files behind URLs.
+
+fsspec supports protocols that read much more than their address suggests: `reference://` renders
+templates, and `a::b` reads one file system through another, local files included. An address may
+come from an untrusted source. Therefore only the protocols in `SCHEMES` are accepted, chained
+addresses are rejected, and redirects are followed to http addresses only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import glob
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from metacal.errors import InputError, MetacalError, needs_extra
+from metacal.rows.executors import within
+
+#: Accepted protocols.
+SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
+#: Seconds without data after which a download fails.
+SILENCE_S = 60.0
+#: Names under which file systems report a checksum or a modification time.
+_VERSION_KEYS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "content_md5",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
+#: Messages for exceptions, by class name. The classes of aiohttp may not be installed.
+_ERROR_MESSAGES = {
+    "FileNotFoundError": "there is no such file",
+    "PermissionError": "you have no permission to read it",
+    "TimeoutError": (
+        "nothing came for {seconds:g} s; try again later, or fetch it and give the file"
+    ),
+    "TooManyRedirects": "the server sends from one address to the next without end",
+    "ClientResponseError": "the server answers {error.status} {error.message}",
+    "ClientPayloadError": "the connection ended before the whole file had come; try again",
+    "NonHttpUrlRedirectClientError": (
+        "the server sends on to {text}, which is no web address, and is not read"
+    ),
+    "InvalidURL": "{error.url} is no address",
+    "ServerDisconnectedError": "the server hung up without an answer",
+}
+
+#: Directory of the copies while `copies_removed` is active.
+_copy_directory: ContextVar[str | None] = ContextVar("metacal_copy_directory", default=None)
+
+
+def is_url(path: str) -> bool:
+    """Check whether a path is a URL, such as s3://bucket/logs, or a chain of URLs.
+
+    Examples
+    --------
+    >>> is_url("s3://bucket/val.npz"), is_url("zip::s3://bucket/a.zip")
+    (True, True)
+    >>> is_url("val.npz"), is_url("-")
+    (False, False)
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+(::.*)?://", path) is not None
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix of a file name in lower case, ignoring the query of a web address.
+
+    Examples
+    --------
+    >>> suffix_of("logs/a.CSV"), suffix_of("https://host/a.parquet?signature=0.1")
+    ('.csv', '.parquet')
+    """
+    return Path(path_in(path)).suffix.lower()
+
+
+def path_in(name: str) -> str:
+    """Return the path part of a web address, or any other name unchanged."""
+    if _is_web_address(name):
+        return urlsplit(name).path
+    return name
+
+
+def without_query(name: str) -> str:
+    """Return a web address without its query, or any other name unchanged.
+
+    The query may hold a signature that changes between calls.
+
+    Examples
+    --------
+    >>> without_query("https://host/a.csv?signature=0.1"), without_query("logs/what?.csv")
+    ('https://host/a.csv', 'logs/what?.csv')
+    """
+    if not _is_web_address(name):
+        return name
+    return urlsplit(name)._replace(query="", fragment="").geturl()
+
+
+def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Return the URLs of the files that a URL, a remote directory or a pattern stands for.
+
+    Parameters
+    ----------
+    url : str
+        Address of a file or a directory, or a pattern.
+
+    suffixes : tuple of str
+        Suffixes of the files to include from a directory.
+
+    Returns
+    -------
+    list of str
+        Sorted by name.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or if the file system cannot be reached.
+    """
+    with _plain_remote_errors(url):
+        file_system, path = _open_file_system(url)
+        # In a web address a question mark is not a pattern, and a page is not a directory.
+        is_single_page = _is_web_address(url) and "*" not in path and not path.endswith("/")
+        if is_single_page:
+            return [str(file_system.unstrip_protocol(path))]
+
+        names = [path]
+        if glob.has_magic(path):
+            names = file_system.glob(path)
+        if len(names) == 1 and file_system.isdir(names[0]):
+            names = _list_remote_directory(file_system, names[0], suffixes)
+        if not names or (len(names) == 1 and not file_system.exists(names[0])):
+            raise InputError(f"{url}: there is no such file.")
+        return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
+
+
+def _list_remote_directory(
+    file_system: Any, directory: str, suffixes: tuple[str, ...]
+) -> list[str]:
+    """Return the visible files of a remote directory that have one of the suffixes."""
+    names = []
+    for name in file_system.find(directory):
+        is_hidden = Path(name).name.startswith((".", "_"))
+        if not is_hidden and suffix_of(name) in suffixes:
+            names.append(name)
+    return names
+
+
+def download(url: str) -> str:
+    """Copy a remote file to a temporary directory and return the path of the copy.
+
+    The copy is deleted when the enclosing `copies_removed` ends, or when Python ends.
+    """
+    parent_directory = _copy_directory.get()
+    directory = tempfile.mkdtemp(prefix="metacal-", dir=parent_directory)
+    if parent_directory is None:
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    with _plain_remote_errors(url):
+        file_system, path = _open_file_system(url)
+        copy_path = os.path.join(directory, Path(path_in(path)).name)
+        file_system.get_file(path, copy_path)
+    return copy_path
+
+
+@contextlib.contextmanager
+def copies_removed() -> Iterator[None]:
+    """Delete the files downloaded within this context when the context ends."""
+    with (
+        tempfile.TemporaryDirectory(prefix="metacal-") as directory,
+        within(_copy_directory, directory),
+    ):
+        yield
+
+
+def remote_fingerprint(url: str) -> dict[str, Any] | None:
+    """Return the size of a remote file with its checksum or modification time.
+
+    Returns
+    -------
+    dict or None
+        None if the file cannot be reached, or has neither a checksum nor a modification time.
+
+    Examples
+    --------
+    >>> import fsspec
+    >>> fsspec.filesystem("memory").pipe("/mark/x.csv", b"1,2")
+    >>> remote_fingerprint("memory://mark/x.csv")["bytes"]
+    3
+    """
+    try:
+        file_system, path = _open_file_system(url)
+        info = file_system.info(path)
+    except Exception:  # downloading the file reports the reason
+        return None
+    versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
+    if not versions:
+        return None
+    return {"bytes": info.get("size"), **versions}
+
+
+def is_remote_file_gone(url: str) -> bool:
+    """Check whether a file store reports that a file no longer exists.
+
+    The result is False for web servers, because a server may also report a missing file if the
+    request lacks permission. It is False as well if the store cannot be reached.
+    """
+    if _is_web_address(url):
+        return False
+    try:
+        file_system, path = _open_file_system(url)
+        return not file_system.exists(path)
+    except Exception:  # every store raises its own exceptions
+        return False
+
+
+def _open_file_system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL and the path in it."""
+    scheme = url.partition(":")[0].lower()
+    if "::" in url:
+        raise InputError(
+            f"{url}: one address inside another (::) is not read; fetch the file, and give that."
+        )
+    if scheme not in SCHEMES:
+        raise InputError(
+            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file,"
+            " and give that."
+        )
+    options = {}
+    with needs_extra(f"reading {url}", "url"):
+        import fsspec
+
+        if _is_web_address(url):
+            import aiohttp
+
+            # The default of aiohttp ends every transfer after five minutes, even one that proceeds.
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+            options = {"client_kwargs": {"timeout": timeout}}
+    return fsspec.core.url_to_fs(url, **options)
+
+
+def _is_web_address(name: str) -> bool:
+    return name.lower().startswith(("http://", "https://"))
+
+
+@contextlib.contextmanager
+def _plain_remote_errors(url: str) -> Iterator[None]:
+    """Turn any exception of a remote file system into an InputError of one line."""
+    try:
+        yield
+    except MetacalError:
+        raise
+    except Exception as error:  # every store raises its own exceptions
+        raise InputError(f"{url}: {_describe_remote_error(error)}.") from error
+
+
+def _describe_remote_error(error: Exception) -> str:
+    """Describe an exception of a remote file system in one line."""
+    for error_class in type(error).__mro__:
+        template = _ERROR_MESSAGES.get(error_class.__name__)
+        if template is not None:
+            message = template.format(error=error, text=str(error)[:200], seconds=SILENCE_S)
+            return message.rstrip()
+
+    connection_error = getattr(error, "os_error", None)
+    if connection_error:
+        reason = connection_error
+        if connection_error.errno:
+            reason = os.strerror(connection_error.errno)
+        return f"no server answers there ({reason})"
+    one_line = " ".join(str(error).split())
+    reason = one_line[:200].rstrip(" .") or type(error).__name__
+    return f"it cannot be read ({reason})"

@@ -1,0 +1,288 @@
+"""Preparation of a source for its reader: format detection, copies and decompression.
+
+Readers open a regular file of a known format. Other sources are copied first: standard input and
+pipes, which can be read only once, compressed text, and JSON arrays, which become one object per
+line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from metacal.errors import InputError
+from metacal.io.formats import FORMATS, endings
+from metacal.io.opening import (
+    SAVE_AS_NPZ,
+    check_head,
+    check_unpacked,
+    decoding,
+    plain_read_errors,
+)
+from metacal.io.remote import suffix_of
+from metacal.io.request import Request
+
+_PICKLE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib")
+#: Suffixes of text files. The content of a file with one of these suffixes determines its format.
+_TEXT_SUFFIXES = (*endings(text=True), ".txt", ".json", ".dat", ".data", "")
+#: Suffixes of binary formats that are recognised by their first bytes.
+_DETECTED_BINARY_SUFFIXES = (".npy", ".npz", ".parquet", ".arrow")
+_GZIP_MAGIC = b"\x1f\x8b"
+#: Byte order mark and white space, which may precede text.
+_TEXT_PADDING = b"\xef\xbb\xbf \r\n\t"
+#: Number of bytes used to detect the format.
+_N_DETECTION_BYTES = 1024
+_COPY_BLOCK_BYTES = 1 << 20
+
+#: Writes the content of a request to a new file.
+_CopyFunction = Callable[[Request, str], None]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """File that is ready for its reader.
+
+    Attributes
+    ----------
+    request : Request
+        Request whose `source` is a regular, uncompressed file.
+
+    suffix : str
+        Key of the format in `FORMATS`.
+
+    is_compressed : bool
+        Whether the original file is compressed.
+    """
+
+    request: Request
+    suffix: str
+    is_compressed: bool
+
+
+@contextlib.contextmanager
+def open_source(request: Request) -> Iterator[SourceFile]:
+    """Prepare a file for its reader. Temporary copies exist until the context ends.
+
+    The first bytes of a file determine its format, or its name if the bytes are not conclusive.
+    Within the context, exceptions of the decoder of a binary format become an InputError.
+
+    Parameters
+    ----------
+    request : Request
+        Request with the path of the file.
+
+    Yields
+    ------
+    SourceFile
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is a pickle, or has an unknown format.
+    """
+    path = request.path
+    suffix = _suffix_of_name(request)
+    if suffix in _PICKLE_SUFFIXES:
+        raise InputError(
+            f"{path}: a pickle can run any code when it is read, so metacal never reads one;"
+            f" {SAVE_AS_NPZ}."
+        )
+    with contextlib.ExitStack() as stack:
+        if _can_be_read_only_once(request):
+            request = _with_copy(request, stack, _copy_stream, suffix or ".csv")
+        if suffix == ".gz":
+            check_head(request.source, None, shown=path)
+
+        first_bytes = _read_first_bytes(request.source)
+        is_text_or_gzip = suffix == ".gz" or suffix in _TEXT_SUFFIXES
+        is_compressed = first_bytes.startswith(_GZIP_MAGIC) and is_text_or_gzip
+        if is_compressed:
+            if suffix == ".gz":
+                suffix = suffix_of(path.removesuffix(".gz"))
+            request = _with_copy(request, stack, _copy_decompressed)
+            first_bytes = _read_first_bytes(request.source)
+
+        format_suffix = suffix
+        if request.format is None:
+            format_suffix = detect_suffix(suffix, first_bytes)
+        if format_suffix not in FORMATS:
+            known_suffixes = ", ".join(sorted(FORMATS))
+            raise InputError(
+                f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads"
+                f" {known_suffixes}; {SAVE_AS_NPZ}."
+            )
+
+        magic_bytes = FORMATS[format_suffix].begins
+        check_head(request.source, magic_bytes, shown=path)
+        if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
+            request = _with_copy(request, stack, _copy_as_json_lines)
+        is_binary = magic_bytes != ()
+        if is_binary:
+            stack.enter_context(decoding(path))
+        yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
+
+
+def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
+    """Return the suffix of the format that the first bytes of a file indicate.
+
+    Parameters
+    ----------
+    name_suffix : str
+        Suffix of the file name, used if the bytes are not conclusive.
+
+    first_bytes : bytes
+        Beginning of the file.
+
+    Returns
+    -------
+    str
+        May be a suffix that metacal cannot read.
+
+    Examples
+    --------
+    >>> detect_suffix(".csv", b"PAR1"), detect_suffix("", b'{"score": 1}')
+    ('.parquet', '.jsonl')
+    >>> detect_suffix(".txt", b"cat,dog")
+    '.csv'
+    """
+    named_format = FORMATS.get(name_suffix)
+    magic_bytes = None
+    if named_format is not None:
+        magic_bytes = named_format.begins
+    if magic_bytes and first_bytes.startswith(magic_bytes):
+        return name_suffix
+
+    is_text_name = name_suffix in _TEXT_SUFFIXES
+    if is_text_name or magic_bytes is not None:
+        for suffix in _DETECTED_BINARY_SUFFIXES:
+            if first_bytes.startswith(FORMATS[suffix].begins or ()):
+                return suffix
+    if not is_text_name:
+        return name_suffix
+
+    is_json_object = first_bytes.lstrip(_TEXT_PADDING).startswith(b"{")
+    if is_json_object and name_suffix == ".ndjson":
+        return ".ndjson"
+    if is_json_object or _is_json_array_of_objects(first_bytes):
+        return ".jsonl"
+    if name_suffix in FORMATS:
+        return name_suffix
+    return ".csv"
+
+
+def _suffix_of_name(request: Request) -> str:
+    """Return the suffix that the requested format or the name of the file indicates."""
+    if request.format is not None:
+        return f".{request.format.lower().lstrip('.')}"
+    if request.path == "-":
+        return ""
+    return suffix_of(request.path)
+
+
+def _can_be_read_only_once(request: Request) -> bool:
+    """Check for standard input, a named pipe, or the process substitution of a shell."""
+    if request.file is not None:
+        return False
+    if request.path == "-":
+        return True
+    return os.path.exists(request.path) and not os.path.isfile(request.path)
+
+
+def _is_json_array_of_objects(first_bytes: bytes) -> bool:
+    """Check whether text begins with a JSON array whose first element is an object."""
+    text = first_bytes.lstrip(_TEXT_PADDING)
+    if not text.startswith(b"["):
+        return False
+    return text[1:].lstrip(_TEXT_PADDING).startswith(b"{")
+
+
+def _read_first_bytes(path: str) -> bytes:
+    """Read the beginning of a file, or nothing if it cannot be opened, which is checked later."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_N_DETECTION_BYTES)
+    except OSError:
+        return b""
+
+
+def _with_copy(
+    request: Request,
+    stack: contextlib.ExitStack,
+    copy_function: _CopyFunction,
+    copy_suffix: str = ".csv",
+) -> Request:
+    """Copy the source to a temporary file and return a request for the copy.
+
+    Parameters
+    ----------
+    request : Request
+        Request for the original file.
+
+    stack : contextlib.ExitStack
+        Deletes the copy when it is closed.
+
+    copy_function : callable
+        Writes the content of the request to a path.
+
+    copy_suffix : str, default=".csv"
+        Suffix of the temporary file.
+
+    Returns
+    -------
+    Request
+    """
+    directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="metacal-"))
+    copy_path = os.path.join(directory, f"copy{copy_suffix}")
+    copy_function(request, copy_path)
+    return replace(request, file=copy_path, lasting=False)
+
+
+def _copy_decompressed(request: Request, copy_path: str) -> None:
+    """Decompress gzip text to `copy_path`, up to the limit of the decompressed size."""
+    file_size = os.path.getsize(request.source)
+    unpacked_size = 0
+    with (
+        open(copy_path, "wb") as copy_file,
+        plain_read_errors(request.path),
+        decoding(request.path),
+        gzip.open(request.source) as compressed_file,
+    ):
+        while block := compressed_file.read(_COPY_BLOCK_BYTES):
+            unpacked_size += len(block)
+            check_unpacked(request.path, unpacked_size, file_size)
+            copy_file.write(block)
+
+
+def _copy_as_json_lines(request: Request, copy_path: str) -> None:
+    """Write each element of a JSON array to `copy_path`, one per line."""
+    with decoding(request.path), open(request.source, encoding="utf-8-sig") as file:
+        objects = json.load(file)
+    with open(copy_path, "w", encoding="utf-8") as copy_file:
+        copy_file.writelines(json.dumps(item) + "\n" for item in objects)
+
+
+def _copy_stream(request: Request, copy_path: str) -> None:
+    """Write the content of standard input or of a pipe to `copy_path`."""
+    with open(copy_path, "wb") as copy_file:
+        if request.path == "-":
+            shutil.copyfileobj(_standard_input_bytes(), copy_file)
+        else:
+            with open(request.path, "rb") as pipe:
+                shutil.copyfileobj(pipe, copy_file)
+
+
+def _standard_input_bytes() -> Any:
+    """Return standard input as a binary stream, also if a text stream replaces it."""
+    binary_stream = getattr(sys.stdin, "buffer", None)
+    if binary_stream:
+        return binary_stream
+    return io.BytesIO(sys.stdin.read().encode())
