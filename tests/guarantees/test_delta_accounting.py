@@ -17,6 +17,7 @@ from metacal.promises.parts.units import select_rows
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.cascade import Pair
 from metacal.promises.rules.cascade_walks import Paired, Plan, aside_rows
+from metacal.promises.rules.costs import CostRanking
 from metacal.promises.rules.staged import Staged
 from metacal.promises.sample import Sample
 from metacal.promises.scouts import Scouting, Scouts
@@ -189,6 +190,35 @@ def test_the_miscoverage_of_two_promises_is_tested_at_half_of_delta():
         correct = np.repeat([True, False, True], [n - n_lost, 200, n_lost])
         sample = Sample.of(np.arange(n + 200.0), correct)
         assert (accepted_share(promise, sample) > 0.0) == certified
+
+
+def test_the_starts_of_graded_losses_share_delta(monkeypatch):
+    """If the first test of every sequence fails, the levels of these tests add up to delta."""
+    levels = []
+
+    def fails(self, rank, limit, level):
+        levels.append(level)
+        return False
+
+    monkeypatch.setattr(CostRanking, "passes", fails)
+    rng = np.random.default_rng(8)
+    gate = mc.ScoreGate(mc.MaxRisk(0.1, DELTA), higher_is="doubtful")
+    with pytest.raises(mc.InfeasibleTargetError):
+        gate.fit(rng.random(3000), loss=0.05 * rng.random(3000))
+    n_starts = len(set(levels))
+    assert n_starts > 1
+    assert sum(levels[:n_starts]) == pytest.approx(DELTA)
+
+
+def test_two_limits_chosen_after_looking_have_half_of_delta_each():
+    rng = np.random.default_rng(3)
+    score = rng.random(2000)
+    correct = rng.random(2000) > 0.4 * score**2
+    with_both_limits = mc.AfterLooking(alpha=0.9, beta=BETA, delta=DELTA).certify(score, correct)
+    at_half = mc.AfterLooking(beta=BETA, delta=DELTA / 2).certify(score, correct)
+    at_delta = mc.AfterLooking(beta=BETA, delta=DELTA).certify(score, correct)
+    assert with_both_limits.threshold == at_half.threshold
+    assert at_half.n_accepted < at_delta.n_accepted
 
 
 def test_both_sides_of_two_classes_share_delta():

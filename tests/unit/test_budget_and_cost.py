@@ -20,6 +20,7 @@ from metacal.export import saved as artifact
 from metacal.io.artifact.audit import read_certificate
 from metacal.promises.quantity import COST, REVIEW
 from metacal.promises.rules import bounds
+from metacal.promises.rules.bands import DistributionBand
 from metacal.promises.rules.cheapest import candidates
 from metacal.promises.rules.costs import CostRanking, Losses, costs
 from metacal.promises.rules.max_risk import certified_loss_rank, rungs
@@ -266,6 +267,12 @@ def test_the_cheapest_candidate_is_chosen_and_bounded(data):
     wrong = certificate.n_accepted - certificate.n_correct_accepted
     answers = 20 * bounds.clopper_pearson_upper(wrong, certificate.n_accepted, level)
     assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)
+    # The coverage has the other 0.2 of delta, one half for each end of its band.
+    band = DistributionBand(np.arange(float(n)))
+    fewest = band.lower(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    most = band.upper(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    coverage_bound = fewest if answers < 1 else most
+    assert math.isclose(certificate.target, 1 + coverage_bound * (answers - 1))
 
 
 def test_extremes_are_chosen_where_they_are_cheapest(data):

@@ -63,6 +63,19 @@ def test_a_cascade_is_compared_with_its_last_model(models, cascade):
     assert evaluated.verdict.value == pytest.approx((worse - better) / N)
 
 
+def test_a_label_is_needed_where_the_cascade_differs_from_its_last_model(models, cascade):
+    small, large, labels = (part[N:] for part in models)
+    by_small = ~cascade.needs_large(small)
+    differs = by_small & (small.argmax(axis=1) != large.argmax(axis=1))
+    assert 0 < differs.sum() < N
+    known = mc.verify(cascade, small, np.where(differs, labels, -1), large=large)
+    complete = mc.verify(cascade, small, labels, large=large)
+    assert known.tests[0].value == complete.tests[0].value
+    one_missing = np.where(np.arange(N) == np.flatnonzero(differs)[0], -1, labels)
+    with pytest.raises(mc.InputError, match=r"^1 rows on which the two models disagree"):
+        mc.verify(cascade, small, one_missing, large=large)
+
+
 def test_a_broken_cascade_is_refuted(models, cascade):
     """The small model has become useless, and the cascade still asks it."""
     small, large, labels = (part[N:] for part in models)
@@ -279,6 +292,45 @@ def test_a_row_of_each_unit_has_its_own_truth():
     assert 0.1 < accept.mean() < 0.9
     (test,) = found.tests
     assert (test.seen.bad, test.seen.n) == ((accept & ~unit_correct).sum(), accept.sum())
+
+
+def test_a_row_of_each_unit_has_its_own_loss():
+    """All rows of a unit have the same score and loss; the units come in random order."""
+    rng = np.random.default_rng(7)
+    score = rng.random(N)
+    loss = 0.4 * (1.0 - score) * rng.random(N)
+    gate = mc.ScoreGate(mc.MaxRisk(0.1)).fit(score, loss=loss, units=np.arange(N))
+    n_units, each = 300, 5
+    unit_score = rng.random(n_units)
+    unit_loss = 0.5 * rng.random(n_units) * (unit_score > 0.5)
+    units = rng.permutation(np.repeat(np.arange(n_units), each))
+    shifts = 1e-9 * rng.random(len(units))
+    found = mc.verify(gate, unit_score[units] + shifts, unit_loss[units], units=units)
+    accept = gate.accepts(unit_score)
+    assert 0.1 < accept.mean() < 1.0
+    (test,) = found.tests
+    assert (found.n_rows, test.seen.n) == (n_units, accept.sum())
+    assert test.value == pytest.approx(unit_loss[accept].mean())
+
+
+def test_units_of_a_subgroup_are_bets_on_whole_units(sites):
+    """Each group has a few clusters of many equal rows: taken for independent rows, they refute."""
+    cal, table, labels, site = sites
+    accept = cal.accepts(table, groups=site)
+    correct = table.argmax(axis=1) == labels
+    wrong_rows = [
+        np.flatnonzero(accept & ~correct & (site == name))[:6] for name in np.unique(site)
+    ]
+    n_copies = 60
+    copied = np.repeat(np.concatenate(wrong_rows), n_copies)
+    rows = np.concatenate([np.arange(len(labels)), copied])
+    clusters = rows
+    assert mc.verify(cal, table[rows], labels[rows], groups=site[rows]).refuted
+    found = mc.verify(
+        cal, table[rows], labels[rows], groups=site[rows], units=mc.Units(clusters, per="row")
+    )
+    assert (found.refuted, found.units) == (False, "row")
+    assert all(test.seen.units is not None for test in found.tests)
 
 
 # ── intervals and levels ──────────────────────────────────────────────────────────────────────────

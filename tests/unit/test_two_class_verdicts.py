@@ -177,3 +177,13 @@ def test_a_file_with_another_class_is_refused():
     forged = tuple(replace(part, about="fine") if part.about else part for part in parts.items)
     certificate = replace(cal.certificate_, parts=replace(parts, items=forged))
     assert "does not belong to the promise" in cal.promise.impossible(certificate)
+
+
+def test_each_side_is_judged_by_its_own_target():
+    promise, _ = promises("fraud")["precision and recall"]
+    logits, truth, _ = FIT
+    cal = mc.MetaCal(promise, classes=CLASSES).fit(logits, truth)
+    verified = cal.verify(NEW[0], NEW[1])
+    targets = {str(test.quantity): test.target for test in verified.tests}
+    assert targets == {"precision": 0.8, "recall": 0.9}
+    assert not verified.refuted
