@@ -26,10 +26,12 @@ import numpy as np
 from scipy.special import ndtri
 
 from benchmarks.experiments.pool import in_order
+from metacal.metrics.area_intervals import AreaStatistic, WeightedErrors
 from metacal.metrics.binning import Statistic
-from metacal.metrics.ranking import AreaStatistic, Ranking, WeightedErrors
+from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.registry import METRICS
-from metacal.metrics.resampling import Resampling, Target
+from metacal.metrics.replicates import Target
+from metacal.metrics.resampling import Resampling
 
 HERE = Path(__file__).resolve().parent
 AREAS = ("auroc", "aurc", "e_aurc", "augrc")

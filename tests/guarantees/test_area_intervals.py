@@ -7,10 +7,12 @@ import pytest
 
 from benchmarks.area_intervals import AREAS, made_populations
 from metacal.metrics import auroc, interval
+from metacal.metrics.area_intervals import area_limits
 from metacal.metrics.intervals import clopper_pearson
-from metacal.metrics.ranking import Ranking, area_limits
+from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.registry import METRICS
-from metacal.metrics.resampling import Resampling, Target
+from metacal.metrics.replicates import Target
+from metacal.metrics.resampling import Resampling
 
 DRAWS = 60
 
@@ -63,7 +65,7 @@ def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
     score = random.normal(0.0, 1.0, 4_000) + 1.5 * ~correct
     statistics = {area: METRICS[area].prepared(Ranking(score, correct)) for area in AREAS}
     merged = area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
-    monkeypatch.setattr("metacal.metrics.ranking._SINGLE_BLOCKS", 4_000)
+    monkeypatch.setattr("metacal.metrics.area_intervals._SINGLE_BLOCKS", 4_000)
     single = area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
     for area in AREAS:
         assert merged[area] == pytest.approx(

@@ -25,7 +25,8 @@ from metacal.formulas import Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, check_measurable, judged, opened
 from metacal.metrics import registry
-from metacal.metrics.evaluation import Evaluation, evaluate_rows, evaluate_scores, harm_in_words
+from metacal.metrics.evaluation import evaluate_rows, evaluate_scores
+from metacal.metrics.evaluation_result import Evaluation, harm_in_words
 from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.marginal import ByClass
 from metacal.metrics.registry import PROBABILITIES

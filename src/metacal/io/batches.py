@@ -151,7 +151,7 @@ class BatchGate:
         """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a
         Table.
         """
-        from metacal.metrics.resampling import one_blas_thread
+        from metacal.metrics.replicates import one_blas_thread
 
         pa = pyarrow_for("a record batch")
         with one_blas_thread():

@@ -1,8 +1,7 @@
-"""Metrics of probabilities and of the gate, with intervals. Pure NumPy and SciPy.
+"""Metrics of probabilities and of the decisions of a gate, with confidence intervals.
 
-Calibration errors take (proba, labels), or (confidence, correct) where these columns are at hand.
-What each metric is, its title, its range, who shows it, stands in the one registry,
-`metacal.metrics.registry`, which knows the names of all of them; the other names are those below.
+Calibration errors take (proba, labels) or (confidence, correct). `metacal.metrics.registry` describes
+all metrics. This package exports every registered metric and the names below.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from metacal.lazy import names_of
 from metacal.metrics import calibration, proper, ranking, selective  # noqa: F401
-from metacal.metrics.registry import homes
+from metacal.metrics.registry import metric_modules
 
 if TYPE_CHECKING:
     from metacal.metrics.binning import ReliabilityCurve as ReliabilityCurve
@@ -19,8 +18,10 @@ if TYPE_CHECKING:
     from metacal.metrics.binning import equal_width as equal_width
     from metacal.metrics.calibration import *  # noqa: F403
     from metacal.metrics.calibration import reliability_curve as reliability_curve
-    from metacal.metrics.evaluation import Evaluation as Evaluation
     from metacal.metrics.evaluation import evaluate as evaluate
+    from metacal.metrics.evaluation_result import Evaluation as Evaluation
+    from metacal.metrics.interval_functions import bootstrap as bootstrap
+    from metacal.metrics.interval_functions import interval as interval
     from metacal.metrics.intervals import Interval as Interval
     from metacal.metrics.intervals import clopper_pearson as clopper_pearson
     from metacal.metrics.marginal import MarginalCheck as MarginalCheck
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from metacal.metrics.proper import BrierDecomposition as BrierDecomposition
     from metacal.metrics.proper import brier_decomposition as brier_decomposition
     from metacal.metrics.ranking import *  # noqa: F403
-    from metacal.metrics.resampling import bootstrap as bootstrap
-    from metacal.metrics.resampling import interval as interval
     from metacal.metrics.risk_coverage import RiskCoverageCurve as RiskCoverageCurve
     from metacal.metrics.risk_coverage import risk_coverage_curve as risk_coverage_curve
     from metacal.metrics.selective import *  # noqa: F403
@@ -41,4 +40,4 @@ if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel as TopLabel
     from metacal.metrics.toplabel import top_label as top_label
 else:
-    __getattr__, __dir__ = names_of(__name__, homes)
+    __getattr__, __dir__ = names_of(__name__, metric_modules)

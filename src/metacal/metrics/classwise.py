@@ -1,12 +1,14 @@
-"""Every class's own reliability at once: sums per (class, bin) of a whole probability table.
+"""Calibration of the probabilities of every class, from sums per class and bin.
 
-With many classes nearly all entries lie in the first bin. Only the entries above it are listed; the
-first bin is the column total less those, so a table of 1,000 classes costs little more than reading
-it.
+With many classes, nearly all entries of a probability table lie in the first bin. Only the entries
+above the first bin are listed. The sums of the first bin are the column totals minus the sums of
+the listed entries. A table of 1,000 classes then costs little more than reading it.
 
-The metric itself comes from sums in whole numbers (`ClassGaps`): they are the same in whatever
-order, and on however many machines, rows are added up. Resamples are products of row weights and
-table.
+The metric itself is computed from sums of integers (`ClassGaps`), which do not depend on the order
+of the rows or on the number of machines. Resamples are products of row weights and the table.
+
+A *cell* is a pair of a class and a bin, with the index ``class * n_bins + bin``. The *gap* of a cell
+is the sum of 1(y_i = k) - p_ik over its entries.
 """
 
 from __future__ import annotations
@@ -20,70 +22,94 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels import active, exact
 from metacal.metrics.binning import (
     CodeSums,
-    NearlyNormal,
+    NearlyNormalStatistic,
     Statistic,
     Weights,
     bin_codes,
     bin_count,
     equal_width,
 )
-from metacal.metrics.resampling import few_as_floats
+from metacal.metrics.replicates import split_into_float_batches
 from metacal.metrics.toplabel import CheckedTable
 
-#: Rows of a block of the matrix product: wide enough for it, and few enough to sum up single
-#: precision within.
-_PRODUCT_ROWS = 256
-#: Elements of such a block in double precision, which is a copy where the table is in single.
+#: Rows per block of a matrix product in single precision. Sums of so few rows are exact enough.
+_SINGLE_PRECISION_ROWS = 256
+#: Elements per block of a matrix product in double precision, which copies a float32 table.
 _PRODUCT_ELEMENTS = 1 << 17
-#: From so many classes on the product of resamples and table is worth single precision.
-_WIDE = 128
-#: Rows of such a table from which on few resamples are drawn.
-_MANY = 1 << 14
-#: Rows whose sums in whole units float64 holds.
-_EXACT_ROWS = 1 << 21
-#: A right answer in coarse units.
-_ONE = round(1.0 / exact.UNITS[0])
+#: Number of classes from which on resamples use single precision and few draws.
+_MANY_CLASSES = 128
+#: Number of rows from which on such a table has few resamples.
+_MANY_ROWS = 1 << 14
+#: Number of rows whose sums in integer units a float64 represents exactly.
+_MAX_EXACT_ROWS = 1 << 21
+#: A correct label in coarse units.
+_UNITS_OF_ONE = round(1.0 / exact.UNITS[0])
 _class_units = getattr(active, "class_units", exact.class_units)
 
 
 @dataclass(frozen=True, eq=False)
 class UpperEntries:
-    """The entries of the table that lie above the first bin.
+    """Entries of a probability table that lie above the first bin.
 
     Attributes
     ----------
-    row, cell : integer arrays
-        The entry's row, and its place ``class * n_bins + bin`` in a flat (class, bin) table.
-    probability, hit : float64 arrays
-        Its value, and 1 where its class is the true one.
+    row : array of int of shape (n_entries,)
+        Row of each entry.
+
+    cell : array of int of shape (n_entries,)
+        Cell of each entry, ``class * n_bins + bin``.
+
+    probability : array of float64 of shape (n_entries,)
+        Value of each entry.
+
+    is_label : array of float64 of shape (n_entries,)
+        1 if the class of the entry is the true class of the row, else 0.
     """
 
     row: Codes
     cell: Codes
     probability: Float
-    hit: Float
+    is_label: Float
 
 
-def upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
-    """List the entries above the first of `n_bins` equal-width bins."""
+def find_upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
+    """List the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = checked.n_classes
     edges = equal_width(np.empty(0), n_bins)
-    found = [
-        (start * n_classes, *exact.entries_above(block, edges)) for start, block in checked.blocks()
-    ]
-    places = np.concatenate([first + own for first, own, _ in found])
-    probability = np.concatenate([values for *_, values in found])
-    row, column = np.divmod(places, n_classes)
-    cell = column * n_bins + bin_codes(probability, edges)
-    return UpperEntries(row, cell, probability, (column == checked.codes[row]).astype(np.float64))
+    index_blocks = []
+    value_blocks = []
+    for start, block in checked.blocks():
+        flat_indices, values = exact.entries_above(block, edges)
+        index_blocks.append(start * n_classes + flat_indices)
+        value_blocks.append(values)
+    probability = np.concatenate(value_blocks)
+    row, column = np.divmod(np.concatenate(index_blocks), n_classes)
+    return UpperEntries(
+        row=row,
+        cell=column * n_bins + bin_codes(probability, edges),
+        probability=probability,
+        is_label=(column == checked.codes[row]).astype(np.float64),
+    )
 
 
 class ClassGaps:
-    """Σ (1(y_i = k) - p_ik) of every class and bin, in whole numbers: rows may be added in any
-    order, anywhere.
+    """Gaps of every class and bin, accumulated exactly in integers.
 
-    See `metacal.kernels.exact`. Of 1,000 classes and 15 bins that is 256 kB; what travels has the
-    bins alone that hold a row.
+    Rows may be added in any order and on several machines (see `metacal.kernels.exact`). For 1,000
+    classes and 15 bins the sums take 256 kB. A pickle contains only the cells that have a row.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+
+    n_bins : int, default=15
+        Number of bins of equal width.
+
+    Attributes
+    ----------
+    n_rows : array of int of shape (2,)
+        Number of rejected and of accepted rows.
 
     Examples
     --------
@@ -97,122 +123,184 @@ class ClassGaps:
     """
 
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
-        self.n_bins, self.n_rows = bin_count(n_bins), np.zeros(2, dtype=np.int64)
+        self.n_bins = bin_count(n_bins)
+        self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(np.empty(0), self.n_bins)
-        # Coarse and fine units of the rejected and of the accepted rows; nobody looks at the first
-        # bin of a class.
+        # The first axis separates coarse and fine units, the second rejected and accepted rows.
+        # The cells of the first bin in `_above` are not used.
         self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
         self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
-        # Column sums in whole units as floats, which hold those of so many rows; before there are
-        # more, as integers.
-        self._pending, self._pending_rows = np.zeros((2, 2, n_classes)), 0
+        # Column sums of recent rows as floats. They are moved into the integers of `_total` before
+        # they are too large for a float64.
+        self._pending = np.zeros((2, 2, n_classes))
+        self._n_pending_rows = 0
 
     def add(self, checked: CheckedTable, accept: Flags | None = None) -> None:
-        """Add some rows, all of them accepted or those of `accept`."""
-        accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
+        """Add rows; `accept` marks the accepted ones, None stands for all of them."""
+        is_accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
         for start, block in checked.blocks():
-            self._make_room(len(block))
-            _class_units(
-                block, accepted[start : start + len(block)], self._edges, self._pending, self._above
-            )
-        part, own = accepted.astype(np.intp), bin_codes(checked.true_probability, self._edges)
-        np.add.at(self._total[0], (part, checked.codes), _ONE)
-        np.add.at(self._above[0], (part, checked.codes * self.n_bins + own), _ONE)
-        self.n_rows += np.bincount(part, minlength=2)
+            self._reserve_pending_rows(len(block))
+            block_accepted = is_accepted[start : start + len(block)]
+            _class_units(block, block_accepted, self._edges, self._pending, self._above)
+        decision_codes = is_accepted.astype(np.intp)
+        label_bins = bin_codes(checked.true_probability, self._edges)
+        label_cells = checked.codes * self.n_bins + label_bins
+        np.add.at(self._total[0], (decision_codes, checked.codes), _UNITS_OF_ONE)
+        np.add.at(self._above[0], (decision_codes, label_cells), _UNITS_OF_ONE)
+        self.n_rows += np.bincount(decision_codes, minlength=2)
 
-    def _make_room(self, n_rows: int) -> None:
-        """Turn what is pending into integers before floats would round it."""
-        if self._pending_rows + n_rows > _EXACT_ROWS:
-            for total, pending, unit in zip(self._total, self._pending, exact.UNITS):
-                total -= exact.counted(pending, unit)
-            self._pending[...], self._pending_rows = 0.0, 0
-        self._pending_rows += n_rows
+    def _reserve_pending_rows(self, n_rows: int) -> None:
+        """Make sure that the pending float sums stay exact if `n_rows` more rows are added."""
+        if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
+            self._flush()
+        self._n_pending_rows += n_rows
+
+    def _flush(self) -> None:
+        """Move the pending float sums into the integers."""
+        for total, pending, unit in zip(self._total, self._pending, exact.UNITS):
+            total -= exact.counted(pending, unit)
+        self._pending[...] = 0.0
+        self._n_pending_rows = 0
 
     def __iadd__(self, other: ClassGaps) -> ClassGaps:
-        self._make_room(_EXACT_ROWS)
-        other._make_room(_EXACT_ROWS)
+        self._flush()
+        other._flush()
         self._total += other._total
         self._above += other._above
         self.n_rows += other.n_rows
         return self
 
     def value(self, accepted: bool = False) -> float:
-        """(1/K) Σ_k (1/n) Σ_b |gap| of all rows, or the accepted; NaN of none, and of more than
-        whole numbers hold.
+        """Return (1/K) Σ_k (1/n) Σ_b |gap_kb|.
+
+        Parameters
+        ----------
+        accepted : bool, default=False
+            Whether to use only the accepted rows.
+
+        Returns
+        -------
+        float
+            NaN if there are no rows, or more rows than the integers can represent.
         """
-        n_rows = int(self.n_rows[int(accepted) :].sum())
+        n_rows = self._count_rows(accepted)
         if not 0 < n_rows <= exact.MOST:
             return float("nan")
-        return float(self._gaps(accepted).sum() / (n_rows * self._total.shape[2]))
+        n_classes = self._total.shape[2]
+        return float(self._absolute_gaps(accepted).sum() / (n_rows * n_classes))
 
     def by_class(self, accepted: bool = False) -> Float:
-        """(1/n) Σ_b |gap| of each class; 0 without rows."""
-        return np.asarray(
-            self._gaps(accepted).sum(axis=1) / max(self.n_rows[int(accepted) :].sum(), 1)
-        )
+        """Return (1/n) Σ_b |gap_kb| of each class, 0 if there are no rows."""
+        n_rows = self._count_rows(accepted)
+        return np.asarray(self._absolute_gaps(accepted).sum(axis=1) / max(n_rows, 1))
 
-    def _gaps(self, accepted: bool) -> Float:
-        """|gap| of every class and bin."""
-        self._make_room(_EXACT_ROWS)
-        total, above = (sums[:, int(accepted) :].sum(axis=1) for sums in (self._total, self._above))
-        gaps = above.reshape(2, -1, self.n_bins)
+    def _count_rows(self, accepted: bool) -> int:
+        """Return the number of all rows, or of the accepted rows."""
+        return int(self.n_rows[int(accepted) :].sum())
+
+    def _absolute_gaps(self, accepted: bool) -> Float:
+        """Return the absolute gaps of all classes and bins, shape (n_classes, n_bins)."""
+        self._flush()
+        first_decision = int(accepted)
+        total = self._total[:, first_decision:].sum(axis=1)
+        gaps = self._above[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
         gaps[:, :, 0] = total - gaps[:, :, 1:].sum(axis=2)
         return np.abs(exact.value(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
-        """With the cells alone that hold something."""
-        self._make_room(_EXACT_ROWS)
-        held = np.flatnonzero(self._above.any(axis=(0, 1)))
-        return {**vars(self), "_above": (self._above.shape, held, self._above[..., held])}
+        """Return the state with only the cells that are not 0."""
+        self._flush()
+        used_cells = np.flatnonzero(self._above.any(axis=(0, 1)))
+        sparse_above = (self._above.shape, used_cells, self._above[..., used_cells])
+        return {**vars(self), "_above": sparse_above}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shape, held, values = state["_above"]
+        shape, used_cells, values = state["_above"]
         vars(self).update(state, _above=np.zeros(shape, dtype=np.int64))
-        self._above[..., held] = values
+        self._above[..., used_cells] = values
 
 
 def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statistic:
-    """(1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)| as a function of row weights."""
-    n_classes, n_bins = checked.n_classes, bin_count(n_bins)
-    upper = upper_entries(checked, n_bins)
-    cells, place = np.unique(upper.cell, return_inverse=True)
-    above_of = CodeSums(place.reshape(-1), len(cells), upper.hit - upper.probability, upper.row)
-    labels_of = CodeSums(checked.codes, n_classes)
-    # Cells are in order of their class: its part of them begins here.
-    classes, begins = np.unique(cells // n_bins, return_index=True)
+    """Prepare (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|."""
+    n_bins = bin_count(n_bins)
+    resampled_gaps = _ResampledGaps(checked, n_bins)
 
     def statistic(batch: Weights) -> Float:
-        if len(batch) == 1 and (batch == 1).all():
-            gaps = ClassGaps(n_classes, n_bins)
-            gaps.add(checked)
-            return np.array([gaps.value()])
-        first, total, start = -weighted_column_sums(checked, batch), np.empty(len(batch)), 0
-        for floats in few_as_floats(batch):
-            some = slice(start, start := start + len(floats))
-            above = above_of(floats)
-            first[some] += labels_of(floats)
-            if len(cells):
-                first[some, classes] -= np.add.reduceat(above, begins, axis=1)
-            total[some] = np.abs(above).sum(axis=1) + np.abs(first[some]).sum(axis=1)
-        return np.asarray(total / (batch.shape[1] * n_classes))
+        is_sample_itself = len(batch) == 1 and (batch == 1).all()
+        if not is_sample_itself:
+            return resampled_gaps(batch)
+        class_gaps = ClassGaps(checked.n_classes, n_bins)
+        class_gaps.add(checked)
+        return np.array([class_gaps.value()])
 
-    return NearlyNormal(statistic) if n_classes >= _WIDE and len(checked) >= _MANY else statistic
+    if checked.n_classes >= _MANY_CLASSES and len(checked) >= _MANY_ROWS:
+        return NearlyNormalStatistic(statistic)
+    return statistic
+
+
+class _ResampledGaps:
+    """Class-wise ECE of resamples.
+
+    Parameters
+    ----------
+    checked : CheckedTable
+        Probability table with labels.
+
+    n_bins : int
+        Number of bins of equal width.
+    """
+
+    def __init__(self, checked: CheckedTable, n_bins: int) -> None:
+        self._checked = checked
+        upper = find_upper_entries(checked, n_bins)
+        cells, entry_cells = np.unique(upper.cell, return_inverse=True)
+        self._n_cells = len(cells)
+        self._upper_gaps = CodeSums(
+            codes=entry_cells.reshape(-1),
+            n_codes=len(cells),
+            values=upper.is_label - upper.probability,
+            row=upper.row,
+        )
+        self._label_counts = CodeSums(checked.codes, checked.n_classes)
+        # Cells are ordered by class, so the cells of a class are consecutive.
+        self._classes, self._first_cells = np.unique(cells // n_bins, return_index=True)
+
+    def __call__(self, batch: Weights) -> Float:
+        """Return the class-wise ECE of each resample."""
+        first_bin_gaps = -weighted_column_sums(self._checked, batch)
+        absolute_sums = np.empty(len(batch))
+        start = 0
+        for weights in split_into_float_batches(batch):
+            resamples = slice(start, start + len(weights))
+            start += len(weights)
+            upper_gaps = self._upper_gaps(weights)
+            first_bin_gaps[resamples] += self._label_counts(weights)
+            if self._n_cells:
+                class_sums = np.add.reduceat(upper_gaps, self._first_cells, axis=1)
+                first_bin_gaps[resamples, self._classes] -= class_sums
+            upper_sums = np.abs(upper_gaps).sum(axis=1)
+            absolute_sums[resamples] = upper_sums + np.abs(first_bin_gaps[resamples]).sum(axis=1)
+        return np.asarray(absolute_sums / (batch.shape[1] * self._checked.n_classes))
 
 
 def weighted_column_sums(checked: CheckedTable, batch: Weights) -> Float:
-    """Σ_i w_i p_ik for each weight vector w of the batch and each class k.
+    """Compute Σ_i w_i p_ik for each row w of weights and each class k.
 
-    Summed in float64, but for the resamples of a wide table of single precision, where this product
-    is most of the work: there the sums of 256 rows at a time are in single precision, too. With
-    1,000 classes that moves an interval by less than 1e-9; the estimate is never computed so.
+    The sums are in float64, with one exception. For resamples of a float32 table with many classes,
+    this product is most of the work, so sums over 256 rows at a time are in single precision. With
+    1,000 classes this changes an interval by less than 1e-9. The estimate itself is never computed
+    in this way.
     """
-    single = len(batch) > 1 and checked.whole.dtype.itemsize <= 4 and checked.n_classes >= _WIDE
-    kind: Any = np.float32 if single else np.float64
-    step = (
-        _PRODUCT_ROWS if single else max(1, _PRODUCT_ELEMENTS // max(checked.n_classes, len(batch)))
-    )
-    totals = np.zeros((len(batch), checked.n_classes))
-    for start in range(0, len(checked), step):
-        block = checked.rows(start, start + step).astype(kind, copy=False)
-        totals += batch[:, start : start + len(block)].astype(kind, copy=False) @ block
+    n_classes = checked.n_classes
+    is_single_precision = checked.whole.dtype.itemsize <= 4
+    dtype: Any = np.float64
+    block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, len(batch)))
+    if len(batch) > 1 and is_single_precision and n_classes >= _MANY_CLASSES:
+        dtype = np.float32
+        block_rows = _SINGLE_PRECISION_ROWS
+    totals = np.zeros((len(batch), n_classes))
+    for start in range(0, len(checked), block_rows):
+        block = checked.rows(start, start + block_rows).astype(dtype, copy=False)
+        block_weights = batch[:, start : start + len(block)].astype(dtype, copy=False)
+        totals += block_weights @ block
     return totals

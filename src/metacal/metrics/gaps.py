@@ -1,9 +1,9 @@
-"""How far confidence is from correctness, as functions of row weights: what the calibration errors
-are made from.
+"""Statistics of accuracy and calibration errors, computed from confidence and correctness.
 
-Each is prepared once from the two columns of a `TopLabel` and then asked for as many resamples as
-one likes. Formulas and references are with the public functions in `metacal.metrics.calibration`.
-``correct`` may hold fractions (1/m for a tie among m classes).
+A statistic maps row weights to one value per resample (see `metacal.metrics.binning`). It is
+prepared once from a `TopLabel` and evaluated for any number of resamples. The formulas and
+references are with the public functions in `metacal.metrics.calibration`. Correctness may be a
+fraction (1/m for a tie among m classes).
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from metacal.metrics.binning import (
 )
 from metacal.metrics.toplabel import TopLabel
 
+#: Function from the row counts, mean gaps and standard errors of the bins to their contributions.
+BinContribution = Callable[[Float, Float, Float], Float]
+
 
 def accuracy_statistic(top: TopLabel) -> Statistic:
-    """Accuracy as a function of row weights."""
+    """Prepare the accuracy."""
     return mean_statistic(top.correct)
 
 
 def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
-    """Right rows and rows; None when a tie counts in part."""
+    """Count the correct rows and all rows; return None if a tie makes a row partly correct."""
     if not np.isin(top.correct, (0.0, 1.0)).all():
         return None
     return int(top.correct.sum()), len(top)
@@ -45,8 +48,28 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
 def ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1
 ) -> Statistic:
-    """(Σ_b (n_b/n) |g_b|^p)^(1/p); for p = 1 that is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p =
-    ∞ max |g_b|.
+    """Prepare the expected calibration error in a norm p.
+
+        ( Σ_b (n_b/n) |g_b|^p )^(1/p)
+
+    For p = 1 this is (1/n) Σ_b |Σ_{i in b} (c_i - conf_i)|, for p = ∞ it is max_b |g_b|.
+
+    Parameters
+    ----------
+    top : TopLabel
+        Confidence and correctness.
+
+    n_bins, binning, norm
+        As in `metacal.metrics.ece`.
+
+    Returns
+    -------
+    Statistic
+
+    Raises
+    ------
+    InputError
+        If `norm` is not a number of at least 1.
     """
     if not isinstance(norm, Real) or not float(norm) >= 1.0:
         raise InputError(
@@ -54,119 +77,176 @@ def ece_statistic(
             f" {norm!r}."
         )
     power = float(norm)
-    gaps, counts = _sums_per_bin(
-        top, n_bins, binning, top.correct - top.confidence, np.ones(len(top))
+    residuals = top.correct - top.confidence
+    residual_sums, row_counts = _prepare_sums_per_bin(
+        top, n_bins, binning, [residuals, np.ones(len(top))]
     )
 
-    def statistic(batch: Weights) -> Float:
-        if power == 1.0:
-            return np.asarray(np.abs(gaps(batch)).sum(axis=1) / batch.shape[1])
-        count = counts(_sizes(batch))
-        gap = np.abs(gaps(batch)) / np.maximum(count, 1.0)
-        largest = gap.max(axis=1)
-        if np.isinf(power):
-            return np.asarray(largest)
-        # Divided by the largest first: a high power of small gaps would underflow. One below 2e-308
-        # is none.
-        relative = gap / np.where(largest >= np.finfo(np.float64).tiny, largest, 1.0)[:, None]
-        return np.asarray(
-            largest * ((count * relative**power).sum(axis=1) / batch.shape[1]) ** (1.0 / power)
-        )
+    def mean_absolute_gap(batch: Weights) -> Float:
+        return np.asarray(np.abs(residual_sums(batch)).sum(axis=1) / batch.shape[1])
 
-    return statistic
+    def gap_in_norm(batch: Weights) -> Float:
+        counts = row_counts(_absolute_weights(batch))
+        bin_gaps = np.abs(residual_sums(batch)) / np.maximum(counts, 1.0)
+        largest_gap = bin_gaps.max(axis=1)
+        if np.isinf(power):
+            return np.asarray(largest_gap)
+        # A high power of small gaps would underflow, so all gaps are divided by the largest one
+        # first. A subnormal gap counts as 0.
+        smallest_normal = np.finfo(np.float64).tiny
+        divisor = np.where(largest_gap >= smallest_normal, largest_gap, 1.0)
+        relative_gaps = bin_gaps / divisor[:, None]
+        mean_power = (counts * relative_gaps**power).sum(axis=1) / batch.shape[1]
+        return np.asarray(largest_gap * mean_power ** (1.0 / power))
+
+    if power == 1.0:
+        return mean_absolute_gap
+    return gap_in_norm
 
 
 def debiased_ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
-    """max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|)), g_b the gap and s_b the standard error of the
-    accuracy.
-    """
-    return _debiased(
-        top, n_bins, binning, lambda count, gap, error: 2.0 * np.abs(gap) - _folded_mean(gap, error)
-    )
+    """Prepare the debiased ECE, max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|))."""
+
+    def debiased_gap(counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
+        return 2.0 * np.abs(mean_gaps) - _folded_normal_mean(mean_gaps, standard_errors)
+
+    return _prepare_debiased(top, n_bins, binning, debiased_gap)
 
 
 def debiased_rms_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
-    """sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))); a bin of one row contributes nothing."""
+    """Prepare the debiased RMS error, sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))).
 
-    def unbiased(count: Float, gap: Float, error: Float) -> Float:
-        return np.where(count > 1, gap**2 - error**2 * (count / np.maximum(count - 1.0, 1.0)), 0.0)
+    A bin with one row contributes 0.
+    """
 
-    squared = _debiased(top, n_bins, binning, unbiased)
-    return lambda batch: np.sqrt(squared(batch))
+    def debiased_squared_gap(counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
+        bessel_factor = counts / np.maximum(counts - 1.0, 1.0)
+        return np.where(counts > 1, mean_gaps**2 - standard_errors**2 * bessel_factor, 0.0)
+
+    mean_square = _prepare_debiased(top, n_bins, binning, debiased_squared_gap)
+    return lambda batch: np.sqrt(mean_square(batch))
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
-    """(1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|."""
-    codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
-    alone = (np.bincount(codes) == 1)[codes]
-    size = np.where(
-        alone, np.abs(residual), 0.0
-    )  # a row alone with its confidence is a bin of its own
-    tied = np.flatnonzero(~alone)
-    blocks = distinct_codes(top.confidence[tied])
-    sums = CodeSums(blocks, int(blocks.max(initial=-1)) + 1, residual[tied], tied)
+    """Prepare the supremum of the ECE, (1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|."""
+    codes = distinct_codes(top.confidence)
+    residuals = top.correct - top.confidence
+    # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
+    is_unique = (np.bincount(codes) == 1)[codes]
+    unique_gaps = np.where(is_unique, np.abs(residuals), 0.0)
+    tied_rows = np.flatnonzero(~is_unique)
+    tied_codes = distinct_codes(top.confidence[tied_rows])
+    n_tied_codes = int(tied_codes.max(initial=-1)) + 1
+    tied_sums = CodeSums(tied_codes, n_tied_codes, residuals[tied_rows], tied_rows)
 
     def statistic(batch: Weights) -> Float:
-        return np.asarray((_sizes(batch) @ size + np.abs(sums(batch)).sum(axis=1)) / batch.shape[1])
+        sum_of_unique = _absolute_weights(batch) @ unique_gaps
+        sum_of_tied = np.abs(tied_sums(batch)).sum(axis=1)
+        return np.asarray((sum_of_unique + sum_of_tied) / batch.shape[1])
 
     return statistic
 
 
 def ks_statistic(top: TopLabel) -> Statistic:
-    """max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
-    codes, residual = distinct_codes(top.confidence), top.correct - top.confidence
-    sums = CodeSums(codes, int(codes.max(initial=0)) + 1, residual)
-    return lambda batch: (
-        np.abs(np.cumsum(np.ascontiguousarray(sums(batch)), axis=1)).max(axis=1) / batch.shape[1]
-    )
+    """Prepare the Kolmogorov-Smirnov error, max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
+    codes = distinct_codes(top.confidence)
+    n_codes = int(codes.max(initial=0)) + 1
+    residual_sums = CodeSums(codes, n_codes, top.correct - top.confidence)
+
+    def statistic(batch: Weights) -> Float:
+        cumulative_gaps = np.cumsum(np.ascontiguousarray(residual_sums(batch)), axis=1)
+        return np.abs(cumulative_gaps).max(axis=1) / batch.shape[1]
+
+    return statistic
 
 
-def _sums_per_bin(top: TopLabel, n_bins: int, binning: Binning, *columns: Float) -> list[CodeSums]:
-    """The sums of each column per bin; the bins stay those of the whole sample in every
-    resample.
+def _prepare_sums_per_bin(
+    top: TopLabel, n_bins: int, binning: Binning, columns: list[Float]
+) -> list[CodeSums]:
+    """Prepare the sums of several columns per bin.
+
+    The bins are those of the whole sample, also in resamples.
+
+    Parameters
+    ----------
+    top : TopLabel
+        Confidence and correctness.
+
+    n_bins, binning
+        As in `metacal.metrics.ece`.
+
+    columns : list of arrays of shape (n_rows,)
+        Values to sum.
+
+    Returns
+    -------
+    list of CodeSums
+        One entry per column.
     """
     edges = bin_edges(binning, top.confidence, n_bins)
     codes = bin_codes(top.confidence, edges)
     return [CodeSums(codes, len(edges) - 1, column) for column in columns]
 
 
-def _sizes(batch: Weights) -> Float:
-    """|weights| as float64; counts of rows, which have no sign to lose, are not copied."""
-    sizes = np.asarray(batch, dtype=np.float64)
-    return sizes if sizes.min(initial=0.0) >= 0.0 else np.abs(sizes)
+def _absolute_weights(batch: Weights) -> Float:
+    """Return the absolute weights as float64, without a copy if no weight is negative."""
+    weights = np.asarray(batch, dtype=np.float64)
+    if weights.min(initial=0.0) >= 0.0:
+        return weights
+    return np.abs(weights)
 
 
-def _debiased(
-    top: TopLabel, n_bins: int, binning: Binning, of_bin: Callable[..., Float]
+def _prepare_debiased(
+    top: TopLabel, n_bins: int, binning: Binning, contribution: BinContribution
 ) -> Statistic:
-    """max(0, Σ_b (n_b/n) of_bin_b) of rows, mean gap and standard error of the accuracy; all 0 in a
-    bin without rows.
+    """Prepare max(0, Σ_b (n_b/n) contribution_b).
 
-    The variance is that of the values of `correct`; for 0/1 values it is accuracy (1 - accuracy),
-    for the constant 1/K of uniform rows it is 0, as it should be. Only the gap feels the sign of a
-    weight.
+    The standard error of a bin comes from the variance of the correctness. For 0/1 values this
+    variance is accuracy (1 - accuracy). For uniform rows, whose correctness is the constant 1/K, it
+    is 0. Only the mean gap depends on the sign of a weight.
+
+    Parameters
+    ----------
+    top : TopLabel
+        Confidence and correctness.
+
+    n_bins, binning
+        As in `metacal.metrics.ece`.
+
+    contribution : callable
+        Function from the row counts, mean gaps and standard errors of the accuracy of the bins to
+        their contributions. All three are 0 in an empty bin.
+
+    Returns
+    -------
+    Statistic
     """
-    columns = (np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2)
-    counts, gaps, right, right_squared = _sums_per_bin(top, n_bins, binning, *columns)
+    columns = [np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2]
+    row_counts, residual_sums, correct_sums, squared_sums = _prepare_sums_per_bin(
+        top, n_bins, binning, columns
+    )
 
     def statistic(batch: Weights) -> Float:
-        sizes = _sizes(batch)
-        count = counts(sizes)
-        rows = np.maximum(count, 1.0)
-        variance = right_squared(sizes) / rows - (right(sizes) / rows) ** 2
-        values = of_bin(count, gaps(batch) / rows, np.sqrt(np.maximum(variance, 0.0) / rows))
-        return np.asarray(np.maximum(0.0, (count * values).sum(axis=1) / count.sum(axis=1)))
+        weights = _absolute_weights(batch)
+        counts = row_counts(weights)
+        divisors = np.maximum(counts, 1.0)
+        variances = squared_sums(weights) / divisors - (correct_sums(weights) / divisors) ** 2
+        standard_errors = np.sqrt(np.maximum(variances, 0.0) / divisors)
+        contributions = contribution(counts, residual_sums(batch) / divisors, standard_errors)
+        mean_contribution = (counts * contributions).sum(axis=1) / counts.sum(axis=1)
+        return np.asarray(np.maximum(0.0, mean_contribution))
 
     return statistic
 
 
-def _folded_mean(mean: Float, deviation: Float) -> Float:
-    """E|N(mean, deviation²)|."""
-    safe = np.where(deviation > 0, deviation, 1.0)
-    ratio = mean / safe
-    folded = safe * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2) + mean * erf(ratio / np.sqrt(2))
-    return np.where(deviation > 0, folded, np.abs(mean))
+def _folded_normal_mean(mean: Float, deviation: Float) -> Float:
+    """Compute E|N(mean, deviation²)|."""
+    divisor = np.where(deviation > 0, deviation, 1.0)
+    ratio = mean / divisor
+    density_term = divisor * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2)
+    folded_mean = density_term + mean * erf(ratio / np.sqrt(2))
+    return np.where(deviation > 0, folded_mean, np.abs(mean))

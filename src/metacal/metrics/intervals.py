@@ -1,6 +1,4 @@
-"""An estimate with its confidence interval, and the exact one of a proportion (Clopper & Pearson
-1934).
-"""
+"""Estimates with confidence intervals, and the exact interval of a proportion."""
 
 from __future__ import annotations
 
@@ -18,26 +16,40 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.rows.arrays import fraction
 
+# Values of `Interval.method`.
 EXACT = "Clopper-Pearson"
 BOOTSTRAP = "bootstrap"
-#: Resamples with exponential row weights and an unseen row (`metacal.metrics.ranking`).
+#: Bootstrap with exponential row weights and an unseen row (`metacal.metrics.area_intervals`).
 BAYESIAN_BOOTSTRAP = "Bayesian bootstrap"
 NO_INTERVAL = "none"
-#: These rows cannot tell: there are too few wrong ones among them.
+#: No interval, because the sample has too few incorrect rows.
 TOO_FEW_ERRORS = "none: too few errors"
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its two-sided confidence interval; all NaN when the metric is undefined on
-    the data.
+    """Estimate of a metric with its two-sided confidence interval.
+
+    Attributes
+    ----------
+    estimate : float
+        Value of the metric on the sample, NaN if the metric is undefined there.
+
+    low, high : float
+        Ends of the interval, NaN if there is no interval.
+
+    level : float
+        Confidence level.
+
+    method : str
+        Method that computed the interval.
 
     Examples
     --------
-    >>> found = clopper_pearson(97, 100)
-    >>> print(found)
+    >>> interval = clopper_pearson(97, 100)
+    >>> print(interval)
     0.9700 [0.9148, 0.9938]
-    >>> 0.95 in found
+    >>> 0.95 in interval
     True
     """
 
@@ -60,27 +72,55 @@ class Interval:
         return f"{self.estimate:.4f} {display.outward(self.low, self.high)}"
 
     def to_dict(self) -> dict[str, float | str | None]:
-        """JSON-safe: what is not a finite number becomes None."""
-        return {
-            name: value if name == "method" or isfinite(value) else None
-            for name, value in vars(self).items()
-        }
+        """Return the fields as JSON types; numbers that are not finite become None."""
+        fields: dict[str, float | str | None] = {}
+        for name, value in vars(self).items():
+            is_json = name == "method" or isfinite(value)
+            fields[name] = value if is_json else None
+        return fields
 
     def to_frame(self) -> Any:
-        """One row of a `pandas.DataFrame`: estimate, low, high, level, method."""
+        """Return a `pandas.DataFrame` of one row with the fields as columns."""
         return display.frame([vars(self)])
 
     def _repr_html_(self) -> str:
-        told = "" if isnan(self.low) else f", {100 * self.level:g}% interval ({self.method})"
-        return f"<span>{escape(f'{self}{told}')}</span>"
+        text = str(self)
+        if not isnan(self.low):
+            text += f", {100 * self.level:g}% interval ({self.method})"
+        return f"<span>{escape(text)}</span>"
 
 
 def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Exact interval of a proportion from `successes` out of `n` (Clopper & Pearson 1934); NaN when
-    n is 0.
+    """Compute the exact confidence interval of a proportion.
 
-    The ends are the proportions at which a one-sided binomial test of level (1 - level)/2 just
-    rejects: quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k).
+    The ends are the proportions at which a one-sided binomial test of size (1 - level) / 2 just
+    rejects. They are quantiles of Beta(k, n - k + 1) and Beta(k + 1, n - k) for k successes.
+
+    Parameters
+    ----------
+    successes : int
+        Number of successes.
+
+    n : int
+        Number of trials.
+
+    level : float, default=0.95
+        Confidence level.
+
+    Returns
+    -------
+    Interval
+        All numbers are NaN if `n` is 0.
+
+    Raises
+    ------
+    InputError
+        If `successes` is negative or larger than `n`.
+
+    References
+    ----------
+    Clopper & Pearson, "The use of confidence or fiducial limits illustrated in the case of the
+    binomial", Biometrika, 1934.
 
     Examples
     --------
@@ -92,22 +132,50 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
         raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
     if n == 0:
         return Interval(nan, nan, nan, level, EXACT)
-    low, high = map(float, exact_limits(successes, n, (1.0 - level) / 2.0))
-    share = successes / n
-    return Interval(share, min(low, share), max(high, share), level, EXACT)
+    lower_limit, upper_limit = exact_limits(successes, n, tail=(1.0 - level) / 2.0)
+    proportion = successes / n
+    # Rounding must not move an end past the estimate.
+    return Interval(
+        estimate=proportion,
+        low=min(float(lower_limit), proportion),
+        high=max(float(upper_limit), proportion),
+        level=level,
+        method=EXACT,
+    )
 
 
 def exact_limits(successes: ArrayLike, n: ArrayLike, tail: float) -> tuple[Float, Float]:
-    """Both ends of many such intervals, each at one-sided level `tail`; 0 and 1 where there is
-    nothing to go by.
+    """Compute the Clopper-Pearson limits of many proportions.
+
+    Parameters
+    ----------
+    successes, n : array-like
+        Numbers of successes and of trials, which broadcast against each other.
+
+    tail : float
+        One-sided error probability of each limit.
+
+    Returns
+    -------
+    lower_limits, upper_limits : arrays
+        0 and 1 if there are no trials.
 
     Examples
     --------
-    >>> [end.round(3).tolist() for end in exact_limits([0, 45, 50], 50, 0.025)]
+    >>> [limits.round(3).tolist() for limits in exact_limits([0, 45, 50], 50, 0.025)]
     [[0.0, 0.782, 0.929], [0.071, 0.967, 1.0]]
     """
-    hit, of = np.asarray(successes, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    low = np.where(hit > 0, betaincinv(np.maximum(hit, 1.0), of - hit + 1.0, tail), 0.0)
-    return low, np.where(
-        hit < of, betaincinv(hit + 1.0, np.maximum(of - hit, 1.0), 1.0 - tail), 1.0
+    n_successes = np.asarray(successes, dtype=np.float64)
+    n_trials = np.asarray(n, dtype=np.float64)
+    n_failures = n_trials - n_successes
+    lower_limits = np.where(
+        n_successes > 0,
+        betaincinv(np.maximum(n_successes, 1.0), n_failures + 1.0, tail),
+        0.0,
     )
+    upper_limits = np.where(
+        n_successes < n_trials,
+        betaincinv(n_successes + 1.0, np.maximum(n_failures, 1.0), 1.0 - tail),
+        1.0,
+    )
+    return lower_limits, upper_limits

@@ -1,11 +1,14 @@
-"""Losses: how bad an answer is, a number from 0 to 1 for each row, from its truth and the answer
-that was given.
+"""Losses: a number from 0 to 1 for each row, from the truth and the answer.
 
-What `mc.MaxRisk` promises about: `mc.ScoreGate(mc.MaxRisk(0.1)).fit(score,
-loss=mc.losses.hamming(truth, answer))`. A new loss is one function of (truth, answer) with `@loss`
-above it; any column of numbers from 0 to 1 will do as well. Whether it is 0 or 1 is said by its
-type (`error` gives integers), whether it nearly always is by its docstring and
-`MaxRisk(near_binary=True)`: never by the rows that are tested.
+`mc.MaxRisk` limits the mean loss of accepted rows, for example with
+`mc.ScoreGate(mc.MaxRisk(0.1)).fit(score, loss=mc.losses.hamming(truth, answer))`. Any column of
+numbers from 0 to 1 is a valid loss. To add a loss to this module, decorate a function of (truth,
+answer) with `@loss`.
+
+`MaxRisk` has exact tests for losses that are only 0 or 1. The type of the column decides which test
+is used: `error` returns integers. If nearly all losses are 0 or 1, pass
+`MaxRisk(near_binary=True)`; the docstring of a loss states when to do so. The tested rows must not
+decide.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows.score_columns import score_column
 
 Function = TypeVar("Function", bound=Callable[..., Array])
-#: Every loss by its name.
+#: All losses by name.
 LOSSES: dict[str, Callable[..., Array]] = {}
 
 
 def loss(function: Function) -> Function:
-    """Enter a loss under the name of its function.
+    """Register a function as a loss under its name; raise InputError if the name is taken.
 
     >>> sorted(LOSSES)[:4]
     ['cost_matrix', 'error', 'false_labels', 'hamming']
@@ -41,29 +44,46 @@ def loss(function: Function) -> Function:
 
 @loss
 def error(truth: ArrayLike, answer: ArrayLike) -> Codes:
-    """1 where the answer is not the truth: integers, for which `MaxRisk` has exact tests.
+    """Return 1 where the answer differs from the truth, else 0, as integers.
 
     >>> error(["cat", "dog"], ["cat", "cat"])
     array([0, 1])
     """
-    first, second = _alike(np.asarray(truth), np.asarray(answer))
-    return np.asarray(first != second, dtype=np.intp)
+    true_values = np.asarray(truth)
+    given_values = np.asarray(answer)
+    _check_same_shape(true_values, given_values)
+    return np.asarray(true_values != given_values, dtype=np.intp)
 
 
 @loss
 def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
-    """The cost of each answer as a share of the largest: `costs[truth][answer]`, both numbers of
-    classes from 0.
+    """Return the cost of each answer as a fraction of the largest cost.
 
+    Parameters
+    ----------
+    truth, answer : array of int of shape (n,)
+        True and given classes, numbered from 0.
+
+    costs : array of shape (K, K)
+        Costs that are not negative, ``costs[truth][answer]``.
+
+    Returns
+    -------
+    array of float64 of shape (n,)
+
+    Examples
+    --------
     >>> cost_matrix([0, 1, 1], [1, 0, 1], [[0, 1], [5, 0]])
     array([0.2, 1. , 0. ])
     """
-    table = np.asarray(costs, dtype=np.float64)
-    if table.ndim != 2 or not (table >= 0.0).all() or not 0.0 < table.max() < np.inf:
+    cost_table = np.asarray(costs, dtype=np.float64)
+    is_valid = cost_table.ndim == 2 and (cost_table >= 0.0).all()
+    if not is_valid or not 0.0 < cost_table.max() < np.inf:
         raise InputError(
             "costs must be a table of numbers from 0 on, not all of them 0: costs[truth][answer]."
         )
-    return np.asarray(table[np.asarray(truth), np.asarray(answer)] / table.max())
+    row_costs = cost_table[np.asarray(truth), np.asarray(answer)]
+    return np.asarray(row_costs / cost_table.max())
 
 
 # ── several labels for each row ───────────────────────────────────────────────────────────────────
@@ -71,46 +91,62 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
 
 @loss
 def hamming(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """The share of the labels that are wrong, of tables with a flag for each row and label.
+    """Return the fraction of labels that are wrong, from tables of 0 and 1 per row and label.
 
     >>> hamming([[1, 0, 1, 0]], [[1, 1, 1, 1]])
     array([0.5])
     """
-    true, given = _tables(truth, answer)
-    return np.asarray((true != given).mean(axis=1))
+    true_labels, given_labels = _read_label_tables(truth, answer)
+    return np.asarray((true_labels != given_labels).mean(axis=1))
 
 
 @loss
 def missed_labels(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """The share of the true labels that the answer lacks; 0 where there is none to miss.
+    """Return the fraction of true labels that the answer lacks, 0 if there are no true labels.
 
     >>> missed_labels([[1, 0, 1], [0, 0, 0]], [[1, 1, 0], [1, 1, 1]])
     array([0.5, 0. ])
     """
-    true, given = _tables(truth, answer)
-    return _share(true & ~given, true, 0.0)
+    true_labels, given_labels = _read_label_tables(truth, answer)
+    return _fraction_of_labels(true_labels & ~given_labels, true_labels, empty=0.0)
 
 
 @loss
 def false_labels(truth: ArrayLike, answer: ArrayLike, *, empty: float = 0.0) -> Float:
-    """The share of the given labels that are false; `empty` says what an answer without any costs.
+    """Return the fraction of given labels that are false.
 
+    Parameters
+    ----------
+    truth, answer : array of shape (n, n_labels)
+        Tables of 0 and 1.
+
+    empty : float, default=0.0
+        Loss of an answer without labels.
+
+    Returns
+    -------
+    array of float64 of shape (n,)
+
+    Examples
+    --------
     >>> false_labels([[1, 0, 1], [1, 0, 0]], [[1, 1, 0], [0, 0, 0]], empty=1.0)
     array([0.5, 1. ])
     """
-    true, given = _tables(truth, answer)
-    return _share(given & ~true, given, empty)
+    true_labels, given_labels = _read_label_tables(truth, answer)
+    return _fraction_of_labels(given_labels & ~true_labels, given_labels, empty=empty)
 
 
 @loss
 def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
-    """1 - F1 of the labels of each row; 0 where there are none and none are given.
+    """Return 1 - F1 of the labels of each row, 0 if there are neither true nor given labels.
 
     >>> one_minus_f1([[1, 1, 0], [0, 0, 0]], [[1, 0, 0], [0, 0, 0]]).round(3)
     array([0.333, 0.   ])
     """
-    true, given = _tables(truth, answer)
-    return _one_minus_f1((true & given).sum(axis=1), true.sum(axis=1) + given.sum(axis=1))
+    true_labels, given_labels = _read_label_tables(truth, answer)
+    n_common = (true_labels & given_labels).sum(axis=1)
+    n_total = true_labels.sum(axis=1) + given_labels.sum(axis=1)
+    return _one_minus_f1(n_common, n_total)
 
 
 # ── text, fields, numbers, boxes, marks ───────────────────────────────────────────────────────────
@@ -118,110 +154,165 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
 
 @loss
 def one_minus_token_f1(truth: Iterable[str], answer: Iterable[str]) -> Float:
-    """1 - F1 of the words of two texts, counted with their number, whatever their case.
+    """Return 1 - F1 of the words of two texts, counted with multiplicity, ignoring case.
 
-    Of answers of a word or two nearly every loss is 0 or 1: declare `near_binary`.
+    If answers have one or two words, nearly every loss is 0 or 1: pass `near_binary` to `MaxRisk`.
 
     >>> one_minus_token_f1(["the cat sat"], ["The cat"]).round(2)
     array([0.2])
     """
-    pairs = (
-        (Counter(a.casefold().split()), Counter(b.casefold().split()))
-        for a, b in _pairs(truth, answer)
-    )
-    counted = [((true & given).total(), true.total() + given.total()) for true, given in pairs]
-    return _one_minus_f1(*np.array(counted).reshape(-1, 2).T)
+    word_counts = []
+    for true_text, given_text in _pair_rows(truth, answer):
+        true_words = Counter(true_text.casefold().split())
+        given_words = Counter(given_text.casefold().split())
+        n_common = (true_words & given_words).total()
+        word_counts.append((n_common, true_words.total() + given_words.total()))
+    n_common_words, n_total_words = np.array(word_counts).reshape(-1, 2).T
+    return _one_minus_f1(n_common_words, n_total_words)
 
 
 @loss
 def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
-    """The share of the fields of a JSON answer that are wrong, missing or made up, of all that
-    either has.
+    """Return the fraction of JSON fields that are wrong, missing or invented.
 
-    Objects, or their JSON text; a field inside a field counts by itself. An answer that is no JSON
-    is all wrong. Where there are one or two fields, nearly every loss is 0 or 1: declare
-    `near_binary`.
+    The fraction is of all fields that the truth or the answer has. A field inside a field counts by
+    itself. An answer that is not a JSON object has loss 1. If there are one or two fields, nearly
+    every loss is 0 or 1: pass `near_binary` to `MaxRisk`.
 
+    Parameters
+    ----------
+    truth, answer : iterable
+        Objects, or their JSON text.
+
+    Returns
+    -------
+    array of float64 of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If a truth is not a JSON object.
+
+    Examples
+    --------
     >>> truth = {"name": "Ada", "born": {"year": 1815, "in": "London"}}
     >>> wrong_fields([truth], ['{"name": "Ada", "born": {"year": 1816}}'])
     array([0.66666667])
     """
-    found: list[float] = []
-    for true, given in _pairs(truth, answer):
-        wanted, told = _fields(true), _fields(given)
-        if wanted is None:
+    row_losses: list[float] = []
+    for row, (true_object, given_object) in enumerate(_pair_rows(truth, answer)):
+        true_fields = _flatten_fields(true_object)
+        if true_fields is None:
             raise InputError(
-                f"row {len(found)}: the truth is no JSON object; got {str(true)[:60]!r}."
+                f"row {row}: the truth is no JSON object; got {str(true_object)[:60]!r}."
             )
-        names = wanted.keys() | (told or {}).keys()
-        wrong = (
-            len(names)
-            if told is None
-            else sum(wanted.get(name, ...) != told.get(name, ...) for name in names)
-        )
-        found.append(wrong / len(names) if names else float(told is None))
-    return np.array(found)
+        row_losses.append(_fraction_of_wrong_fields(true_fields, _flatten_fields(given_object)))
+    return np.array(row_losses)
 
 
 @loss
 def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
-    """What a judge's mark lacks of the best one: numbers, or as judges write them, "8/10" (of 1)
-    and `pass`.
+    """Return the distance of a judge's mark from the best one, as a fraction.
 
+    Parameters
+    ----------
+    mark : array of shape (n,)
+        Numbers, or texts such as "8/10" and "pass".
+
+    best, worst : float
+        Marks with loss 0 and loss 1.
+
+    Returns
+    -------
+    array of float64 of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If `best` equals `worst`, or a mark is outside their range.
+
+    Examples
+    --------
     >>> marks([5, 4, 1], best=5, worst=1), marks(["8/10", "fail"])
     (array([0.  , 0.25, 1.  ]), array([0.2, 1. ]))
     """
     if best == worst:
         raise InputError(f"best and worst must differ; got {best!r} for both.")
-    lacking = (best - score_column(mark, name="mark").astype(np.float64)) / (best - worst)
-    outside = np.flatnonzero(~((lacking >= 0.0) & (lacking <= 1.0)))
-    if len(outside):
-        shown = np.asarray(mark).tolist()[outside[0]]
+    numbers = score_column(mark, name="mark").astype(np.float64)
+    distances = (best - numbers) / (best - worst)
+    outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
+    if len(outside_rows):
+        row = outside_rows[0]
+        given_mark = np.asarray(mark).tolist()[row]
         raise InputError(
-            f"row {outside[0]}: the mark {shown!r} does not lie between {worst:g} and {best:g}."
+            f"row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
         )
-    return np.asarray(lacking)
+    return np.asarray(distances)
 
 
-def _alike(first: Array, second: Array) -> tuple[Array, Array]:
-    if first.shape != second.shape:
+def _check_same_shape(true_values: Array, given_values: Array) -> None:
+    """Raise InputError if truth and answer have different shapes."""
+    if true_values.shape != given_values.shape:
         raise InputError(
-            f"truth and answer must have the same shape; got {first.shape} and {second.shape}."
+            f"truth and answer must have the same shape; got {true_values.shape} and"
+            f" {given_values.shape}."
         )
-    return first, second
 
 
-def _tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flags]:
-    """Flags for each row and label."""
-    first, second = _alike(np.asarray(truth), np.asarray(answer))
-    for table in (first, second):
+def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flags]:
+    """Return both tables as boolean arrays of shape (n_rows, n_labels)."""
+    true_labels = np.asarray(truth)
+    given_labels = np.asarray(answer)
+    _check_same_shape(true_labels, given_labels)
+    for table in (true_labels, given_labels):
         if table.ndim != 2 or not np.isin(table, (0, 1)).all():
             raise InputError(
                 f"several labels are a table of 0 and 1, a row by label; got shape {table.shape}."
             )
-    return first.astype(bool), second.astype(bool)
+    return true_labels.astype(bool), given_labels.astype(bool)
 
 
-def _share(hit: Flags, of: Flags, nothing: float) -> Float:
-    count = of.sum(axis=1)
-    return np.where(count > 0, hit.sum(axis=1) / np.maximum(count, 1), nothing)
+def _fraction_of_labels(is_counted: Flags, is_label: Flags, *, empty: float) -> Float:
+    """Divide the number of counted labels of each row by its labels; `empty` if it has none."""
+    n_labels = is_label.sum(axis=1)
+    n_counted = is_counted.sum(axis=1)
+    return np.where(n_labels > 0, n_counted / np.maximum(n_labels, 1), empty)
 
 
-def _one_minus_f1(both: Array, total: Array) -> Float:
-    return np.where(total > 0, 1.0 - 2.0 * both / np.maximum(total, 1), 0.0)
+def _one_minus_f1(n_common: Array, n_total: Array) -> Float:
+    """Compute 1 - F1 from the common items and the sum of both sizes; 0 if both are empty."""
+    return np.where(n_total > 0, 1.0 - 2.0 * n_common / np.maximum(n_total, 1), 0.0)
 
 
-def _pairs(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, Any]]:
-    first, second = list(truth), list(answer)
-    if len(first) != len(second):
+def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """Return (truth, answer) of each row; raise InputError if the lengths differ."""
+    truths = list(truth)
+    answers = list(answer)
+    if len(truths) != len(answers):
         raise InputError(
-            f"there are {len(first)} truths but {len(second)} answers; give one each per row."
+            f"there are {len(truths)} truths but {len(answers)} answers; give one each per row."
         )
-    return list(zip(first, second, strict=True))
+    return list(zip(truths, answers, strict=True))
 
 
-def _fields(value: Any) -> dict[tuple[str, ...], Any] | None:
-    """The leaves of an object by the way to them; None where it is none."""
+def _fraction_of_wrong_fields(
+    true_fields: dict[tuple[str, ...], Any], given_fields: dict[tuple[str, ...], Any] | None
+) -> float:
+    """Return the fraction of fields that differ, 1 if the answer is not an object (None)."""
+    if given_fields is None:
+        return 1.0
+    paths = true_fields.keys() | given_fields.keys()
+    if not paths:
+        return 0.0
+    missing = object()
+    n_wrong = 0
+    for path in paths:
+        n_wrong += true_fields.get(path, missing) != given_fields.get(path, missing)
+    return n_wrong / len(paths)
+
+
+def _flatten_fields(value: Any) -> dict[tuple[str, ...], Any] | None:
+    """Return the leaves of an object keyed by their path, or None if it is not an object."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -231,10 +322,12 @@ def _fields(value: Any) -> dict[tuple[str, ...], Any] | None:
         return None
     leaves: dict[tuple[str, ...], Any] = {}
     for name, entry in value.items():
-        below = _fields(entry) if isinstance(entry, Mapping) and entry else None
-        leaves |= (
-            {(str(name),): entry}
-            if below is None
-            else {(str(name), *rest): leaf for rest, leaf in below.items()}
-        )
+        nested_leaves = None
+        if isinstance(entry, Mapping) and entry:
+            nested_leaves = _flatten_fields(entry)
+        if nested_leaves is None:
+            leaves[(str(name),)] = entry
+            continue
+        for path, leaf in nested_leaves.items():
+            leaves[(str(name), *path)] = leaf
     return leaves

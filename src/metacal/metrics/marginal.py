@@ -1,33 +1,43 @@
-r"""The marginal check: are the rows predicted as each class right as often as their confidence
-says?
+r"""Marginal check: is the confidence right for the rows predicted as each class?
 
 A confidence that is right on average over all rows may be too high for one predicted class and too
-low for another: a wrong offset, which every error of the top label hides, as its bins mix the
-classes. Let D_j = Σ (c_i - p_i) over the rows predicted j, c_i whether row i is right and p_i its
-confidence. If p is calibrated the D_j are independent given the rows, with mean 0 and variance V_j
-= Σ p_i (1 - p_i): Σ_j D_j² / V_j is about χ² with a degree of freedom for each class. V comes from
-the confidences and never from the residuals: where few rows are wrong, these say it too small.
+low for another. This happens if the offset of a class is wrong. Calibration errors of the top label
+hide it, because their bins mix the classes.
 
-Classes with little to tell (V_j < 2) are taken together. The variance of D²/V is 2 + κ/V² with κ =
-Σ pq (1 - 6pq) the fourth cumulant, so the statistic is compared with a·χ²_f of its own two moments
-(Satterthwaite 1946).
+**The test.** Row i has confidence p_i and correctness c_i.
 
-**On rows of the fit** the residuals are smaller than chance in the directions that were fitted. A
-map that changes how sure rows are, and not which class they are of, moves the log-odds of p_i by
-g(p_i)·θ to first order, so we take out all functions g of the confidence, as steps on 10 bins: D̃ =
-D - C I⁻¹ S with S_b = Σ (c_i - p_i) over bin b, I_b = Σ p_i (1
-- p_i) there and C_jb the part of it that is predicted j. *Proof* that D̃ has covariance V - C I⁻¹
-  Cᵀ whatever was
-fitted: it is linear in c with that covariance at the true θ, and its derivative in θ, -(C - C I⁻¹
-I)·g, is 0 (Neyman's C(α) test, 1959). ∎ It compares classes at equal confidence. Of a map that has
-an offset for each class nothing is left on its own rows: look at others.
+1. Let D_j = Σ (c_i - p_i) over the rows predicted as class j. If p is calibrated, the D_j are
+   independent given the rows, with mean 0 and variance V_j = Σ p_i (1 - p_i).
+2. Hence Σ_j D_j² / V_j is approximately χ² distributed, with one degree of freedom for each class.
+3. V comes from the confidences. It must not be estimated from the residuals, which make it too small
+   if few rows are incorrect.
+4. Classes with a small variance (V_j < 2) are pooled.
+5. The variance of D²/V is 2 + κ/V², where κ = Σ pq (1 - 6pq) is the fourth cumulant and q = 1 - p.
+   The statistic is therefore compared with a·χ²_f that has the same two moments (Satterthwaite
+   1946).
+
+**On the rows of the fit** the residuals are smaller than chance in the directions that were fitted.
+A map that changes the confidence of rows but not their predicted class changes the log-odds of p_i
+by g(p_i)·θ to first order. The check removes all functions g of the confidence, as steps on 10 bins:
+D̃ = D - C I⁻¹ S, where S_b = Σ (c_i - p_i) over bin b, I_b = Σ p_i (1 - p_i) over bin b, and C_jb is
+the part of I_b from rows predicted as class j.
+
+*Proof* that D̃ has covariance V - C I⁻¹ Cᵀ, whatever was fitted (Neyman's C(α) test, 1959):
+
+1. D̃ is linear in c, and has this covariance at the true θ.
+2. Its derivative in θ, -(C - C I⁻¹ I)·g, is 0, so the fitted θ does not change it to first order. ∎
+
+This version compares the classes at equal confidence. Nothing is left to test on the rows of the fit
+if the map has an offset for each class. Use other rows for such a map.
 
 >>> random = np.random.default_rng(0)
->>> shown, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
->>> honest = random.random(4000) < shown
->>> shifted = random.random(4000) < shown + np.where(predicted == 0, 0.05, -0.05)
->>> [checked(shown, right, predicted, classes=None, fitted=False).off for right in (honest, shifted)]
-[False, True]
+>>> confidence, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
+>>> calibrated = random.random(4000) < confidence
+>>> shifted = random.random(4000) < confidence + np.where(predicted == 0, 0.05, -0.05)
+>>> checked(confidence, calibrated, predicted, classes=None, fitted=False).off
+False
+>>> checked(confidence, shifted, predicted, classes=None, fitted=False).off
+True
 """
 
 from __future__ import annotations
@@ -43,34 +53,53 @@ from scipy.special import chdtrc
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
-#: Rows of a class, or of a bin, whose variance is smaller are taken together with others.
-_LEAST = 2.0
-#: Bins of the confidence on rows of the fit, at most, and what each needs.
-_BINS, _LEAST_IN_BIN = 10, 5.0
-#: A rarer statistic is no chance.
+#: Classes whose variance is smaller are pooled.
+_MIN_VARIANCE = 2.0
+#: Largest number of bins of the confidence on the rows of the fit, and smallest variance of a bin.
+_MAX_BINS = 10
+_MIN_BIN_VARIANCE = 5.0
+#: Replacement for a variance of 0 in a denominator.
+_TINY = 1e-300
+#: Eigenvalues smaller than this fraction of the largest variance count as 0.
+_RELATIVE_RANK_TOLERANCE = 1e-6
+#: Significance level of the test.
 LEVEL = 0.05
-#: Gaps that matter: in points of probability, or as a share of how often rows are said to be wrong.
-_POINT, _SHARE = 0.02, 0.25
+#: Smallest gap that matters, as a probability and as a fraction of the expected error rate.
+_RELEVANT_GAP = 0.02
+_RELEVANT_GAP_RATIO = 0.25
 
 
 @dataclass(frozen=True)
 class MarginalCheck:
-    """How far the confidence of rows is off by predicted class, and whether that could be chance.
+    """Result of the marginal check.
 
     Attributes
     ----------
-    statistic, dof, p_value : float
-        The statistic, its degrees of freedom under calibration, and how often chance alone gives as
-        much. With no degree of freedom there is nothing to go by: p_value is 1.
+    statistic : float
+        Test statistic.
+
+    dof : float
+        Degrees of freedom of the statistic under calibration. If 0, the rows are too few for a
+        test and `p_value` is 1.
+
+    p_value : float
+        Probability of a statistic at least as large if the confidence is calibrated.
+
     gap : float
-        The mean over rows of the gap of their predicted class, less what chance gives.
+        Mean over rows of the absolute gap of their predicted class, minus what chance contributes.
+
     wrong : float
-        How often rows are wrong by their confidence.
+        Error rate that the confidence predicts.
+
     worst : label or None
-        The class that is furthest off, its column where classes have no names; None where classes
-        are taken together.
-    worst_rows, worst_right, worst_confidence : int, float, float
-        Of the rows predicted as such: how many, how often right, and with which mean confidence.
+        Predicted class with the largest gap, or its column number if the classes have no names.
+        None if the largest gap is that of pooled classes.
+
+    worst_rows : int
+        Number of rows predicted as the worst class.
+
+    worst_right, worst_confidence : float
+        Accuracy and mean confidence of these rows.
     """
 
     statistic: float
@@ -85,41 +114,56 @@ class MarginalCheck:
 
     @property
     def off(self) -> bool:
-        """Whether it is no chance, at 5%."""
+        """Whether the gaps are significant at the 5% level."""
         return self.p_value < LEVEL
 
     @property
     def fails(self) -> bool:
-        """Whether it is no chance and matters: by two points of probability, or by a quarter of the
-        errors expected.
+        """Whether the gaps are significant and large enough to matter.
+
+        A gap matters if it is above 0.02, or above a quarter of the expected error rate.
         """
-        return self.off and self.gap > min(_POINT, _SHARE * self.wrong)
+        return self.off and self.gap > min(_RELEVANT_GAP, _RELEVANT_GAP_RATIO * self.wrong)
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """What a note says where it fails: the gap, and of the rows that are furthest off the
-        facts; else None.
-        """
+        """Facts for a note about a failed check, or None if the check does not fail."""
         if not self.fails:
             return None
-        which = {
+        return {
+            "gap": self.gap,
             "predicted": None if self.worst is None else str(self.worst),
             "rows": self.worst_rows,
+            "right": self.worst_right,
+            "said": self.worst_confidence,
         }
-        return {"gap": self.gap, **which, "right": self.worst_right, "said": self.worst_confidence}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Return the fields as JSON types, with the verdict under "fails"."""
         return {**asdict(self), "fails": self.fails}
 
     def __str__(self) -> str:
         if not self.dof:
             return "by predicted class: these rows cannot tell"
-        chance = f"p = {self.p_value:.2g}" if self.off else "which chance explains"
+        significance = f"p = {self.p_value:.2g}" if self.off else "which chance explains"
         return (
             f"by predicted class confidence is {100 * self.gap:.1f} points off beyond chance,"
-            f" {chance}"
+            f" {significance}"
         )
+
+
+#: Result of a check with too few rows for a test.
+_NO_RESULT = MarginalCheck(
+    statistic=0.0,
+    dof=0.0,
+    p_value=1.0,
+    gap=0.0,
+    wrong=0.0,
+    worst=None,
+    worst_rows=0,
+    worst_right=0.0,
+    worst_confidence=0.0,
+)
 
 
 def marginal_check(
@@ -129,36 +173,50 @@ def marginal_check(
     classes: Sequence[Any] | None = None,
     fitted: bool = False,
 ) -> MarginalCheck:
-    """Check whether rows predicted as each class are right as often as their confidence says.
+    """Test whether the confidence matches the accuracy for each predicted class.
 
     Parameters
     ----------
     proba, labels, classes
         As in `top_label`.
-    fitted : bool
-        Whether the calibrator was fitted on these very rows: classes are then compared at equal
+
+    fitted : bool, default=False
+        Whether the calibrator was fitted on these rows. The classes are then compared at equal
         confidence.
+
+    Returns
+    -------
+    MarginalCheck
 
     Examples
     --------
     >>> random = np.random.default_rng(0)
     >>> logit = random.normal(0.0, 2.0, 5000)
     >>> labels = (random.random(5000) < 1.0 / (1.0 + np.exp(1.0 - logit))).astype(int)
-    >>> off = 1.0 / (1.0 + np.exp(-logit))                                  # the offset of -1 is missing
-    >>> found = marginal_check(np.stack([1.0 - off, off], axis=1), labels)
-    >>> found.fails, found.worst, round(found.worst_right, 3), round(found.worst_confidence, 3)
+    >>> off = 1.0 / (1.0 + np.exp(-logit))  # the offset of -1 is missing
+    >>> check = marginal_check(np.stack([1.0 - off, off], axis=1), labels)
+    >>> check.fails, check.worst, round(check.worst_right, 3), round(check.worst_confidence, 3)
     (True, 1, 0.613, 0.783)
     """
     table = checked_table(proba, labels, classes=classes)
     top = table.top_label()
-    return checked(
-        top.confidence, top.correct, predicted_columns(table), classes=classes, fitted=fitted
-    )
+    predicted = predicted_columns(table)
+    return checked(top.confidence, top.correct, predicted, classes=classes, fitted=fitted)
 
 
 class ByClass(NamedTuple):
-    """What the marginal check needs: the predicted column of each row, names, whether a map was
-    fitted on the rows.
+    """Data of the marginal check in addition to confidence and correctness.
+
+    Attributes
+    ----------
+    predicted : array of int of shape (n_rows,)
+        Column of the predicted class of each row.
+
+    classes : sequence or None
+        Class of each column.
+
+    fitted : bool
+        Whether the calibrator was fitted on these rows.
     """
 
     predicted: Codes
@@ -166,16 +224,22 @@ class ByClass(NamedTuple):
     fitted: bool = False
 
     def checked(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
-        """The check of the accepted rows, of all without a gate; None where nothing is accepted."""
-        own = slice(None) if accept is None else accept
-        columns = top.confidence[own], top.correct[own], self.predicted[own]
-        return (
-            checked(*columns, classes=self.classes, fitted=self.fitted) if len(columns[0]) else None
-        )
+        """Check the accepted rows, or all rows if there is no gate.
+
+        Return None if no row is accepted.
+        """
+        confidence, correct, predicted = top.confidence, top.correct, self.predicted
+        if accept is not None:
+            confidence = confidence[accept]
+            correct = correct[accept]
+            predicted = predicted[accept]
+        if not len(confidence):
+            return None
+        return checked(confidence, correct, predicted, classes=self.classes, fitted=self.fitted)
 
 
 def predicted_columns(table: CheckedTable) -> Codes:
-    """The first of the largest columns of each row."""
+    """Return the column of the largest probability of each row, the first one for ties."""
     return np.concatenate([block.argmax(axis=1) for _, block in table.blocks()])
 
 
@@ -187,73 +251,167 @@ def checked(
     classes: Sequence[Any] | Array | None,
     fitted: bool,
 ) -> MarginalCheck:
-    """The check from columns; `predicted` may be any number of a row that does not depend on its
-    label.
+    """Run the marginal check on columns.
+
+    Parameters
+    ----------
+    confidence : array of shape (n_rows,)
+        Confidence of each row.
+
+    correct : array of shape (n_rows,)
+        Correctness of each row.
+
+    predicted : array of int of shape (n_rows,)
+        Column of the predicted class. Any other code that does not depend on the label is valid,
+        too.
+
+    classes : sequence or None
+        Class of each column.
+
+    fitted : bool
+        Whether the calibrator was fitted on these rows.
+
+    Returns
+    -------
+    MarginalCheck
     """
     correct = np.asarray(correct, dtype=np.float64)
-    spread = confidence * (1.0 - confidence)
-    cells = _cells(predicted, spread)
-    counts, right, sure, variance, fourth = (
-        np.bincount(cells, values)
-        for values in (
-            np.ones(len(cells)),
-            correct,
-            confidence,
-            spread,
-            spread * (1.0 - 6.0 * spread),
-        )
-    )
-    gaps = np.subtract(right, sure, dtype=np.float64)
-    own, values, vectors = variance, np.asarray(variance, np.float64), np.eye(len(variance))
+    row_variance = confidence * (1.0 - confidence)
+    cells = _assign_cells(predicted, row_variance)
+    n_correct = np.bincount(cells, correct)
+    confidence_sums = np.bincount(cells, confidence)
+    variance = np.asarray(np.bincount(cells, row_variance), np.float64)
+    gaps = np.subtract(n_correct, confidence_sums, dtype=np.float64)
     if fitted:
-        gaps, covariance = _projected(gaps, np.diag(variance), cells, confidence, correct, spread)
-        (values, vectors), own = np.linalg.eigh(covariance), np.maximum(np.diag(covariance), 0.0)
-    told = values > 1e-6 * variance.max(initial=0.0)
-    dof = float(told.sum())
-    if not dof or variance.max() < _LEAST:
-        return MarginalCheck(0.0, 0.0, 1.0, 0.0, 0.0, None, 0, 0.0, 0.0)
-    statistic = float(((vectors[:, told].T @ gaps) ** 2 / values[told]).sum())
-    scale = 1.0 + float((fourth / np.maximum(variance, _LEAST) ** 2).sum()) / (2.0 * dof)
-    worst = int(np.argmax(np.abs(gaps)))
-    first, *others = np.unique(predicted[cells == worst]).tolist()
+        gaps, covariance = _remove_functions_of_confidence(
+            gaps, np.diag(variance), cells, confidence, correct
+        )
+        eigenvalues, eigenvectors = np.linalg.eigh(covariance)
+        gap_variance = np.maximum(np.diag(covariance), 0.0)
+    else:
+        eigenvalues = variance
+        eigenvectors = np.eye(len(variance))
+        gap_variance = variance
+
+    is_tested = eigenvalues > _RELATIVE_RANK_TOLERANCE * variance.max(initial=0.0)
+    dof = float(is_tested.sum())
+    if not dof or variance.max() < _MIN_VARIANCE:
+        return _NO_RESULT
+    components = eigenvectors[:, is_tested].T @ gaps
+    statistic = float((components**2 / eigenvalues[is_tested]).sum())
+    scale = _satterthwaite_scale(cells, row_variance, variance, dof)
+    excess_gaps = np.abs(gaps) - np.sqrt(2.0 / np.pi * gap_variance)
+    worst_cell = int(np.argmax(np.abs(gaps)))
+    n_worst = int(np.bincount(cells, np.ones(len(cells)))[worst_cell])
     return MarginalCheck(
-        statistic,
-        dof,
-        float(chdtrc(dof / scale, statistic / scale)),
-        max(0.0, float((np.abs(gaps) - np.sqrt(2.0 / np.pi * own)).sum() / len(cells))),
-        float(1.0 - confidence.mean()),
-        None if others else first if classes is None else np.asarray(classes)[first].tolist(),
-        int(counts[worst]),
-        float(right[worst] / counts[worst]),
-        float(sure[worst] / counts[worst]),
+        statistic=statistic,
+        dof=dof,
+        p_value=float(chdtrc(dof / scale, statistic / scale)),
+        gap=max(0.0, float(excess_gaps.sum() / len(cells))),
+        wrong=float(1.0 - confidence.mean()),
+        worst=_class_of_cell(predicted[cells == worst_cell], classes),
+        worst_rows=n_worst,
+        worst_right=float(n_correct[worst_cell] / n_worst),
+        worst_confidence=float(confidence_sums[worst_cell] / n_worst),
     )
 
 
-def _cells(predicted: Codes, spread: Float) -> Codes:
-    """The cell of each row: its predicted class, or one for all classes that have little to
-    tell.
+def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
+    """Return the cell of each row: its predicted class, or a common cell for small classes."""
+    classes, codes = np.unique(predicted, return_inverse=True)
+    is_small = np.bincount(codes, row_variance, len(classes)) < _MIN_VARIANCE
+    large_class_ranks = np.cumsum(~is_small)
+    if is_small.any():
+        cell_of_class = np.where(is_small, 0, large_class_ranks)
+    else:
+        cell_of_class = large_class_ranks - 1
+    return np.asarray(cell_of_class)[codes]
+
+
+def _satterthwaite_scale(
+    cells: Codes, row_variance: Float, cell_variance: Float, dof: float
+) -> float:
+    """Compute the factor a of the distribution a·χ²_f with the moments of the statistic.
+
+    Parameters
+    ----------
+    cells : array of int of shape (n_rows,)
+        Cell of each row.
+
+    row_variance : array of shape (n_rows,)
+        p_i (1 - p_i) of each row.
+
+    cell_variance : array of shape (n_cells,)
+        Sums of `row_variance` over the cells.
+
+    dof : float
+        Degrees of freedom.
+
+    Returns
+    -------
+    float
     """
-    known, codes = np.unique(predicted, return_inverse=True)
-    small = np.bincount(codes, spread, len(known)) < _LEAST
-    cells = np.cumsum(~small)
-    return np.asarray(np.where(small, 0, cells) if small.any() else cells - 1)[codes]
+    fourth_cumulants = np.bincount(cells, row_variance * (1.0 - 6.0 * row_variance))
+    excess_variance = (fourth_cumulants / np.maximum(cell_variance, _MIN_VARIANCE) ** 2).sum()
+    return 1.0 + float(excess_variance) / (2.0 * dof)
 
 
-def _projected(
-    gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float, spread: Float
+def _class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> Any:
+    """Return the class of the rows of a cell, or None if they belong to several classes."""
+    columns = np.unique(predicted).tolist()
+    if len(columns) > 1:
+        return None
+    if classes is None:
+        return columns[0]
+    return np.asarray(classes)[columns[0]].tolist()
+
+
+def _remove_functions_of_confidence(
+    gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float
 ) -> tuple[Float, Float]:
-    """Gaps and their covariance without what any function of the confidence explains."""
+    """Project out of the gaps all step functions of the confidence.
+
+    Parameters
+    ----------
+    gaps : array of shape (n_cells,)
+        Gap D of each cell.
+
+    covariance : array of shape (n_cells, n_cells)
+        Covariance V of the gaps.
+
+    cells : array of int of shape (n_rows,)
+        Cell of each row.
+
+    confidence, correct : arrays of shape (n_rows,)
+        Confidence and correctness of each row.
+
+    Returns
+    -------
+    gaps : array of shape (n_cells,)
+        D - C I⁻¹ S.
+
+    covariance : array of shape (n_cells, n_cells)
+        V - C I⁻¹ Cᵀ.
+    """
+    n_cells = len(gaps)
+    row_variance = confidence * (1.0 - confidence)
+    bins, n_bins = _bins_of_equal_variance(confidence, row_variance)
+    information = np.maximum(np.bincount(bins, row_variance, n_bins), _TINY)
+    bin_gaps = np.bincount(bins, correct - confidence, n_bins)
+    cross_variance = np.bincount(cells * n_bins + bins, row_variance, n_cells * n_bins)
+    cross_variance = cross_variance.reshape(n_cells, n_bins)
+    coefficients = cross_variance / information
+    return gaps - coefficients @ bin_gaps, covariance - coefficients @ cross_variance.T
+
+
+def _bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Codes, int]:
+    """Divide the rows into bins of the confidence with nearly equal variances."""
     order = np.argsort(confidence, kind="stable")
-    above = np.cumsum(spread[order])
-    n_bins = int(np.clip(above[-1] / _LEAST_IN_BIN, 1, _BINS)) if len(above) else 1
+    cumulative = np.cumsum(row_variance[order])
+    n_bins = 1
+    if len(cumulative):
+        n_bins = int(np.clip(cumulative[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
     bins = np.empty(len(order), dtype=np.intp)
-    bins[order] = np.minimum((n_bins * above / max(above[-1], 1e-300)).astype(np.intp), n_bins - 1)
-    information = np.maximum(np.bincount(bins, spread, n_bins), 1e-300)
-    shared = np.bincount(cells * n_bins + bins, spread, len(gaps) * n_bins).reshape(
-        len(gaps), n_bins
-    )
-    taken = shared / information
-    return (
-        gaps - taken @ np.bincount(bins, correct - confidence, n_bins),
-        covariance - taken @ shared.T,
-    )
+    ordered_bins = (n_bins * cumulative / max(cumulative[-1], _TINY)).astype(np.intp)
+    bins[order] = np.minimum(ordered_bins, n_bins - 1)
+    return bins, n_bins

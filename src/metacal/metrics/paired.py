@@ -1,48 +1,65 @@
 """Estimates of several methods on the same rows, and which of them are near the best one.
 
 The losses of two methods on the same rows go up and down together. The standard error of their
-difference is often ten times smaller than that of either loss, so only the difference shows whether
-two methods can be told apart.
+difference is often ten times smaller than that of either loss. Only the difference shows whether
+two methods can be distinguished.
 
 **Near the best.** A method is near the best one if its estimate is worse by at most
 `STANDARD_ERRORS` standard errors of the difference. This is a rule of thumb without a confidence
 level, for three reasons:
 
-1. A standard error comes from the rows of the sample. If a method has a huge loss on one row in n, more than a third of
-   all samples of n rows lack such a row, and no multiple of the standard error makes up for it. A
-   log loss has no upper bound that could take the place of the missing row.
+1. A standard error comes from the rows of the sample. If a method has a huge loss on one row in n,
+   more than a third of all samples of n rows lack such a row. No multiple of the standard error
+   corrects for the missing row, and a log loss has no upper bound that could replace it.
 2. The methods were fitted on folds that overlap, so the losses of the rows are not independent.
-3. The error is that of the measured rows. It does not include how a fit depends on the rows it was fitted on.
+3. The error is that of the measured rows. It does not include how a fit depends on its rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Codes, Float
-from metacal.metrics.binning import Statistic, estimate
-from metacal.metrics.resampling import Target, batches, replicates
+from metacal.metrics.binning import Statistic, Weights, estimate
+from metacal.metrics.replicates import Target, batches, replicates
 from metacal.rows.draws import generator
 
-#: How many standard errors of the difference a method near the best one may be worse.
+#: Number of standard errors of the difference by which a method near the best one may be worse.
 STANDARD_ERRORS = 3.0
-#: How often rows are drawn again for the standard error of a statistic that is no mean.
-_RESAMPLES = 100
+#: Number of resamples for the standard error of a statistic that is not a mean.
+_N_RESAMPLES = 100
 
 
-class Paired(NamedTuple):
-    """A metric of several methods: estimates, replicates (a line each), and what makes an error of
-    their spread.
+@dataclass(frozen=True, eq=False)
+class Paired:
+    """Estimates of one metric for several methods, with replicates for standard errors.
 
+    Attributes
+    ----------
+    estimates : array of shape (n_methods,)
+        Estimate of each method.
+
+    replicates : array of shape (n_methods, n_replicates)
+        Losses of rows, values of folds, or values of resamples. A column belongs to the same row,
+        fold or resample for all methods.
+
+    scale : float
+        Factor from the standard deviation of the replicates to a standard error.
+
+    smaller_is_better : bool
+        Whether smaller values of the metric are better.
+
+    Examples
+    --------
     >>> random = np.random.default_rng(0)
-    >>> rows = random.exponential(size=1000)                       # the same rows, hard and easy ones
+    >>> rows = random.exponential(size=1000)  # hard and easy rows, the same for all methods
     >>> noise = random.normal(0.0, 0.05, (3, 1000))
-    >>> found = by_rows(rows + noise + [[0.0], [0.001], [0.02]], np.arange(1000))
-    >>> found.near_best, bool(found.error(2) > 10 * found.error(2, 0))
+    >>> paired = by_rows(rows + noise + [[0.0], [0.001], [0.02]], np.arange(1000))
+    >>> paired.near_best, bool(paired.error(2) > 10 * paired.error(2, 0))
     ([0, 1], True)
     """
 
@@ -51,63 +68,106 @@ class Paired(NamedTuple):
     scale: float
     smaller_is_better: bool
 
-    def error(self, one: int, other: int | None = None) -> float:
-        """The standard error of an estimate, or of the difference of two; NaN where it cannot be
-        told.
+    def error(self, method: int, other: int | None = None) -> float:
+        """Compute the standard error of an estimate, or of the difference of two estimates.
+
+        Parameters
+        ----------
+        method : int
+            Index of a method.
+
+        other : int, default=None
+            Index of the method to subtract.
+
+        Returns
+        -------
+        float
+            NaN if there are fewer than two replicates.
         """
         if self.replicates.shape[1] < 2:
             return float("nan")
+        subtrahend = 0.0 if other is None else self.replicates[other]
+        # Differences of two infinite losses are NaN.
         with np.errstate(invalid="ignore"):
-            drawn = self.replicates[one] - (0.0 if other is None else self.replicates[other])
-            return self.scale * float(drawn.std(ddof=1))
+            differences = self.replicates[method] - subtrahend
+            return self.scale * float(differences.std(ddof=1))
 
     @property
     def near_best(self) -> list[int]:
-        """Indices of the best method and of those that are at most `STANDARD_ERRORS` standard
-        errors worse.
+        """Indices of the best method and of the methods near it.
 
-        If the standard error of a difference is unknown, any difference counts.
+        If the standard error of a difference is unknown, any difference counts as worse.
         """
         losses = self.estimates if self.smaller_is_better else -self.estimates
-        best = int(np.argmin(losses))
-        near = []
+        best_method = int(np.argmin(losses))
+        near_methods = []
         for method, loss in enumerate(losses):
-            allowed = STANDARD_ERRORS * float(np.nan_to_num(self.error(method, best), posinf=0.0))
-            if loss <= losses[best] or loss - losses[best] <= allowed:
-                near.append(method)
-        return near
+            standard_error = float(np.nan_to_num(self.error(method, best_method), posinf=0.0))
+            difference = loss - losses[best_method]
+            is_as_good = loss <= losses[best_method]
+            if is_as_good or difference <= STANDARD_ERRORS * standard_error:
+                near_methods.append(method)
+        return near_methods
 
 
 def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> Paired:
-    """From the losses of each method on these rows; one that comes several times counts with its
-    mean.
+    """Compare methods by their losses on the same rows.
+
+    Parameters
+    ----------
+    losses : array of shape (n_methods, n_entries)
+        Loss of each method on each entry.
+
+    rows : array of int of shape (n_entries,)
+        Row of each entry. A row with several entries counts once, with its mean loss.
+
+    smaller_is_better : bool, default=True
+        Whether smaller values are better.
+
+    Returns
+    -------
+    Paired
     """
-    at, times = np.unique(rows, return_counts=True)
-    columns = np.array(
-        [np.bincount(rows, own)[at] / times for own in np.asarray(losses, np.float64)]
+    distinct_rows, n_entries = np.unique(rows, return_counts=True)
+    mean_losses = np.array(
+        [
+            np.bincount(rows, method_losses)[distinct_rows] / n_entries
+            for method_losses in np.asarray(losses, np.float64)
+        ]
     )
-    return Paired(columns.mean(axis=1), columns, 1.0 / float(np.sqrt(len(at))), smaller_is_better)
+    return Paired(
+        estimates=mean_losses.mean(axis=1),
+        replicates=mean_losses,
+        scale=1.0 / float(np.sqrt(len(distinct_rows))),
+        smaller_is_better=smaller_is_better,
+    )
 
 
 def by_folds(values: ArrayLike, smaller_is_better: bool = True) -> Paired:
-    """From a value of each method on each fold."""
-    table = np.asarray(values, dtype=np.float64)
+    """Compare methods by their values on the same folds, shape (n_methods, n_folds)."""
+    fold_values = np.asarray(values, dtype=np.float64)
     return Paired(
-        table.mean(axis=1), table, 1.0 / float(np.sqrt(table.shape[1])), smaller_is_better
+        estimates=fold_values.mean(axis=1),
+        replicates=fold_values,
+        scale=1.0 / float(np.sqrt(fold_values.shape[1])),
+        smaller_is_better=smaller_is_better,
     )
 
 
 def by_resamples(
     statistics: Sequence[Statistic], n_rows: int, smaller_is_better: bool = True
 ) -> Paired:
-    """From a statistic of each method on the same rows, which are drawn again, the same for all."""
+    """Compare methods by a statistic of each method on the same resamples of rows."""
     random = generator(0)
-    targets = {str(number): Target(statistic) for number, statistic in enumerate(statistics)}
-    draws = batches(
-        _RESAMPLES,
-        n_rows,
-        lambda: np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows),
+
+    def draw_weights() -> Weights:
+        return np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows)
+
+    targets = {str(index): Target(statistic) for index, statistic in enumerate(statistics)}
+    values_by_target = replicates(targets, batches(_N_RESAMPLES, n_rows, draw_weights))
+    return Paired(
+        estimates=np.array([estimate(statistic, n_rows) for statistic in statistics]),
+        replicates=np.array(list(values_by_target.values())),
+        scale=1.0,
+        smaller_is_better=smaller_is_better,
     )
-    drawn = replicates(targets, draws)
-    found = np.array([estimate(statistic, n_rows) for statistic in statistics])
-    return Paired(found, np.array(list(drawn.values())), 1.0, smaller_is_better)

@@ -1,10 +1,9 @@
-"""The one registry of metrics: what `evaluate`, `compare`, `interval`, the command line and the
-report ask.
+"""Registry of all metrics, used by `evaluate`, `compare`, `interval`, the CLI and the report.
 
-**To add a metric** touch its family's file (`calibration`, `proper`, `selective`, `ranking`): the
-function, what prepares its statistic, and `register` above it; and docs/metrics.md, the line that
-says what it measures. `metacal.metrics` has every metric that is registered, by its name. A metric
-of your own, outside the package, is entered in the same way.
+**To add a metric**, edit the file of its family (`calibration`, `proper`, `selective` or
+`ranking`): write the function and the function that prepares its statistic, and decorate the metric
+with `register`. Describe it in docs/metrics.md. `metacal.metrics` then exports it by name. You can
+register your own metric outside the package in the same way.
 """
 
 from __future__ import annotations
@@ -16,78 +15,97 @@ from typing import Any, TypeVar
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.binning import Statistic, estimate, mean_statistic
-from metacal.metrics.toplabel import CheckedTable, checked_table, top_columns
+from metacal.metrics.binning import Statistic, mean_statistic
+from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: What an interval is made from: the successes and trials of a proportion, or a statistic of row
-#: weights; a bare number has none.
+#: Source of an interval: the successes and trials of a proportion, or a statistic. A bare number
+#: has no interval.
 Measured = tuple[int, int] | Statistic | float
 
 
-#: What a metric is a function of, said by what reads it: from the arguments of the public function
-#: to the checked value that statistics are prepared from; None where only counts are taken.
+#: Kind of data that a metric takes, represented by the function that reads it: from the arguments
+#: of the public function to the validated object that `Metric.statistic` takes.
 Input = Callable[..., Any]
-#: (proba, labels), the whole table; the statistic is prepared from a `CheckedTable`.
+#: (proba, labels), read as a `CheckedTable`.
 PROBABILITIES: Input = checked_table
-#: (proba, labels), the top class alone, or its two columns; the statistic is prepared from a
-#: `TopLabel`.
-TOP_LABEL: Input = top_columns
-#: (accept, correct), the gate's decisions; only counted.
+#: (proba, labels) or (confidence, correct), read as a `TopLabel`.
+TOP_LABEL: Input = read_top_label
+#: (accept, correct), the decisions of the gate. Such a metric has only `counts`.
 DECISION = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Metric:
-    """One metric. Exactly one of `statistic`, `losses` and `counts` is enough; `counts` may stand
-    beside either.
+    """Description of one metric.
+
+    A metric has a `statistic`, or `losses`, or only `counts`. A metric with a statistic or losses
+    may have `counts` as well.
 
     Attributes
     ----------
     function : callable
-        The public function; its name is the metric's name in JSON.
-    title, heading : str
-        Its name in a table, and a short one for the head of a narrow column.
-    input : Input
-        What the function takes.
+        The public function. Its name is the key of the metric in JSON.
+
+    title : str
+        Name of the metric in tables.
+
+    input : Input or None
+        Kind of data that the function takes: `PROBABILITIES`, `TOP_LABEL`, `DECISION`, or
+        `metacal.metrics.ranking.RANKING`.
+
+    heading : str
+        Short name for the head of a narrow column.
+
     statistic : callable, optional
-        From what `input` reads (and `n_bins` where `binned`) to a function of row weights.
+        Function from the validated data (and `n_bins`, if the metric is binned) to a statistic.
+
     debiased : callable, optional
-        A statistic in place of `statistic` where methods are compared: without what chance adds on
-        few rows.
+        Replacement for `statistic` when methods are compared, without the bias of small samples.
+
     losses : callable, optional
-        For a mean over rows of something that each row of the table has by itself: from a
-        `CheckedTable` to one number per row. Such a metric can be computed block by block.
+        Function from a `CheckedTable` to one value per row. The metric is the mean of these values
+        and can be computed block by block.
+
     sums : callable, optional
-        For a metric of the whole table that comes from sums over its rows: from (n_classes, n_bins)
-        to something with `add(checked, accept)`, ``+=`` and `value(accepted)`, of the accepted rows
-        or of all, the same in whatever order rows are added. It is then measured where the rows
-        are; only an interval needs the table.
+        Function from (n_classes, n_bins) to an accumulator with `add(checked, accept)`, ``+=`` and
+        `value(accepted)`. The accumulator computes a metric of the whole table without the table,
+        and the result does not depend on the order of the rows. Only an interval needs the table.
+
     counts : callable, optional
-        For a proportion: successes and trials, which give an exact interval; None where the data
-        are no plain counts.
-    range : (float, float)
-        Where its values lie; intervals are clipped to it.
+        Function that returns the successes and trials of a proportion, which has an exact interval.
+        It returns None if the data are not plain counts.
+
+    range : tuple of two floats
+        Smallest and largest possible value. Intervals are clipped to it.
+
     smaller_is_better : bool
+        Whether smaller values are better.
+
     calibration_error : bool
-        Whether it is 0 under perfect calibration but never on a sample; its interval reaches 0 when
-        chance explains it.
+        Whether the metric is 0 for perfect calibration but positive on every sample. Its interval
+        includes 0 if chance explains the estimate.
+
     evaluated, compared : bool
-        Whether `evaluate` (and the report) and `compare` show it.
+        Whether `evaluate` (with the report) and `compare` show the metric.
+
     proper : bool
-        A proper scoring rule; comparisons show these first.
+        Whether it is a proper scoring rule. Comparisons show these first.
+
     needs_errors : bool
-        Whether a few wrong rows make most of it: without enough of them no resample knows how large
-        it may be.
+        Whether a few incorrect rows contribute most of the value. With fewer than five of them
+        there is no interval.
+
     has_interval : bool
-        Whether an interval is computed. False for a metric whose bootstrap interval does not hold
-        at any sample size.
+        Whether an interval is computed. False if no bootstrap interval is valid at any sample size.
+
     needs_rejected : bool
-        Of a decision: whether the model's own answer on rejected rows enters.
+        For a metric of decisions, whether it depends on the correctness of rejected rows.
+
     words : str or None
-        What `metacal evaluate` prints it as; the title when "", nothing (only --json has it) when
-        None.
+        Name of the metric in the output of `metacal evaluate`. If empty, the title is printed. If
+        None, the metric is only in the JSON output.
     """
 
     function: Callable[..., float]
@@ -112,26 +130,44 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
+        """Name of the function."""
         return self.function.__name__
 
     @property
     def binned(self) -> bool:
-        """Whether it takes `n_bins`."""
+        """Whether the function has a parameter `n_bins`."""
         return "n_bins" in inspect.signature(self.function).parameters
 
     @property
     def whole_table(self) -> bool:
-        """Whether its statistic goes through the whole table under every row of weights."""
+        """Whether the statistic reads the whole table for each batch of resamples."""
         return self.input is PROBABILITIES and self.losses is None
 
     def prepared(self, source: Any, **options: Any) -> Statistic:
-        """Return the statistic of checked data as a function of row weights.
+        """Build the statistic of validated data.
+
+        Parameters
+        ----------
+        source : CheckedTable, TopLabel or Ranking
+            Validated data.
+
+        **options
+            Options of the metric, such as `n_bins`.
+
+        Returns
+        -------
+        Statistic
+
+        Raises
+        ------
+        TypeError
+            If the metric has only `counts`.
 
         Examples
         --------
         >>> import numpy as np
-        >>> statistic = METRICS["ece"].prepared(top_columns([[0.9, 0.1], [0.6, 0.4]], [0, 1]), n_bins=5)
+        >>> top = read_top_label([[0.9, 0.1], [0.6, 0.4]], [0, 1])
+        >>> statistic = METRICS["ece"].prepared(top, n_bins=5)
         >>> statistic(np.array([[1, 1], [2, 0]])).round(6)
         array([0.35, 0.1 ])
         """
@@ -142,32 +178,35 @@ class Metric:
         return self.statistic(source, **options)
 
     def measured(self, source: Any, **options: Any) -> Measured:
-        """Return successes and trials where the metric is a plain proportion of these data, else
-        its statistic.
-        """
-        counts = None if self.counts is None else self.counts(source)
-        return self.prepared(source, **options) if counts is None else counts
+        """Return the counts if the metric is a proportion of these data, else the statistic."""
+        if self.counts is not None:
+            counts = self.counts(source)
+            if counts is not None:
+                return counts
+        return self.prepared(source, **options)
 
 
-def value(
-    input: Input,
-    statistic: Callable[..., Statistic],
-    data: tuple[Any, ...],
-    *options: object,
-    **classes: Any,
-) -> float:
-    """A metric itself: its statistic on these data, with every row counted once."""
-    source = input(*data, **classes)
-    return estimate(statistic(source, *options), len(source))
-
-
-#: Every metric by name, in the order in which tables show them.
+#: All metrics by name, in the order of the tables.
 METRICS: dict[str, Metric] = {}
 
 
-def register(**facts: Any) -> Callable[[F], F]:
-    """Enter the function below as a metric: it is evaluated, compared and reported as `Metric`
-    says, with an interval.
+def register(**attributes: Any) -> Callable[[F], F]:
+    """Return a decorator that registers a function as a metric.
+
+    Parameters
+    ----------
+    **attributes
+        Attributes of `Metric` other than `function`.
+
+    Returns
+    -------
+    callable
+        Decorator that returns the function unchanged.
+
+    Raises
+    ------
+    InputError
+        If a metric of this name is registered already.
 
     Examples
     --------
@@ -175,11 +214,11 @@ def register(**facts: Any) -> Callable[[F], F]:
     ... def nll(proba, labels):
     ...     return 0.0
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a metric named 'nll' already; give the function another name.
+    metacal.errors.InputError: there is a metric named 'nll' already; give the function another ...
     """
 
-    def enter(function: F) -> F:
-        metric = Metric(function=function, **facts)
+    def add_to_registry(function: F) -> F:
+        metric = Metric(function=function, **attributes)
         if metric.name in METRICS:
             raise InputError(
                 f"there is a metric named {metric.name!r} already; give the function another name."
@@ -187,16 +226,16 @@ def register(**facts: Any) -> Callable[[F], F]:
         METRICS[metric.name] = metric
         return function
 
-    return enter
+    return add_to_registry
 
 
-def homes() -> dict[str, str]:
-    """The module of each metric, by its name."""
+def metric_modules() -> dict[str, str]:
+    """Return the name of the module of each metric, keyed by the name of the metric."""
     return {name: metric.function.__module__ for name, metric in METRICS.items()}
 
 
 def evaluated(*inputs: Input | None) -> list[Metric]:
-    """Return what `evaluate` shows of the metrics that take one of `inputs`.
+    """Return the metrics that `evaluate` shows and that take one of `inputs`.
 
     Examples
     --------
@@ -207,29 +246,41 @@ def evaluated(*inputs: Input | None) -> list[Metric]:
 
 
 def compared() -> list[Metric]:
-    """Return what `compare` measures, proper scoring rules first.
+    """Return the metrics that `compare` shows, proper scoring rules first.
 
     Examples
     --------
     >>> [metric.heading for metric in compared()]
     ['NLL', 'Brier', 'ECE', 'ECE eq. mass']
     """
-    return sorted(
-        (metric for metric in METRICS.values() if metric.compared),
-        key=lambda metric: not metric.proper,
-    )
+    metrics = [metric for metric in METRICS.values() if metric.compared]
+    return sorted(metrics, key=lambda metric: not metric.proper)
 
 
-def titles_of(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
-    """What people see of these metrics, and as what: their titles, or names where they are not
-    registered (any more).
+def display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
+    """Return the name to display for each metric.
 
-    With `few` those that `metacal evaluate` prints, in its words.
+    Parameters
+    ----------
+    names : iterable of str
+        Names of metrics. A metric that is not registered (any more) is displayed by its name.
+
+    few : bool, default=False
+        Whether to use the names in the output of `metacal evaluate`, and to omit the metrics that
+        this output does not contain.
+
+    Returns
+    -------
+    dict
+        Displayed names, keyed by the names of the metrics.
     """
-    titles = {name: METRICS[name].title if name in METRICS else name for name in names}
-    words = {name: METRICS[name].words if name in METRICS else "" for name in titles}
-    return {
-        name: words[name] or title if few else title
-        for name, title in titles.items()
-        if not few or words[name] is not None
-    }
+    displayed: dict[str, str] = {}
+    for name in names:
+        metric = METRICS.get(name)
+        if metric is None:
+            displayed[name] = name
+        elif not few:
+            displayed[name] = metric.title
+        elif metric.words is not None:
+            displayed[name] = metric.words or metric.title
+    return displayed

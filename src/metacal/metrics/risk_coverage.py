@@ -1,6 +1,4 @@
-"""The risk-coverage curve of a ranking score: the error rate among accepted rows at every
-threshold.
-"""
+"""Risk-coverage curve of a ranking score: the error rate of accepted rows at every threshold."""
 
 from __future__ import annotations
 
@@ -10,23 +8,26 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Float
-from metacal.metrics.ranking import ranking_columns
+from metacal.metrics.ranked_errors import read_ranking_columns
 
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverageCurve:
-    """One operating point per distinct score, from the surest to the least sure.
+    """One operating point per distinct score, in increasing order of the score.
 
     Attributes
     ----------
-    threshold : float64 array
-        Accept iff score <= threshold.
-    coverage : float64 array
-        Share of rows accepted.
-    risk : float64 array
-        Share of wrong answers among the accepted; accuracy is ``1 - risk``.
-    generalized_risk : float64 array
-        Share of all rows that are accepted and wrong (Traub et al. 2024).
+    threshold : array of float64
+        A row is accepted if its score is at most the threshold.
+
+    coverage : array of float64
+        Fraction of rows that are accepted.
+
+    risk : array of float64
+        Fraction of incorrect rows among the accepted rows. Selective accuracy is ``1 - risk``.
+
+    generalized_risk : array of float64
+        Fraction of all rows that are accepted and incorrect (Traub et al. 2024).
     """
 
     threshold: Float
@@ -36,7 +37,23 @@ class RiskCoverageCurve:
 
 
 def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCurve:
-    """Risk against coverage at every threshold that can be told apart (El-Yaniv & Wiener 2010).
+    """Compute risk against coverage at every distinct threshold.
+
+    Parameters
+    ----------
+    score : array of shape (n,)
+        Ranking score. Higher scores are less confident.
+
+    correct : array of bool of shape (n,)
+        Whether each prediction is correct.
+
+    Returns
+    -------
+    RiskCoverageCurve
+
+    References
+    ----------
+    El-Yaniv & Wiener 2010.
 
     Examples
     --------
@@ -44,10 +61,15 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
     >>> curve.coverage, curve.risk
     (array([0.25, 0.75, 1.  ]), array([0.        , 0.33333333, 0.5       ]))
     """
-    column, right = ranking_columns(score, correct)
-    threshold, codes = np.unique(column, return_inverse=True)
-    accepted = np.cumsum(np.bincount(codes.reshape(-1)))
-    wrong = np.cumsum(np.bincount(codes.reshape(-1), ~right))
+    scores, is_correct = read_ranking_columns(score, correct)
+    n_rows = len(scores)
+    thresholds, codes = np.unique(scores, return_inverse=True)
+    codes = codes.reshape(-1)
+    n_accepted = np.cumsum(np.bincount(codes))
+    n_accepted_errors = np.cumsum(np.bincount(codes, ~is_correct))
     return RiskCoverageCurve(
-        threshold, accepted / len(column), wrong / accepted, wrong / len(column)
+        threshold=thresholds,
+        coverage=n_accepted / n_rows,
+        risk=n_accepted_errors / n_accepted,
+        generalized_risk=n_accepted_errors / n_rows,
     )

@@ -1,9 +1,8 @@
-"""How well a gate's decisions separate right answers from wrong ones: shares of (``accept``,
-``correct``).
+"""Metrics of the decisions of a gate: proportions of (``accept``, ``correct``).
 
-``correct`` says whether the uncalibrated model's answer is right, for accepted and rejected rows
-alike. A ratio whose denominator is empty (nothing accepted, no correct row, …) is NaN. How well a
-score *ranks* the rows, whatever the threshold, is in `metacal.metrics.ranking`.
+``correct`` is whether the prediction of the uncalibrated model is correct, for accepted and rejected
+rows alike. A ratio with an empty denominator (nothing accepted, no correct row) is NaN. Metrics of
+how well a score ranks the rows at all thresholds are in `metacal.metrics.ranking`.
 """
 
 from __future__ import annotations
@@ -14,43 +13,37 @@ from numpy.typing import ArrayLike
 
 from metacal.formulas import Flags
 from metacal.metrics.registry import DECISION, register
-from metacal.metrics.toplabel import bool_column, same_length
-
-
-def _gate(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
-    accepted, right = bool_column(accept, "accept"), bool_column(correct, "correct")
-    same_length(accept=accepted, correct=right)
-    return accepted, right
+from metacal.metrics.toplabel import bool_column, check_same_length
 
 
 def coverage_counts(accept: ArrayLike, correct: ArrayLike | None = None) -> tuple[int, int]:
-    """Count accepted rows and rows, right or wrong."""
-    column = bool_column(accept, "accept")
-    return int(column.sum()), len(column)
+    """Count the accepted rows and all rows; `correct` is not used."""
+    is_accepted = bool_column(accept, "accept")
+    return int(is_accepted.sum()), len(is_accepted)
 
 
 def miscoverage_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
-    """Count rejected correct rows and correct rows."""
-    accepted, right = _gate(accept, correct)
-    return int((right & ~accepted).sum()), int(right.sum())
+    """Count the rejected correct rows and all correct rows."""
+    is_accepted, is_correct = _read_decisions(accept, correct)
+    return int((is_correct & ~is_accepted).sum()), int(is_correct.sum())
 
 
 def coverage_accuracy_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
-    """Count accepted correct rows and accepted rows."""
-    accepted, right = _gate(accept, correct)
-    return int((right & accepted).sum()), int(accepted.sum())
+    """Count the accepted correct rows and all accepted rows."""
+    is_accepted, is_correct = _read_decisions(accept, correct)
+    return int((is_correct & is_accepted).sum()), int(is_accepted.sum())
 
 
 def type_2_error_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
-    """Count accepted wrong rows and wrong rows."""
-    accepted, right = _gate(accept, correct)
-    return int((accepted & ~right).sum()), int((~right).sum())
+    """Count the accepted incorrect rows and all incorrect rows."""
+    is_accepted, is_correct = _read_decisions(accept, correct)
+    return int((is_accepted & ~is_correct).sum()), int((~is_correct).sum())
 
 
-_share = partial(register, input=DECISION, evaluated=True)
+_register_proportion = partial(register, input=DECISION, evaluated=True)
 
 
-@_share(
+@_register_proportion(
     title="coverage",
     words="coverage, P(accept)",
     counts=coverage_counts,
@@ -58,33 +51,54 @@ _share = partial(register, input=DECISION, evaluated=True)
     needs_rejected=False,
 )
 def coverage(accept: ArrayLike) -> float:
-    """Share of rows accepted, P(accept).
+    """Compute the coverage: the fraction of rows that are accepted, P(accept).
+
+    Parameters
+    ----------
+    accept : array of bool of shape (n,)
+        Whether each row is accepted.
+
+    Returns
+    -------
+    float
 
     Examples
     --------
     >>> coverage([True, True, False, True])
     0.75
     """
-    return _ratio(*coverage_counts(accept))
+    n_accepted, n_rows = coverage_counts(accept)
+    return _ratio(n_accepted, n_rows)
 
 
-@_share(
+@_register_proportion(
     title="miscoverage, P(reject | correct)",
     words="miscoverage, P(reject | right)",
     counts=miscoverage_counts,
 )
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
-    """Share of the right answers that are rejected, P(reject | correct); NaN without a correct row.
+    """Compute the miscoverage (false rejection rate), P(reject | correct).
+
+    Parameters
+    ----------
+    accept, correct : array of bool of shape (n,)
+        Whether each row is accepted, and whether its prediction is correct.
+
+    Returns
+    -------
+    float
+        NaN if no row is correct.
 
     Examples
     --------
     >>> miscoverage([True, False, False], [True, True, False])
     0.5
     """
-    return _ratio(*miscoverage_counts(accept, correct))
+    n_rejected, n_correct = miscoverage_counts(accept, correct)
+    return _ratio(n_rejected, n_correct)
 
 
-@_share(
+@_register_proportion(
     title="coverage accuracy, P(correct | accept)",
     words="accuracy of accepted",
     counts=coverage_accuracy_counts,
@@ -92,22 +106,44 @@ def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
     needs_rejected=False,
 )
 def coverage_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
-    """Share of right answers among the accepted, P(correct | accept); NaN when nothing is accepted.
+    """Compute the selective accuracy, P(correct | accept).
+
+    Parameters
+    ----------
+    accept, correct : array of bool of shape (n,)
+        Whether each row is accepted, and whether its prediction is correct.
+
+    Returns
+    -------
+    float
+        NaN if no row is accepted.
 
     Examples
     --------
     >>> coverage_accuracy([True, True, False], [True, False, False])
     0.5
     """
-    return _ratio(*coverage_accuracy_counts(accept, correct))
+    n_correct, n_accepted = coverage_accuracy_counts(accept, correct)
+    return _ratio(n_correct, n_accepted)
 
 
-@_share(
+@_register_proportion(
     title="type I error, P(reject | correct)", words=None, counts=miscoverage_counts
-)  # the miscoverage again
+)
 def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
-    """P(reject | correct), the miscoverage rate under its statistical name: "correct" is the null
-    hypothesis.
+    """Compute the type I error P(reject | correct), which is the miscoverage.
+
+    The name takes "the prediction is correct" as the null hypothesis.
+
+    Parameters
+    ----------
+    accept, correct : array of bool of shape (n,)
+        Whether each row is accepted, and whether its prediction is correct.
+
+    Returns
+    -------
+    float
+        NaN if no row is correct.
 
     Examples
     --------
@@ -117,19 +153,41 @@ def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
     return miscoverage(accept, correct)
 
 
-@_share(
+@_register_proportion(
     title="type II error, P(accept | wrong)", words="P(accept | wrong)", counts=type_2_error_counts
 )
 def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
-    """Share of the wrong answers that pass, P(accept | wrong); NaN without a wrong row.
+    """Compute the type II error, P(accept | incorrect).
+
+    Parameters
+    ----------
+    accept, correct : array of bool of shape (n,)
+        Whether each row is accepted, and whether its prediction is correct.
+
+    Returns
+    -------
+    float
+        NaN if every row is correct.
 
     Examples
     --------
     >>> type_2_error([True, False, True], [False, False, True])
     0.5
     """
-    return _ratio(*type_2_error_counts(accept, correct))
+    n_accepted, n_incorrect = type_2_error_counts(accept, correct)
+    return _ratio(n_accepted, n_incorrect)
 
 
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else float("nan")
+def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
+    """Return both columns as boolean arrays; raise InputError if they are invalid."""
+    is_accepted = bool_column(accept, "accept")
+    is_correct = bool_column(correct, "correct")
+    check_same_length(accept=is_accepted, correct=is_correct)
+    return is_accepted, is_correct
+
+
+def _ratio(numerator: int, denominator: int) -> float:
+    """Divide two counts; return NaN if the denominator is 0."""
+    if not denominator:
+        return float("nan")
+    return numerator / denominator

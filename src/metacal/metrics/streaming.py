@@ -1,8 +1,7 @@
-"""The main metrics batch by batch, as TorchMetrics has them: update, compute, reset, and merge
-across processes.
+"""Metrics computed batch by batch, with the interface of TorchMetrics.
 
-What is kept are sums, so that memory does not grow with the rows and two halves add up to the
-whole. `state` is one NumPy array of them:
+An object stores sums over rows, so its memory does not grow with the number of rows, and the sums
+of two parts add up to those of the whole. `state` is one NumPy array of these sums.
 `torch.distributed.all_reduce(torch.from_numpy(metric.state))` sums it over processes in place.
 """
 
@@ -23,36 +22,57 @@ from metacal.metrics.toplabel import top_label
 
 
 class Streaming:
-    """A metric whose sums are kept: what a batch adds to `state`, and what comes of it in the end.
-    Here a mean.
+    """Metric that is a mean over rows, computed batch by batch.
+
+    Attributes
+    ----------
+    metric : callable
+        The metric, a function of (proba, labels).
+
+    state : array of float64
+        Sum of the metric over all rows so far, and the number of rows. The states of several
+        processes can be added.
     """
 
     metric: ClassVar[Callable[..., float]]
 
     def __init__(self) -> None:
-        #: Sums over all rows so far; those of several processes are added.
         self.state: Float = np.zeros(2)
 
     def update(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Self:
-        """Take in a batch: probabilities (arrays or tensors), one column per class, and true
-        labels.
+        """Add a batch of rows.
+
+        Parameters
+        ----------
+        proba : array or tensor of shape (n, K)
+            Probabilities.
+
+        labels : array or tensor of shape (n,)
+            True classes.
+
+        **options
+            Options of the metric, such as `classes`.
+
+        Returns
+        -------
+        self
         """
-        self.state += self._sums(proba, labels, **options)
+        self.state += self._batch_sums(proba, labels, **options)
         return self
 
     def compute(self) -> float:
-        """The metric of all rows so far."""
+        """Compute the metric of all rows so far; raise InputError if there are none."""
         if not self.state[..., 1].sum():
             raise InputError("no row has come yet; call update first.")
-        return self._finished()
+        return self._metric_of_state()
 
     def reset(self) -> Self:
-        """Forget all rows."""
+        """Remove all rows."""
         self.state[...] = 0.0
         return self
 
     def merge(self, other: Self) -> Self:
-        """Add what another one of the same kind has seen."""
+        """Add the rows of another object of the same class and number of bins."""
         if type(other) is not type(self) or other.state.shape != self.state.shape:
             raise InputError(
                 f"{type(self).__name__} can be merged with one of the same kind and bins alone."
@@ -60,34 +80,44 @@ class Streaming:
         self.state += other.state
         return self
 
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
-        rows = len(labels)  # type: ignore[arg-type]
-        return np.array([type(self).metric(proba, labels, **options) * rows, rows])
+    def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
+        """Return the state of one batch."""
+        n_rows = len(labels)  # type: ignore[arg-type]
+        mean = type(self).metric(proba, labels, **options)
+        return np.array([mean * n_rows, n_rows])
 
-    def _finished(self) -> float:
+    def _metric_of_state(self) -> float:
+        """Compute the metric from the state."""
         return float(self.state[0] / self.state[1])
 
 
 class StreamingAccuracy(Streaming):
-    """`accuracy`, batch by batch."""
+    """`accuracy`, computed batch by batch."""
 
     metric = staticmethod(accuracy)
 
 
 class StreamingNLL(Streaming):
-    """`nll`, batch by batch."""
+    """`nll`, computed batch by batch."""
 
     metric = staticmethod(nll)
 
 
 class StreamingBrier(Streaming):
-    """`brier`, batch by batch."""
+    """`brier`, computed batch by batch."""
 
     metric = staticmethod(brier)
 
 
 class StreamingECE(Streaming):
-    """`ece` over bins of equal width, batch by batch: two sums a bin, whatever the number of rows.
+    """`ece` over bins of equal width, computed batch by batch.
+
+    The state has two sums per bin: of the gaps, confidence minus correctness, and of the rows.
+
+    Parameters
+    ----------
+    n_bins : int, default=15
+        Number of bins.
 
     Examples
     --------
@@ -102,11 +132,13 @@ class StreamingECE(Streaming):
         self.n_bins = bin_count(n_bins)
         self.state = np.zeros((self.n_bins, 2))
 
-    def _sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
+    def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         top = top_label(proba, labels, **options)
         codes = bin_codes(top.confidence, equal_width(top.confidence, self.n_bins))
-        gaps = sums_per_code(codes, top.confidence - top.correct, self.n_bins)
-        return np.column_stack([gaps, np.bincount(codes, minlength=self.n_bins)])
+        gap_sums = sums_per_code(codes, top.confidence - top.correct, self.n_bins)
+        row_counts = np.bincount(codes, minlength=self.n_bins)
+        return np.column_stack([gap_sums, row_counts])
 
-    def _finished(self) -> float:
-        return float(np.abs(self.state[:, 0]).sum() / self.state[:, 1].sum())
+    def _metric_of_state(self) -> float:
+        gap_sums, row_counts = self.state.T
+        return float(np.abs(gap_sums).sum() / row_counts.sum())

@@ -1,13 +1,18 @@
-"""The two columns most calibration metrics need: how sure the top class is, and whether it is
-right.
+"""Validation of probability tables, and their reduction to confidence and correctness.
 
-A probability table is validated and reduced in one blocked sweep: read as unsigned integers, the
-floats of [0, 1] keep their order while negative numbers and NaN come out larger than 1.0, so one
-integer maximum per row gives the confidence and the range check together.
+Terms used in this module:
 
-Arguments in the wrong order are told apart by shape and type, and named in the error: (labels,
-proba) is a flat array of classes before a table, and (correct, confidence) is yes and no before
-fractions; nothing else looks like that.
+- *confidence*: the largest probability of a row.
+- *top class*: the class with the largest probability, which is the prediction.
+- *correctness*: 1 if the top class is the true class and 0 if not. If m classes share the largest
+  probability, correctness is 1/m if the true class is one of them.
+
+A table is validated and reduced in one pass over blocks of rows. Read as unsigned integers, the
+floats in [0, 1] keep their order, while negative numbers and NaN become larger than 1.0. One integer
+maximum per row therefore gives the confidence and checks the range.
+
+Arguments in the wrong order are recognised by their shape and type. (labels, proba) is a flat
+array before a table, and (correct, confidence) is an array of 0 and 1 before an array of fractions.
 """
 
 from __future__ import annotations
@@ -25,17 +30,18 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array
 
-#: Elements per block: the block stays in the cache between the maximum and the sum.
+#: Elements per block. A block stays in the cache between the computation of maxima and sums.
 _BLOCK_ELEMENTS = 1 << 17
 
-#: Row sums this close to one pass without a second look; anything else is put before `validate`.
-_QUICK_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
+#: Largest distance of a row sum from 1 that passes the fast check, by item size. Tables with other
+#: rows go through the full validation.
+_FAST_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
 
-#: Two classes cannot both hold more than half (plus what the sum tolerance lends them).
-_TIES_POSSIBLE_BELOW = 0.51
+#: Two classes can share the largest probability only if it is at most one half, plus what the
+#: tolerance of the row sum adds.
+_MAX_TIED_CONFIDENCE = 0.51
 
-
-#: What helps where a table is none of probabilities.
+#: Advice in the error about a table that does not hold probabilities.
 _ADVICE = (
     "Metrics take probabilities: of logits, pass their softmax, scipy.special.softmax(logits,"
     " axis=1), or what a calibrator makes of them, metacal.TemperatureScaling().fit(logits,"
@@ -45,16 +51,18 @@ _ADVICE = (
 
 @dataclass(frozen=True, eq=False)
 class TopLabel:
-    """Confidence and correctness of the top class, one entry per row; unpacks as ``confidence,
-    correct``.
+    """Confidence and correctness of the top class of each row.
+
+    It unpacks as ``confidence, correct``.
 
     Attributes
     ----------
-    confidence : float64 array
-        The largest probability of the row.
-    correct : float64 array
-        1 if the true class holds it alone, 0 if it does not hold it, 1/m if it shares it with m - 1
-        others.
+    confidence : array of float64 of shape (n_rows,)
+        Largest probability of each row.
+
+    correct : array of float64 of shape (n_rows,)
+        1 if only the true class has the largest probability, 1/m if the true class shares it with
+        m - 1 other classes, and 0 otherwise.
     """
 
     confidence: Float
@@ -69,106 +77,119 @@ class TopLabel:
 
 @dataclass(frozen=True, eq=False)
 class CheckedTable:
-    """A validated probability table, or some of its rows, with the labels as column numbers and the
-    row maxima.
+    """Validated probability table, or a subset of its rows, with labels and row maxima.
 
     Attributes
     ----------
-    whole : array
-        The table as it came; never copied.
-    codes, top : arrays
-        The true column and the largest probability of each row that counts.
-    keep : boolean array or None
-        Which rows of `whole` count; all when None.
+    whole : array of shape (n_all_rows, n_classes)
+        The table that the caller passed. It is never copied.
+
+    codes : array of int of shape (n_rows,)
+        Column of the true class of each row of the subset.
+
+    top : array of shape (n_rows,)
+        Largest probability of each row of the subset.
+
+    row_mask : array of bool of shape (n_all_rows,), default=None
+        Rows of `whole` in the subset. None stands for all rows.
     """
 
     whole: Array
     codes: Codes
     top: Array
-    keep: Flags | None = None
+    row_mask: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
 
     @property
     def n_classes(self) -> int:
-        """Columns."""
+        """Number of classes."""
         return int(self.whole.shape[1])
 
     @property
     def table(self) -> Array:
-        """The rows that count as one table: a copy where only some do; `blocks` needs less
-        memory.
-        """
-        return self.whole if self.keep is None else self.whole[self.keep]
+        """Rows of the subset as one table, which is a copy unless the subset is the whole table."""
+        if self.row_mask is None:
+            return self.whole
+        return self.whole[self.row_mask]
 
-    def subset(self, keep: Flags) -> CheckedTable:
-        """Some rows of a whole table, which is not copied."""
-        return (
-            self if keep.all() else CheckedTable(self.whole, self.codes[keep], self.top[keep], keep)
-        )
+    def subset(self, row_mask: Flags) -> CheckedTable:
+        """Select rows of a whole table without copying them."""
+        if row_mask.all():
+            return self
+        return CheckedTable(self.whole, self.codes[row_mask], self.top[row_mask], row_mask)
 
     def rows(self, start: int, stop: int) -> Array:
-        """Rows `start` to `stop` of those that count; the same blocks, to the bit, as of a copy of
-        them.
-        """
-        return self.whole[start:stop] if self.keep is None else self.whole[self._places[start:stop]]
+        """Return rows `start` to `stop` of the subset."""
+        if self.row_mask is None:
+            return self.whole[start:stop]
+        return self.whole[self._row_indices[start:stop]]
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
-        """Yield blocks of the rows that count, each with the number of its first row."""
-        step = max(1, _BLOCK_ELEMENTS // self.n_classes)
-        for start in range(0, len(self), step):
-            yield start, self.rows(start, start + step)
+        """Yield consecutive blocks of rows, each with the index of its first row."""
+        block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
+        for start in range(0, len(self), block_rows):
+            yield start, self.rows(start, start + block_rows)
 
     @property
     def true_probability(self) -> Float:
-        """Probability given to the true class of each row."""
-        return self._at_label.astype(np.float64)
+        """Probability of the true class of each row."""
+        return self._label_probability.astype(np.float64)
 
     def top_label(self) -> TopLabel:
-        """Return the confidence and correctness columns; ties of the top probability share one
-        count.
-        """
-        holds = self._at_label == self.top
-        correct = holds.astype(np.float64)
-        doubtful = np.flatnonzero(holds & (self.top <= self.top.dtype.type(_TIES_POSSIBLE_BELOW)))
-        step = max(1, _BLOCK_ELEMENTS // self.n_classes)
-        for start in range(0, len(doubtful), step):
-            rows = doubtful[start : start + step]
-            equal = self.whole[self._places[rows]] == self.top[rows, None]
-            # One equal entry per row is the top itself: counting the block at once mostly settles
-            # it.
-            if np.count_nonzero(equal) > len(rows):
-                correct[rows] /= equal.sum(axis=1)
-        return TopLabel(np.minimum(self.top.astype(np.float64), 1.0), correct)
+        """Return the confidence and the correctness of each row."""
+        label_is_top = self._label_probability == self.top
+        correct = label_is_top.astype(np.float64)
+        max_tied_confidence = self.top.dtype.type(_MAX_TIED_CONFIDENCE)
+        tie_candidates = np.flatnonzero(label_is_top & (self.top <= max_tied_confidence))
+        block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
+        for start in range(0, len(tie_candidates), block_rows):
+            rows = tie_candidates[start : start + block_rows]
+            is_top = self.whole[self._row_indices[rows]] == self.top[rows, None]
+            # Most blocks have no tie. Then each row has exactly one top class.
+            if np.count_nonzero(is_top) > len(rows):
+                correct[rows] /= is_top.sum(axis=1)
+        # A row sum within tolerance of 1 allows a probability slightly above 1.
+        confidence = np.minimum(self.top.astype(np.float64), 1.0)
+        return TopLabel(confidence, correct)
 
     @cached_property
-    def _at_label(self) -> Array:
-        return self.whole[self._places, self.codes]
+    def _label_probability(self) -> Array:
+        """Probability of the true class of each row, in the type of the table."""
+        return self.whole[self._row_indices, self.codes]
 
     @cached_property
-    def _places(self) -> Codes:
-        """Where in the whole table each row is."""
-        return np.arange(len(self.whole)) if self.keep is None else np.flatnonzero(self.keep)
+    def _row_indices(self) -> Codes:
+        """Index in `whole` of each row of the subset."""
+        if self.row_mask is None:
+            return np.arange(len(self.whole))
+        return np.flatnonzero(self.row_mask)
 
 
 def top_label(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> TopLabel:
-    """Confidence of the top class and whether it is the true one.
+    """Compute the confidence of each row and whether its top class is the true class.
 
-    A row whose top probability is tied among m classes counts 1/m if the true class is among them
-    and 0 otherwise: the expectation under random tie breaking. A uniform row (what a rejected row
-    looks like) therefore counts 1/K.
+    A row whose largest probability is tied among m classes counts 1/m if the true class is one of
+    them and 0 otherwise. This is the expectation under random tie breaking. A uniform row (the
+    output for a rejected row) therefore counts 1/K.
 
     Parameters
     ----------
     proba : array of shape (n, K)
-        Probabilities; float16, float32 and float64 are read in place.
+        Probabilities. float16, float32 and float64 are read without a copy.
+
     labels : array of shape (n,)
-        The true classes: column numbers, or names when `classes` lists the names in column order.
-    classes : sequence, optional
-        The class of each column.
+        True classes, as column numbers or as names in `classes`.
+
+    classes : sequence, default=None
+        Class of each column.
+
+    Returns
+    -------
+    TopLabel
 
     Examples
     --------
@@ -182,40 +203,81 @@ def top_label(
 def checked_table(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> CheckedTable:
-    """Validate a probability table and its labels, keeping the row maxima found on the way."""
-    refuse_labels_first(proba, labels)
+    """Validate a probability table and its labels.
+
+    Parameters
+    ----------
+    proba, labels, classes
+        As in `top_label`. For two classes, `proba` may also be the probability of the positive
+        class alone.
+
+    Returns
+    -------
+    CheckedTable
+
+    Raises
+    ------
+    InputError
+        If the table does not hold probabilities, or the labels do not fit its columns.
+    """
+    raise_if_labels_come_first(proba, labels)
     table: Any = proba
-    top = _quick_maxima(proba) if type(proba) in (np.ndarray, np.memmap) else None
-    if top is None:
-        # Anything out of the ordinary, P(positive) alone too: the full checks raise with the right
-        # words, or accept.
-        given = (
-            validate.two_columns(proba, "probabilities") if validate.is_one_score(proba) else proba
-        )
-        table = validate.probability_table(given, advice=_ADVICE)
-        top = table.max(axis=1)
-    own = validate.two_classes(labels) if classes is None and table.shape[1] == 2 else classes
-    names = validate.class_list(own, table.shape[1])
-    return CheckedTable(table, validate.label_codes(labels, len(table), names), top)
+    row_maxima = None
+    if type(proba) in (np.ndarray, np.memmap):
+        row_maxima = _find_maxima_fast(proba)
+    if row_maxima is None:
+        # The full validation accepts other forms of input, or raises a specific error.
+        if validate.is_one_score(proba):
+            proba = validate.two_columns(proba, "probabilities")
+        table = validate.probability_table(proba, advice=_ADVICE)
+        row_maxima = table.max(axis=1)
+    n_classes = table.shape[1]
+    column_classes: Any = classes
+    if classes is None and n_classes == 2:
+        column_classes = validate.two_classes(labels)
+    class_names = validate.class_list(column_classes, n_classes)
+    label_codes = validate.label_codes(labels, len(table), class_names)
+    return CheckedTable(table, label_codes, row_maxima)
 
 
-def top_columns(
+def read_top_label(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> TopLabel:
-    """Confidence and correctness, from a table and its labels or as two flat columns that are there
-    already.
+    """Read confidence and correctness from a table with labels, or from two flat columns.
+
+    Parameters
+    ----------
+    proba : array of shape (n, K) or (n,)
+        Probability table, or the confidence of each row.
+
+    labels : array of shape (n,)
+        True classes, or the correctness of each row.
+
+    classes : sequence, default=None
+        Class of each column of a table.
+
+    Returns
+    -------
+    TopLabel
+
+    Raises
+    ------
+    InputError
+        If an argument is invalid.
 
     Examples
     --------
-    >>> top_columns([[0.75, 0.25], [0.5, 0.5]], [0, 1]).confidence, top_columns([0.75, 0.5], [1, 0.5]).correct
-    (array([0.75, 0.5 ]), array([1. , 0.5]))
-    >>> top_columns([0.5, 2.0], [1, 0])
+    >>> read_top_label([[0.75, 0.25], [0.5, 0.5]], [0, 1]).confidence
+    array([0.75, 0.5 ])
+    >>> read_top_label([0.75, 0.5], [1, 0.5]).correct
+    array([1. , 0.5])
+    >>> read_top_label([0.5, 2.0], [1, 0])
     Traceback (most recent call last):
     metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
-    if len(shape_of(proba)) != 1:
+    if len(shape_or_empty(proba)) != 1:
         return top_label(proba, labels, classes=classes)
-    refuse_labels_first(proba, labels)
+    raise_if_labels_come_first(proba, labels)
     if classes is not None:
         raise InputError(
             "classes name the columns of a table; two flat columns, confidence and correct, have"
@@ -225,16 +287,20 @@ def top_columns(
         "confidence": number_column(proba, "confidence"),
         "correct": number_column(labels, "correct"),
     }
-    refuse_correct_first(np.asarray(proba), np.asarray(labels), "confidence")
-    same_length(**columns)
+    raise_if_correct_comes_first(np.asarray(proba), np.asarray(labels), "confidence")
+    check_same_length(**columns)
     for name, column in columns.items():
-        advice = "Get both columns from a probability table by top_label(proba, labels)."
-        refuse_where((column < 0.0) | (column > 1.0), column, f"{name} must lie in [0, 1]", advice)
+        raise_if_any(
+            (column < 0.0) | (column > 1.0),
+            column,
+            requirement=f"{name} must lie in [0, 1]",
+            advice="Get both columns from a probability table by top_label(proba, labels).",
+        )
     return TopLabel(**columns)
 
 
 def number_column(values: ArrayLike, name: str) -> Float:
-    """Return `values` as a float64 column of at least one row, without NaN."""
+    """Return `values` as a flat float64 array; raise InputError if it is empty or holds NaN."""
     array = plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
@@ -242,93 +308,16 @@ def number_column(values: ArrayLike, name: str) -> Float:
             f"got type {array.dtype} of shape {array.shape}."
         )
     column = array.astype(np.float64)
-    missing = np.isnan(column)
-    if missing.any():
+    is_missing = np.isnan(column)
+    if is_missing.any():
         raise InputError(
-            f"{name} must not hold NaN; row {int(missing.argmax())} does. Drop such rows first."
+            f"{name} must not hold NaN; row {int(is_missing.argmax())} does. Drop such rows first."
         )
     return column
 
 
-def same_length(**columns: Array) -> None:
-    """Raise unless all columns have the same number of rows."""
-    if len({len(column) for column in columns.values()}) > 1:
-        came = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
-        raise InputError(f"all columns need the same number of rows; {came}.")
-
-
-def refuse_labels_first(proba: ArrayLike, labels: ArrayLike) -> None:
-    """Raise when a flat array of classes comes before a table.
-
-    Examples
-    --------
-    >>> refuse_labels_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
-    Traceback (most recent call last):
-    metacal.errors.InputError: proba and labels are the other way round: the first argument has shape (2,) and the ...
-    """
-    first, second = shape_of(proba), shape_of(labels)
-    if len(second) == 2 and len(first) == 1:
-        raise InputError(
-            f"proba and labels are the other way round: the first argument has shape {first} and"
-            f" the second {second}. Metrics take (proba, labels): the table of probabilities first,"
-            " then the true classes."
-        )
-
-
-def shape_of(values: ArrayLike) -> tuple[int, ...]:
-    """The shape of what may be no array at all: who reads it next says what is wrong with it."""
-    try:
-        return np.shape(values)
-    except Exception:
-        return ()
-
-
-def refuse_correct_first(values: Array, correct: Array, name: str) -> None:
-    """Raise when whole 0/1 numbers or booleans come first and fractions where they should be.
-
-    Examples
-    --------
-    >>> refuse_correct_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
-    Traceback (most recent call last):
-    metacal.errors.InputError: confidence and correct are the other way round: the first argument holds only 0 and 1 ...
-    """
-    yes_or_no = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
-    if yes_or_no and correct.dtype.kind == "f" and not np.isin(correct, (0.0, 1.0)).all():
-        row = int((~np.isin(correct, (0.0, 1.0))).argmax())
-        raise InputError(
-            f"{name} and correct are the other way round: the first argument holds only 0 and 1"
-            f" (whole numbers), the second fractions (row {row}: {correct[row]}). The order is"
-            f" ({name}, correct)."
-        )
-
-
-def _quick_maxima(table: Any) -> Array | None:
-    """Row maxima if the array can be read in place and every row is plainly a probability vector,
-    else None.
-    """
-    size = table.dtype.itemsize
-    plain = table.dtype.kind == "f" and size <= 8 and table.dtype.isnative
-    if not plain or table.ndim != 2 or not len(table) or table.shape[1] < 2:
-        return None
-    unsigned = np.dtype(f"u{size}")
-    bits = table.view(unsigned)
-    one = np.ones(1, table.dtype).view(unsigned)[0]
-    ones = np.ones(table.shape[1], table.dtype)
-    top = np.empty(len(table), unsigned)
-    step = max(1, _BLOCK_ELEMENTS // table.shape[1])
-    for start in range(0, len(table), step):
-        block, tops = table[start : start + step], top[start : start + step]
-        bits[start : start + step].max(axis=1, out=tops)
-        if tops.max() > one:
-            return None
-        sums = block.sum(axis=1, dtype=np.float32) if size == 2 else block @ ones
-        if np.abs(sums - 1).max() > _QUICK_SUM_TOLERANCE[size]:
-            return None
-    return top.view(table.dtype)
-
-
 def bool_column(values: ArrayLike, name: str) -> Flags:
-    """Return `values` as a boolean column; numbers must be 0 or 1.
+    """Return `values` as a flat boolean array; raise InputError for numbers other than 0 and 1.
 
     Examples
     --------
@@ -339,18 +328,107 @@ def bool_column(values: ArrayLike, name: str) -> Flags:
     metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
     """
     column = number_column(values, name)
-    advice = "For correctness that is logits.argmax(axis=1) == labels."
-    refuse_where(
+    raise_if_any(
         (column != 0.0) & (column != 1.0),
         column,
-        f"{name} must be True or False in each row",
-        advice,
+        requirement=f"{name} must be True or False in each row",
+        advice="For correctness that is logits.argmax(axis=1) == labels.",
     )
     return np.asarray(column == 1.0, dtype=np.bool_)
 
 
-def refuse_where(bad: Flags, column: Float, must: str, advice: str) -> None:
-    """Raise where some row is bad, with the first of them."""
-    if bad.any():
-        row = int(bad.argmax())
-        raise InputError(f"{must}; row {row} holds {column[row]}. {advice}")
+def raise_if_any(is_invalid: Flags, column: Float, *, requirement: str, advice: str) -> None:
+    """Raise InputError if any row is invalid; the message shows the first such row."""
+    if is_invalid.any():
+        row = int(is_invalid.argmax())
+        raise InputError(f"{requirement}; row {row} holds {column[row]}. {advice}")
+
+
+def check_same_length(**columns: Array) -> None:
+    """Raise InputError unless all columns have the same number of rows."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        listing = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise InputError(f"all columns need the same number of rows; {listing}.")
+
+
+def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
+    """Raise InputError if a flat array of labels comes before the probability table.
+
+    Examples
+    --------
+    >>> raise_if_labels_come_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
+    Traceback (most recent call last):
+    metacal.errors.InputError: proba and labels are the other way round: the first argument has ...
+    """
+    proba_shape = shape_or_empty(proba)
+    labels_shape = shape_or_empty(labels)
+    if len(labels_shape) == 2 and len(proba_shape) == 1:
+        raise InputError(
+            "proba and labels are the other way round: the first argument has shape"
+            f" {proba_shape} and the second {labels_shape}. Metrics take (proba, labels): the table"
+            " of probabilities first, then the true classes."
+        )
+
+
+def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> None:
+    """Raise InputError if an array of 0 and 1 comes first and an array of fractions second.
+
+    Examples
+    --------
+    >>> raise_if_correct_comes_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
+    Traceback (most recent call last):
+    metacal.errors.InputError: confidence and correct are the other way round: the first argument ...
+    """
+    first_is_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
+    if not first_is_binary or correct.dtype.kind != "f":
+        return
+    is_fraction = ~np.isin(correct, (0.0, 1.0))
+    if is_fraction.any():
+        row = int(is_fraction.argmax())
+        raise InputError(
+            f"{name} and correct are the other way round: the first argument holds only 0 and 1"
+            f" (whole numbers), the second fractions (row {row}: {correct[row]}). The order is"
+            f" ({name}, correct)."
+        )
+
+
+def shape_or_empty(values: ArrayLike) -> tuple[int, ...]:
+    """Return the shape of `values`, or () if they are not an array.
+
+    The function that reads the values next raises the error.
+    """
+    try:
+        return np.shape(values)
+    except Exception:
+        return ()
+
+
+def _find_maxima_fast(table: Any) -> Array | None:
+    """Compute the row maxima if every row is clearly a probability vector, else return None."""
+    item_size = table.dtype.itemsize
+    is_plain_float = table.dtype.kind == "f" and item_size <= 8 and table.dtype.isnative
+    if not is_plain_float or table.ndim != 2:
+        return None
+    n_rows, n_classes = table.shape
+    if n_rows == 0 or n_classes < 2:
+        return None
+
+    integer_type = np.dtype(f"u{item_size}")
+    table_bits = table.view(integer_type)
+    bits_of_one = np.ones(1, table.dtype).view(integer_type)[0]
+    maxima_bits = np.empty(n_rows, integer_type)
+    ones = np.ones(n_classes, table.dtype)
+    block_rows = max(1, _BLOCK_ELEMENTS // n_classes)
+    for start in range(0, n_rows, block_rows):
+        stop = start + block_rows
+        block = table[start:stop]
+        block_maxima = maxima_bits[start:stop]
+        table_bits[start:stop].max(axis=1, out=block_maxima)
+        if block_maxima.max() > bits_of_one:
+            return None
+        # NumPy has no fast matrix product for float16.
+        row_sums = block @ ones if item_size > 2 else block.sum(axis=1, dtype=np.float32)
+        if np.abs(row_sums - 1).max() > _FAST_SUM_TOLERANCE[item_size]:
+            return None
+    return maxima_bits.view(table.dtype)

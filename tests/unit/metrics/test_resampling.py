@@ -9,10 +9,10 @@ import pickle
 import numpy as np
 import pytest
 
-from metacal.metrics import resampling
+from metacal.metrics import replicates
 from metacal.metrics.binning import CodeSums, estimate
 from metacal.metrics.classwise import ClassGaps
-from metacal.metrics.ranking import read_ranking
+from metacal.metrics.ranked_errors import read_ranking
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
 from metacal.metrics.toplabel import checked_table, top_label
 
@@ -113,13 +113,13 @@ def test_sums_by_code_are_sums_over_rows():
 def test_draws_do_not_depend_on_the_batch(monkeypatch, elements):
     def drawn():
         random = np.random.default_rng(7)
-        found = resampling.batches(
+        found = replicates.batches(
             37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90)
         )
         return np.concatenate([batch.copy() for batch in found])
 
     usual = drawn()
-    monkeypatch.setattr(resampling, "_BATCH_ELEMENTS", elements)
+    monkeypatch.setattr(replicates, "_BATCH_ELEMENTS", elements)
     assert np.array_equal(drawn(), usual)
     assert usual.shape == (37, 90)
     assert (usual.sum(axis=1) == 90).all()

@@ -1,0 +1,294 @@
+"""Result of an evaluation, and its presentation as text, HTML, JSON and data frame."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from metacal import display
+from metacal.metrics import registry
+from metacal.metrics.intervals import Interval
+from metacal.metrics.marginal import MarginalCheck
+
+#: Intervals keyed by the names of the metrics.
+Intervals = Mapping[str, Interval]
+
+#: Rows of a table as text. The first row is the heading.
+TextTable = list[tuple[str, ...]]
+
+_UNIFORM_ROWS_NOTE = (
+    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and"
+    " lowers\ntheir accuracy: judge calibration by the accepted rows, next to the coverage."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Result of `evaluate`.
+
+    It prints itself and is a table in a notebook. `to_dict` returns JSON types and `to_frame` a
+    data frame.
+
+    Attributes
+    ----------
+    all_rows : mapping of metric name to Interval
+        Metrics of the probabilities of all rows. Rejected rows are uniform, with confidence 1/K.
+
+    accepted_rows : mapping of metric name to Interval, or None
+        The same metrics on the accepted rows. None without `accept`, or if nothing was accepted.
+
+    gate : mapping of metric name to Interval
+        Metrics of the gate. Empty without `accept` and `score`.
+
+    n_rows : int
+        Number of rows.
+
+    n_accepted : int or None
+        Number of accepted rows. None without `accept`.
+
+    n_classes : int
+        Number of classes, 0 if there is no probability table.
+
+    level : float
+        Confidence level of the intervals.
+
+    n_bins : int
+        Number of bins of binned metrics.
+
+    marginal : MarginalCheck or None
+        Whether the confidence matches the accuracy for each predicted class, on the accepted rows
+        if there is a gate. None if there are no classes.
+    """
+
+    all_rows: Intervals
+    accepted_rows: Intervals | None
+    gate: Intervals
+    n_rows: int
+    n_accepted: int | None
+    n_classes: int
+    level: float
+    n_bins: int
+    marginal: MarginalCheck | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON types; numbers that are not finite become None."""
+        return {
+            "n_rows": self.n_rows,
+            "n_accepted": self.n_accepted,
+            "n_classes": self.n_classes,
+            "level": self.level,
+            "n_bins": self.n_bins,
+            "marginal": None if self.marginal is None else self.marginal.to_dict(),
+            "accepted_rows": _intervals_to_dict(self.accepted_rows),
+            "all_rows": _intervals_to_dict(self.all_rows),
+            "gate": _intervals_to_dict(self.gate),
+        }
+
+    def to_frame(self) -> Any:
+        """Return a `pandas.DataFrame` of intervals, indexed by (rows, metric).
+
+        Examples
+        --------
+        >>> from metacal.metrics import evaluate
+        >>> evaluation = evaluate([[0.9, 0.1], [0.2, 0.8]], [0, 1], intervals=False)
+        >>> round(evaluation.to_frame().loc[("all rows", "brier"), "estimate"].item(), 4)
+        0.05
+        """
+        groups: dict[str, Intervals] = {
+            "gate": self.gate,
+            "accepted rows": self.accepted_rows or {},
+            "all rows": self.all_rows,
+        }
+        index = []
+        records = []
+        for group_name, intervals in groups.items():
+            for metric_name, interval in intervals.items():
+                index.append((group_name, metric_name))
+                records.append(vars(interval))
+        return display.frame(records, index, ["rows", "metric"])
+
+    def __str__(self) -> str:
+        return self.text(self._header_lines(), before=None, caveat=self._marginal_lines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        tables = []
+        for heading, *rows in self._text_tables():
+            row_title, *column_titles = heading
+            html_heading = [row_title, *(title or "value" for title in column_titles)]
+            tables.append(display.table(tuple(html_heading), rows))
+        header = display.notes(*self._header_lines())
+        footer = display.notes(*self._marginal_lines(), *self._remarks())
+        return f"<div>{header}{''.join(tables)}{footer}</div>"
+
+    @property
+    def size(self) -> str:
+        """Numbers of rows, classes and accepted rows, as text."""
+        text = f"{self.n_rows:,} rows"
+        if self.n_classes:
+            text += f", {self.n_classes} classes"
+        if self.n_accepted is not None:
+            text += f"; {self.n_accepted:,} accepted"
+        return text
+
+    def text(
+        self, head: list[str], before: Evaluation | None, caveat: list[str], *, few: bool = False
+    ) -> str:
+        """Return the result as text.
+
+        Parameters
+        ----------
+        head : list of str
+            Lines at the top.
+
+        before : Evaluation or None
+            Evaluation of the uncalibrated probabilities. Its estimates are shown in columns of
+            their own.
+
+        caveat : list of str
+            Paragraphs below the table of probabilities.
+
+        few : bool, default=False
+            Whether to omit the metrics that `metacal evaluate` does not print.
+
+        Returns
+        -------
+        str
+        """
+        tables = []
+        for text_table in self._text_tables(before, few=few):
+            tables.append("\n".join(display.aligned(text_table)))
+        probability_table, *other_tables = tables
+        paragraphs = ["\n".join(head), probability_table, *caveat, *other_tables, *self._remarks()]
+        return "\n\n".join(paragraphs)
+
+    def _header_lines(self) -> list[str]:
+        """Return the size and the confidence level as text."""
+        return [self.size, f"(in brackets: {100 * self.level:g}% intervals)"]
+
+    def _marginal_lines(self) -> list[str]:
+        """Return the marginal check as text, or nothing if there is none."""
+        if self.marginal is None:
+            return []
+        return [str(self.marginal)]
+
+    def _remarks(self) -> list[str]:
+        """Return the note on uniform rows if rejected rows have probabilities."""
+        if self.n_accepted is None or not self.n_classes:
+            return []
+        return [_UNIFORM_ROWS_NOTE]
+
+    def _text_tables(
+        self, before: Evaluation | None = None, *, few: bool = False
+    ) -> list[TextTable]:
+        """Return the table of probabilities and, if there is a gate or score, the gate's table."""
+        tables = [self._probability_table(before, few=few)]
+        if self.gate:
+            gate_rows = [
+                (title, str(self.gate[name]))
+                for name, title in registry.display_names(self.gate, few=few).items()
+            ]
+            heading = "ranking of the rows" if self.n_accepted is None else "gate"
+            if gate_rows:
+                tables.append([(heading, ""), *gate_rows])
+        return tables
+
+    def _probability_table(self, before: Evaluation | None, *, few: bool) -> TextTable:
+        """Return the metrics of the probabilities as text.
+
+        The columns are the accepted rows, if there is a gate, and all rows. If `before` is given,
+        each of them is followed by a column of the uncalibrated estimates.
+        """
+        evaluations = [self] if before is None else [self, before]
+        groups: dict[str, list[Intervals]] = {}
+        if self.n_accepted is not None:
+            groups["accepted rows"] = [each.accepted_rows or {} for each in evaluations]
+        groups["all rows"] = [each.all_rows for each in evaluations]
+
+        heading = ["probabilities" if self.n_classes else "confidence"]
+        for group_name in groups:
+            heading.append(group_name)
+            if before is not None:
+                heading.append("uncalibrated")
+        table: TextTable = [tuple(heading)]
+        for name, title in registry.display_names(self.all_rows, few=few).items():
+            cells = [title]
+            for calibrated, *uncalibrated in groups.values():
+                cells.append(_interval_text(calibrated.get(name)))
+                cells += [_estimate_text(intervals.get(name)) for intervals in uncalibrated]
+            table.append(tuple(cells))
+        return table
+
+
+def _intervals_to_dict(intervals: Intervals | None) -> dict[str, Any] | None:
+    """Return intervals as JSON types."""
+    if intervals is None:
+        return None
+    return {name: interval.to_dict() for name, interval in intervals.items()}
+
+
+def _interval_text(interval: Interval | None) -> str:
+    """Return an interval as text, "undefined" if there is none."""
+    return "undefined" if interval is None else str(interval)
+
+
+def _estimate_text(interval: Interval | None) -> str:
+    """Return the estimate of an interval as text, "undefined" if there is none."""
+    return "undefined" if interval is None else f"{interval.estimate:.4f}"
+
+
+def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
+    """Describe metrics that are worse with the calibrator by more than a standard error.
+
+    The standard error comes from the interval of the calibrated rows. Without intervals, any higher
+    value counts.
+
+    Parameters
+    ----------
+    after, before : Evaluation
+        Evaluations with and without the calibrator. The accepted rows are compared if both have
+        some, otherwise all rows.
+
+    Returns
+    -------
+    str or None
+        None if neither the log loss nor the ECE is worse.
+
+    Examples
+    --------
+    >>> from metacal.metrics import evaluate
+    >>> labels, sure, unsure = [0, 0, 1], [[0.9, 0.1]] * 3, [[0.6, 0.4]] * 3
+    >>> plain, worse = (evaluate(proba, labels, intervals=False) for proba in (unsure, sure))
+    >>> harm_in_words(plain, worse) is None
+    True
+    >>> print(harm_in_words(worse, plain))
+    Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE ...
+    """
+    rows_name = "accepted rows"
+    calibrated = after.accepted_rows
+    uncalibrated = before.accepted_rows
+    if calibrated is None or uncalibrated is None:
+        rows_name = "rows"
+        calibrated = after.all_rows
+        uncalibrated = before.all_rows
+    worse_metrics = []
+    for name, title in (("nll", "log loss"), ("ece", "ECE")):
+        value = calibrated[name].estimate
+        uncalibrated_value = uncalibrated[name].estimate
+        if value - uncalibrated_value > _standard_error(calibrated[name]):
+            worse_metrics.append(f"{title} {value:.4f} against {uncalibrated_value:.4f} without")
+    if not worse_metrics:
+        return None
+    return f"Calibration does not help on these {rows_name}: {', '.join(worse_metrics)}."
+
+
+def _standard_error(interval: Interval) -> float:
+    """Compute the standard error from the width of an interval, 0 if it has no finite width."""
+    normal_quantile = float(ndtri(0.5 * (1.0 + interval.level)))
+    standard_error = (interval.high - interval.low) / (2.0 * normal_quantile)
+    return standard_error if np.isfinite(standard_error) else 0.0
