@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io.predictions import strays_among
+from metacal.io.strays import find_stray_columns
 from metacal.rows.labels import class_list, label_codes
 
 NAMES = np.array(["cat", "dog", "bird"])
@@ -201,7 +201,8 @@ def test_a_classifier_of_strings_needs_no_reject_label():
 def stray(name, values, labels, place=3):
     names = [*NAMES]
     names.insert(place, name)
-    return strays_among(tuple(map(str, names)), labels, np.insert(ROWS, place, values, axis=1))[1]
+    table = np.insert(ROWS, place, values, axis=1)
+    return find_stray_columns(tuple(map(str, names)), labels, table).warnings
 
 
 @pytest.mark.parametrize(

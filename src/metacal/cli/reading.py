@@ -272,7 +272,7 @@ def read_rows(
     """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone;
     `any_groups` is of a reader who tells groups apart, whatever the gate goes by.
     """
-    from metacal.io.predictions import read_for_gate
+    from metacal.io.gate_predictions import read_for_gate
     from metacal.rows import Rows
 
     large = reading.large

@@ -27,7 +27,7 @@ from metacal.cli.printing import echo, note
 from metacal.display import aligned
 
 if TYPE_CHECKING:
-    from metacal.io.look import Look
+    from metacal.io.inspection import Look
 
 
 #: What a mistake costs, more than a review does.

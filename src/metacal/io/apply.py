@@ -25,9 +25,9 @@ from metacal.io.batches import BatchGate, beside_results, decided_columns
 from metacal.io.disk import part_beside
 from metacal.io.formats import FORMATS, endings
 from metacal.io.formats.numpy import of_one_width
+from metacal.io.gate_predictions import read_for_gate
 from metacal.io.many import Paths, files_of, is_read
 from metacal.io.opening import NoRowsError
-from metacal.io.predictions import read_for_gate
 from metacal.io.remote import copies_removed, suffix_of
 from metacal.io.results import (
     Fingerprint,

@@ -26,7 +26,7 @@ from metacal.io.formats.arrow import InMemory, layout_of, pick
 from metacal.io.formats.arrow_columns import Layout, column_of, joined, pyarrow_for, table_of
 from metacal.io.formats.arrow_metadata import stored_classes
 from metacal.io.formats.arrow_writer import record_batch
-from metacal.io.predictions import order_of_classes
+from metacal.io.gate_predictions import order_of_classes
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of

@@ -1,16 +1,20 @@
-"""What a file looks like: its kind, and what each of its columns is likely to be, with the reason.
+"""Inspection of an unknown file: the meaning of its columns, with reasons.
 
-The readers guess nothing: names say what is what. This is for whoever meets a file for the first
-time. It looks at the first rows, says what it sees and why, and gives the options with which the
-readers then find exactly that. Where two readings are possible it asks: nothing is taken on a
-guess.
+The readers use only the names of columns. This module also uses the values of the first rows, and
+returns the options with which the readers find the same columns. If there is more than one
+possible meaning, the result is a question to the user instead of a guess.
+
+Terms used in this module:
+
+- *truth column*: the column with the true classes, or with marks for correct and incorrect rows.
+- *class column*: a column with the logits or probabilities of one class.
+- *single score*: one number for each row, see `metacal.io.look_score`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,21 @@ from metacal.display import listed
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.io.first_rows import read_first_rows
+from metacal.io.inspection import (
+    CORRECTNESS_NAME_PATTERN,
+    AmbiguousFileError,
+    Look,
+    are_column_numbers,
+    contains_only,
+    has_non_class_name,
+    is_row_counter,
+    is_text,
+)
+from metacal.io.look_score import (
+    SCORE_NAME_PATTERN,
+    inspect_single_score,
+    parse_text_scores,
+)
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
     CLASS_KEYS,
@@ -29,71 +48,45 @@ from metacal.io.request import (
     LABEL_NAME_PATTERN,
     TABLE_KEYS,
 )
-from metacal.io.strays import BESIDE_LIKE
-from metacal.rows.score_columns import WORDS, mark_of
 
-#: Names of the one number that says how sure an answer is; of what says whether it was right; of an
-#: answer.
-_SCORE = re.compile(
-    r"(.*[_."
-    r" ])?(score|mark|confidence|conf|prob|probability|proba|certainty|similarity|margin|rating|grade|logprob"
-    r"|logit|likelihood|perplexity|entropy|distance|loss|uncertainty|max[_ ]?prob|p)s?",
-    re.IGNORECASE,
-)
-_DOUBTFUL = re.compile(
-    r"(.*[_. ])?(perplexity|entropy|distance|loss|uncertainty|nll)", re.IGNORECASE
-)
-_CORRECT = re.compile(r"(.*[_. ])?(is[_ ]?)?(correct|ok|right|passed|success|hit)", re.IGNORECASE)
-_ANSWER = re.compile(
-    r"pred(iction|icted)?([_ ](label|class))?|y[_ ]?pred|answer|output|top1", re.IGNORECASE
-)
-_PROBABILITY = re.compile(r"(.*[_. ])?(prob|probability|proba|p)([_ .].*)?", re.IGNORECASE)
+#: Largest deviation from 1 of the sum of probabilities in a row.
+_SUM_TOLERANCE = 0.01
+#: Largest deviation from 100 of the sum of percentages in a row.
+_PERCENT_TOLERANCE = 1.0
 
 
-@dataclass
-class Look:
-    """What was seen so far.
+@dataclass(frozen=True)
+class _ClassColumns:
+    """Names of the class columns and their common prefix."""
 
-    Attributes
-    ----------
-    path, kind : str
-        The file, and what it is, in words.
-    columns : dict
-        Its first rows, by column.
-    options : dict
-        What the readers must be told, by the names of their parameters; `drop` is a tuple.
-    seen : list of (str, str)
-        What each thing is, and why.
-    question : str or None
-        What could not be told, with the options that would say it.
-    """
+    names: list[str]
+    prefix: str = ""
 
-    path: str
-    kind: str
-    columns: dict[str, NDArray[Any]]
-    options: dict[str, Any]
-    seen: list[tuple[str, str]] = field(default_factory=list)
-    question: str | None = None
-
-    def say(self, what: str, why: str, usual: Collection[str] = (), **options: Any) -> None:
-        """Say what something is, and why; options that were not given say it to the readers, unless
-        it is usual.
-        """
-        self.seen.append((what, why))
-        self.options |= {
-            name: one
-            for name, one in options.items()
-            if name not in self.options and one not in usual
-        }
-
-
-class Doubt(Exception):
-    """What cannot be told, as a question."""
+    @property
+    def class_names(self) -> list[str]:
+        """Names without the prefix."""
+        return [name.removeprefix(self.prefix) for name in self.names]
 
 
 def look(path: str, **said: Any) -> Look:
-    r"""Look at the first rows of a file. `said` are parameters of the readers that the user has
-    given: they stand.
+    r"""Inspect the first rows of a file.
+
+    Parameters
+    ----------
+    path : str
+        File to inspect.
+
+    **said
+        Parameters of the readers that the user gave. They are not questioned.
+
+    Returns
+    -------
+    Look
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or has no rows.
 
     Examples
     --------
@@ -101,335 +94,380 @@ def look(path: str, **said: Any) -> Look:
     >>> from pathlib import Path
     >>> file = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(file).write_text("id;p_cat;p_dog;truth\n7;0.9;0.1;cat\n8;0.2;0.8;dog\n")
-    >>> found = look(file)
-    >>> found.options, found.question
+    >>> inspection = look(file)
+    >>> inspection.options, inspection.question
     ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, None)
     """
-    first = read_first_rows(path, said.get("format"))
-    kind, columns = first.description, first.columns
-    held = Look(path, kind, columns, said)
-    if not any(map(len, columns.values())):
+    first_rows = read_first_rows(path, said.get("format"))
+    inspection = Look(path, first_rows.description, first_rows.columns, said)
+    if not any(len(column) for column in first_rows.columns.values()):
         raise InputError(f"{path}: it holds no rows; give at least one.")
     try:
-        _find(held)
-    except Doubt as doubt:
-        held.question = str(doubt)
-    return held
+        _inspect(inspection)
+    except AmbiguousFileError as question:
+        inspection.question = str(question)
+    return inspection
 
 
-def _find(held: Look) -> None:
-    """Table or score, truth, and what is left aside."""
-    tables = [
-        name for name, column in held.columns.items() if column.ndim == 2 and column.shape[1] > 1
-    ]
-    usual = [name for names in TABLE_KEYS.values() for name in names]
-    truth = _truth(held)
-    named = held.options.get("logits_key")
-    if len(tables) > 1:
-        known = [named] if named in tables else [name for name in tables if name in usual]
-        if len(known) != 1:
-            raise Doubt(
-                f"which of {listed(tables)} holds the logits or probabilities? Say --logits-key"
-                " NAME."
-            )
-        tables = known
-    if not tables or "score_key" in held.options:
-        _columns(held, truth)
+def _inspect(inspection: Look) -> None:
+    """Determine the truth column and the table or score, and record them."""
+    truth_name = _find_truth_column(inspection)
+    table_name = _find_table(inspection)
+    if table_name is None or "score_key" in inspection.options:
+        _inspect_flat_columns(inspection, truth_name)
         return
-    (name,) = tables
-    n_classes = held.columns[name].shape[1]
-    held.say(f"table: {name}", f"{n_classes} numbers in each row", usual, logits_key=name)
-    _kind(held, held.columns[name])
-    _labels(held, truth, n_classes)
 
-
-def _truth(held: Look) -> str | None:
-    """The column that says what was right."""
-    given = (
-        held.options.get("label_key")
-        or held.options.get("correct_key")
-        or held.options.get("loss_key")
+    table = inspection.columns[table_name]
+    n_classes = table.shape[1]
+    default_names = [name for names in TABLE_KEYS.values() for name in names]
+    inspection.add_finding(
+        f"table: {table_name}",
+        f"{n_classes} numbers in each row",
+        options={"logits_key": table_name},
+        default_values=default_names,
     )
-    if given is not None:
-        held.say(f"truth: {given}", "you said so")
-        return str(given)
-    if held.options.get("labels") is not None:
+    _inspect_input_kind(inspection, table)
+    _inspect_labels(inspection, truth_name, n_classes)
+
+
+def _find_table(inspection: Look) -> str | None:
+    """Return the name of the column or array that holds several numbers in each row."""
+    table_names = []
+    for name, column in inspection.columns.items():
+        if column.ndim == 2 and column.shape[1] > 1:
+            table_names.append(name)
+    if len(table_names) <= 1:
+        return next(iter(table_names), None)
+
+    given_name = inspection.options.get("logits_key")
+    if given_name in table_names:
+        return str(given_name)
+    default_names = {name for names in TABLE_KEYS.values() for name in names}
+    known_names = [name for name in table_names if name in default_names]
+    if len(known_names) != 1:
+        raise AmbiguousFileError(
+            f"which of {listed(table_names)} holds the logits or probabilities? Say --logits-key"
+            " NAME."
+        )
+    return known_names[0]
+
+
+def _find_truth_column(inspection: Look) -> str | None:
+    """Return the truth column, or None if the labels are in another file."""
+    options = inspection.options
+    given_name = options.get("label_key") or options.get("correct_key") or options.get("loss_key")
+    if given_name is not None:
+        inspection.add_finding(f"truth: {given_name}", "you said so")
+        return str(given_name)
+    if options.get("labels") is not None:
         return None
-    flat = [
-        name for name, column in held.columns.items() if column.ndim == 1 and name not in CLASS_KEYS
-    ]
-    for usual, likely in ((LABEL_KEYS, LABEL_NAME_PATTERN), (CORRECT_KEYS, _CORRECT)):
-        here = [name for name in usual if name in flat] or [
-            name for name in flat if likely.fullmatch(name)
-        ]
-        if len(here) == 1:
-            return here[0]
-        if here:
-            raise Doubt(
-                f"which of {listed(here)} holds the truth? Say --label-key NAME, or --correct-key"
-                " NAME."
+
+    candidates = []
+    for name, column in inspection.columns.items():
+        if column.ndim == 1 and name not in CLASS_KEYS:
+            candidates.append(name)
+    for default_names, name_pattern in (
+        (LABEL_KEYS, LABEL_NAME_PATTERN),
+        (CORRECT_KEYS, CORRECTNESS_NAME_PATTERN),
+    ):
+        truth_names = [name for name in default_names if name in candidates]
+        if not truth_names:
+            truth_names = [name for name in candidates if name_pattern.fullmatch(name)]
+        if len(truth_names) == 1:
+            return truth_names[0]
+        if truth_names:
+            raise AmbiguousFileError(
+                f"which of {listed(truth_names)} holds the truth? Say --label-key NAME, or"
+                " --correct-key NAME."
             )
-    named = {*flat, *(name.partition("_")[2] for name in flat if "_" in name)}
-    same = [
-        name
-        for name in flat
-        if held.columns[name].dtype.kind in "UO" and _within(held.columns[name], named)
-    ]
-    if len(same) == 1:
-        return same[0]
-    raise Doubt(
-        f"which column says what was right? It has {listed(held.columns)}. Say --label-key NAME for"
-        " true classes, --correct-key NAME for right and wrong, or give a file of labels with"
-        " --labels."
+
+    truth_names = _find_columns_of_class_names(inspection, candidates)
+    if len(truth_names) == 1:
+        return truth_names[0]
+    raise AmbiguousFileError(
+        f"which column says what was right? It has {listed(inspection.columns)}. Say --label-key"
+        " NAME for true classes, --correct-key NAME for right and wrong, or give a file of labels"
+        " with --labels."
     )
 
 
-def _columns(held: Look, truth: str | None) -> None:
-    """A column per class, one score for two classes, or one score of an answer."""
-    known = {truth, *CLASS_KEYS, *held.options.get("drop", ())}
-    flat = {
-        name: column
-        for name, column in held.columns.items()
-        if column.ndim == 1 and name not in known
-    }
-    numbers = {
-        name: column.astype(np.float64)
-        for name, column in flat.items()
-        if column.dtype.kind in "fiu"
-    }
-    classes, prefix = _classes(held, truth, list(numbers))
-    if held.options.get("score_key") is None and len(classes) > 1:
-        _wide(held, truth, classes, prefix, np.stack([numbers[name] for name in classes], axis=1))
+def _find_columns_of_class_names(inspection: Look, candidates: Sequence[str]) -> list[str]:
+    """Return the text columns whose values are names of other columns, with or without prefix."""
+    possible_classes = set(candidates)
+    for name in candidates:
+        _, separator, name_after_prefix = name.partition("_")
+        if separator:
+            possible_classes.add(name_after_prefix)
+
+    column_names = []
+    for name in candidates:
+        column = inspection.columns[name]
+        if is_text(column) and contains_only(column, possible_classes):
+            column_names.append(name)
+    return column_names
+
+
+def _inspect_flat_columns(inspection: Look, truth_name: str | None) -> None:
+    """Inspect a file without a 2-D table: one column per class, or a single score."""
+    options = inspection.options
+    other_names = {truth_name, *CLASS_KEYS, *options.get("drop", ())}
+    flat_columns: dict[str, NDArray[Any]] = {}
+    number_columns: dict[str, Float] = {}
+    for name, column in inspection.columns.items():
+        if column.ndim != 1 or name in other_names:
+            continue
+        flat_columns[name] = column
+        if column.dtype.kind in "fiu":
+            number_columns[name] = column.astype(np.float64)
+
+    class_columns = _find_class_columns(inspection, truth_name, list(number_columns))
+    if options.get("score_key") is None and len(class_columns.names) > 1:
+        table = np.stack([number_columns[name] for name in class_columns.names], axis=1)
+        _inspect_class_columns(inspection, truth_name, class_columns, table)
         return
-    marks = {**numbers, **_marks(flat)}
-    named = held.options.get("score_key") or held.options.get("logits_key")
-    scores = [named] if named in marks else [name for name in marks if _SCORE.fullmatch(name)]
-    others = [name for name in numbers if not _aside(name, numbers[name])]
-    scores = scores or (others if len(others) == 1 else [])
-    if len(scores) != 1 or truth is None:
-        raise Doubt(
-            f"where are the scores? It has {listed(held.columns)}. A table of classes has a column"
-            " per class, or one of lists (--logits-key NAME); one number for each answer is named"
-            " with --score-key NAME."
+
+    score_columns = {**number_columns, **parse_text_scores(flat_columns)}
+    score_name = _find_score_column(inspection, list(score_columns), list(number_columns))
+    if score_name is None or truth_name is None:
+        raise AmbiguousFileError(
+            f"where are the scores? It has {listed(inspection.columns)}. A table of classes has a"
+            " column per class, or one of lists (--logits-key NAME); one number for each answer is"
+            " named with --score-key NAME."
         )
-    _one_score(held, truth, scores[0], marks[scores[0]])
+    inspect_single_score(inspection, truth_name, score_name, score_columns[score_name])
 
 
-def _classes(held: Look, truth: str | None, names: list[str]) -> tuple[list[str], str]:
-    """The columns that are classes, and what their names begin with."""
-    given = held.options.get("logits_key")
-    begun = (
-        _prefixes(names)
-        if given is None
-        else {f"{given}_": [n for n in names if n.startswith(f"{given}_")]}
-    )
-    for prefix, group in sorted(begun.items(), key=lambda pair: -len(pair[1])):
-        if len(group) > 1:
-            return group, prefix
-    if given is not None:
-        return [], ""
-    labels = None if truth is None else held.columns[truth]
-    if labels is not None and labels.dtype.kind in "UO":
-        known = set(map(str, np.unique(labels)))
-        if known <= set(names):
-            return [
-                name for name in names if name in known or not _aside(name, held.columns[name])
-            ], ""
-        return [], ""
-    plain = [name for name in names if not _aside(name, held.columns[name])]
-    counted = [str(k) for k in range(len(plain))]
-    whole = (
-        labels is not None
-        and labels.dtype.kind in "iub"
-        and labels.min() >= 0
-        and labels.max() < len(plain)
-    )
-    likely = sorted(plain) == sorted(counted) or not _CORRECT.fullmatch(str(truth))
-    return (plain, "") if whole and likely else ([], "")
+def _find_score_column(
+    inspection: Look, score_candidates: Sequence[str], number_names: Sequence[str]
+) -> str | None:
+    """Return the single score: the column that the user named, or the only possible one."""
+    options = inspection.options
+    given_name = options.get("score_key") or options.get("logits_key")
+    if given_name in score_candidates:
+        return str(given_name)
+    score_names = [name for name in score_candidates if SCORE_NAME_PATTERN.fullmatch(name)]
+    if not score_names:
+        score_names = [name for name in number_names if not has_non_class_name(name)]
+    if len(score_names) != 1:
+        return None
+    return score_names[0]
 
 
-def _wide(held: Look, truth: str | None, classes: list[str], prefix: str, table: Float) -> None:
-    """A column per class."""
-    by_name = truth is not None and held.columns[truth].dtype.kind in "UO"
-    why = "the labels name them" if by_name else "all other columns of numbers"
-    why = f"their names begin with {prefix!r}" if prefix else why
-    usual = (
-        "",
-        *CLASS_COLUMN_PREFIXES["logits"],
-        *(CLASS_COLUMN_PREFIXES["probabilities"] if _sums_to_one(table) else ()),
-    )
-    names = [name.removeprefix(prefix) for name in classes]
-    held.say(
-        f"classes: {listed(names)}", why, **{} if prefix in usual else {"logits_key": prefix[:-1]}
-    )
-    _kind(held, table)
-    left = set() if prefix else held.columns.keys() - {"", truth, *classes, *ID_KEYS}
-    if left := left | set(held.options.get("drop", ())):
-        held.options["drop"] = tuple(sorted(left))
-        held.say(
-            f"left out: {listed(held.options['drop'])}",
-            "neither their names nor their numbers look like classes",
-        )
-    _labels(held, truth, len(names), names)
+def _find_class_columns(
+    inspection: Look, truth_name: str | None, number_names: list[str]
+) -> _ClassColumns:
+    """Find the class columns among the columns of numbers.
+
+    Class columns share a prefix, or the labels name them, or the labels are their numbers.
+
+    Parameters
+    ----------
+    inspection : Look
+        Columns and options.
+
+    truth_name : str or None
+        Name of the truth column.
+
+    number_names : list of str
+        Names of the columns of numbers.
+
+    Returns
+    -------
+    _ClassColumns
+        Without names if there are no class columns.
+    """
+    given_prefix = inspection.options.get("logits_key")
+    if given_prefix is None:
+        names_of_prefix = _group_by_prefix(number_names)
+    else:
+        prefix = f"{given_prefix}_"
+        names_of_prefix = {prefix: [name for name in number_names if name.startswith(prefix)]}
+    largest_first = sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix]))
+    for prefix in largest_first:
+        if len(names_of_prefix[prefix]) > 1:
+            return _ClassColumns(names_of_prefix[prefix], prefix)
+    if given_prefix is not None or truth_name is None:
+        return _ClassColumns([])
+    return _ClassColumns(_find_labelled_columns(inspection, truth_name, number_names))
 
 
-def _kind(held: Look, table: NDArray[Any]) -> None:
-    """Logits or probabilities."""
-    if "input" in held.options:
+def _find_labelled_columns(inspection: Look, truth_name: str, number_names: list[str]) -> list[str]:
+    """Return the class columns that the labels refer to, by name or by number."""
+    labels = inspection.columns[truth_name]
+    possible_classes = []
+    for name in number_names:
+        if not has_non_class_name(name) and not is_row_counter(inspection.columns[name]):
+            possible_classes.append(name)
+    if is_text(labels):
+        label_values = set(map(str, np.unique(labels)))
+        if not label_values <= set(number_names):
+            return []
+        class_names = label_values | set(possible_classes)
+        return [name for name in number_names if name in class_names]
+
+    column_numbers = [str(number) for number in range(len(possible_classes))]
+    has_numbered_columns = sorted(possible_classes) == sorted(column_numbers)
+    # Labels 0 and 1 in a column such as "correct" are not column numbers.
+    may_be_classes = has_numbered_columns or not CORRECTNESS_NAME_PATTERN.fullmatch(truth_name)
+    if may_be_classes and are_column_numbers(labels, len(possible_classes)):
+        return possible_classes
+    return []
+
+
+def _group_by_prefix(names: list[str]) -> dict[str, list[str]]:
+    """Group column names by their beginning, up to and including the first underscore."""
+    names_of_prefix: dict[str, list[str]] = {}
+    for name in names:
+        beginning, underscore, remainder = name.partition("_")
+        if remainder and not has_non_class_name(name):
+            names_of_prefix.setdefault(beginning + underscore, []).append(name)
+    return names_of_prefix
+
+
+def _inspect_class_columns(
+    inspection: Look, truth_name: str | None, class_columns: _ClassColumns, table: Float
+) -> None:
+    """Record the findings for a file with one column per class.
+
+    Parameters
+    ----------
+    inspection : Look
+        Receives the findings.
+
+    truth_name : str or None
+        Name of the truth column.
+
+    class_columns : _ClassColumns
+        Names of the class columns.
+
+    table : array of shape (n_rows, n_classes)
+        Values of the class columns.
+    """
+    prefix = class_columns.prefix
+    class_names = class_columns.class_names
+    if prefix:
+        reason = f"their names begin with {prefix!r}"
+    elif truth_name is not None and is_text(inspection.columns[truth_name]):
+        reason = "the labels name them"
+    else:
+        reason = "all other columns of numbers"
+
+    default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
+    if _is_probability_table(table):
+        default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]
+    prefix_options = {}
+    if prefix not in default_prefixes:
+        prefix_options["logits_key"] = prefix.removesuffix("_")
+    inspection.add_finding(f"classes: {listed(class_names)}", reason, options=prefix_options)
+
+    _inspect_input_kind(inspection, table)
+    _exclude_other_columns(inspection, truth_name, class_columns)
+    _inspect_labels(inspection, truth_name, len(class_names), class_names)
+
+
+def _exclude_other_columns(
+    inspection: Look, truth_name: str | None, class_columns: _ClassColumns
+) -> None:
+    """Record the columns that the readers must not use as classes."""
+    excluded_names = set(inspection.options.get("drop", ()))
+    if not class_columns.prefix:
+        used_names = {"", truth_name, *class_columns.names, *ID_KEYS}
+        excluded_names |= inspection.columns.keys() - used_names
+    if not excluded_names:
         return
-    finite = table[np.isfinite(table).all(axis=1)]
-    positive = len(finite) > 0 and finite.min() >= 0.0
-    if positive and _sums_to_one(finite):
-        held.say(
+    dropped_names = tuple(sorted(excluded_names))
+    inspection.options["drop"] = dropped_names
+    inspection.add_finding(
+        f"left out: {listed(dropped_names)}",
+        "neither their names nor their numbers look like classes",
+    )
+
+
+def _inspect_input_kind(inspection: Look, table: NDArray[Any]) -> None:
+    """Determine whether a table holds logits or probabilities."""
+    if "input" in inspection.options:
+        return
+    finite_rows = table[np.isfinite(table).all(axis=1)]
+    is_nonnegative = len(finite_rows) > 0 and finite_rows.min() >= 0.0
+    if not is_nonnegative:
+        inspection.add_finding(
+            "input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]"
+        )
+        return
+    if _is_probability_table(finite_rows):
+        inspection.add_finding(
             "input: probabilities",
             "every row lies in [0, 1] and sums to one",
-            input="probabilities",
+            options={"input": "probabilities"},
         )
-    elif positive and finite.max() <= 1.0:
-        raise Doubt(
+        return
+    if finite_rows.max() <= 1.0:
+        raise AmbiguousFileError(
             "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities"
             " of classes that exclude each other? Divide each row by its sum, and say --input"
             " probabilities; or say --input logits."
         )
-    elif positive and (np.abs(finite.sum(axis=1) - 100.0) < 1.0).all():
-        raise Doubt(
+    if (np.abs(finite_rows.sum(axis=1) - 100.0) < _PERCENT_TOLERANCE).all():
+        raise AmbiguousFileError(
             "every row sums to 100. Are these percentages? Divide them by 100, and say --input"
             " probabilities; or say --input logits."
         )
-    else:
-        held.say("input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]")
-
-
-def _sums_to_one(table: NDArray[Any]) -> bool:
-    return bool((table >= 0.0).all() and (np.abs(table.sum(axis=1) - 1.0) < 0.01).all())
-
-
-def _labels(held: Look, truth: str | None, n: int, names: Sequence[str] = ()) -> None:
-    """Do the labels name the classes, or count them?"""
-    if truth is None:
-        return
-    labels = held.columns[truth]
-    if _CORRECT.fullmatch(truth) and truth not in LABEL_KEYS:
-        raise Doubt(
-            f"{truth!r} seems to say right or wrong, and a table of classes needs the true class."
-            " Name it with --label-key, or name one score for each answer with --score-key."
-        )
-    known = "classes" in held.options or any(name in held.columns for name in CLASS_KEYS)
-    if labels.dtype.kind in "iub" and labels.min() >= 0 and labels.max() < n:
-        held.say(
-            f"labels: {truth}",
-            f"whole numbers from 0 to {n - 1}: they count the columns",
-            LABEL_KEYS,
-            label_key=truth,
-        )
-    elif known or _within(labels, set(names)):
-        held.say(
-            f"labels: {truth}", "its entries are names of classes", LABEL_KEYS, label_key=truth
-        )
-    else:
-        few = listed(np.unique(labels)[:8].tolist())
-        raise Doubt(
-            f"{truth!r} holds {few}, which are not the {n} columns, nor their numbers from 0. Which"
-            " column is which class? Say --classes A,B,C in the order of the columns, or"
-            " --label-key NAME."
-        )
-
-
-def _one_score(held: Look, truth: str, name: str, values: Float) -> None:
-    """One number for each row: the probability of the second of two classes, or how sure an answer
-    is.
-    """
-    labels = held.columns[truth]
-    texts = {
-        other: column
-        for other, column in held.columns.items()
-        if other != truth and column.dtype.kind in "UO"
-    }
-    long = [other for other, column in texts.items() if len(np.unique(column)) < len(column) / 2]
-    flags = {str(value).strip().lower() for value in labels.tolist()} <= set(WORDS)
-    said = "score_key" in held.options or "correct_key" in held.options
-    if not said and not _CORRECT.fullmatch(truth):
-        answers = [other for other in held.columns if _ANSWER.fullmatch(other)]
-        if answers and not flags:
-            raise Doubt(
-                f"{answers[0]!r} seems to be the answer, {truth!r} the truth and {name!r} how sure"
-                f" it is: add a column that says whether {answers[0]!r} is right, and name it with"
-                " --correct-key."
-            )
-        if not flags and any(len(np.unique(held.columns[other])) > 2 for other in long):
-            raise Doubt(
-                "this looks like a long table, a row for each item and class. Make one row of each"
-                f" item, a column for each class: pandas' pivot(index=..., columns={long[0]!r},"
-                f" values={name!r})."
-            )
-        if len(np.unique(labels)) == 2 and (_PROBABILITY.fullmatch(name) or not flags):
-            _positive(held, truth, name, values)
-            return
-        raise Doubt(
-            f"is {truth!r} the true class, and {name!r} a score for the second of two classes"
-            f" (--logits-key {name} --label-key {truth}), or does it say whether an answer was"
-            f" right (--score-key {name} --correct-key {truth})?"
-        )
-    if not flags and "loss_key" not in held.options:
-        few = listed(np.unique(labels)[:6].tolist())
-        raise Doubt(f"{truth!r} holds {few}: which of them is right? Write true or false.")
-    held.say(f"score: {name}", "one number for each answer", score_key=name)
-    held.say(
-        f"right or wrong: {truth}", "its entries say yes or no", CORRECT_KEYS, correct_key=truth
+    inspection.add_finding(
+        "input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]"
     )
-    if "higher_is" not in held.options and _DOUBTFUL.fullmatch(name):
-        held.say(
-            "higher is doubtful",
-            f"{name!r} is lower where an answer is surer",
-            higher_is="doubtful",
+
+
+def _is_probability_table(table: NDArray[Any]) -> bool:
+    """Check whether all numbers are nonnegative and every row sums to about one."""
+    is_nonnegative = (table >= 0.0).all()
+    sums_to_one = (np.abs(table.sum(axis=1) - 1.0) < _SUM_TOLERANCE).all()
+    return bool(is_nonnegative and sums_to_one)
+
+
+def _inspect_labels(
+    inspection: Look, truth_name: str | None, n_classes: int, class_names: Sequence[str] = ()
+) -> None:
+    """Determine whether the labels are class names or column numbers.
+
+    Parameters
+    ----------
+    inspection : Look
+        Receives the findings.
+
+    truth_name : str or None
+        Name of the truth column. Nothing is done if it is None.
+
+    n_classes : int
+        Number of columns of the table.
+
+    class_names : sequence of str, default=()
+        Names of the classes, if there is one column per class.
+    """
+    if truth_name is None:
+        return
+    labels = inspection.columns[truth_name]
+    if CORRECTNESS_NAME_PATTERN.fullmatch(truth_name) and truth_name not in LABEL_KEYS:
+        raise AmbiguousFileError(
+            f"{truth_name!r} seems to say right or wrong, and a table of classes needs the true"
+            " class. Name it with --label-key, or name one score for each answer with --score-key."
         )
-
-
-def _positive(held: Look, truth: str, name: str, values: Float) -> None:
-    held.say(f"score: {name}", "one number for the second of two classes", logits_key=name)
-    if ((values >= 0.0) & (values <= 1.0)).all():
-        held.say("input: probabilities", "every number lies in [0, 1]", input="probabilities")
-    first, second = np.unique(held.columns[truth]).tolist()
-    named = [
-        value for value in (first, second) if str(value).lower() in re.split(r"[_. ]", name.lower())
-    ]
-    if len(named) == 1 and isinstance(second, str):
-        held.options.setdefault("positive", named[0])
-        first, second = next(value for value in (first, second) if value != named[0]), named[0]
-    why = f"two values; {name!r} is taken for the score of {second!r}, not {first!r}"
-    held.say(f"labels: {truth}", why, LABEL_KEYS, label_key=truth)
-    if held.columns[truth].dtype.kind in "UO" and "positive" not in held.options:
-        raise Doubt(
-            f"which class is {name!r} about? Say --positive {first}, or --positive {second}."
+    has_class_list = "classes" in inspection.options or any(
+        name in inspection.columns for name in CLASS_KEYS
+    )
+    if are_column_numbers(labels, n_classes):
+        reason = f"whole numbers from 0 to {n_classes - 1}: they count the columns"
+    elif has_class_list or contains_only(labels, class_names):
+        reason = "its entries are names of classes"
+    else:
+        examples = listed(np.unique(labels)[:8].tolist())
+        raise AmbiguousFileError(
+            f"{truth_name!r} holds {examples}, which are not the {n_classes} columns, nor their"
+            " numbers from 0. Which column is which class? Say --classes A,B,C in the order of the"
+            " columns, or --label-key NAME."
         )
-
-
-def _marks(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
-    """Columns of text in which every entry is a mark: 8/10, 85%."""
-    found = {}
-    for name, column in columns.items():
-        if column.dtype.kind in "UO" and _SCORE.fullmatch(name):
-            marks = [mark_of(str(value)) for value in column.tolist()]
-            if all(mark is not None for mark in marks):
-                found[name] = np.array(marks, dtype=np.float64)
-    return found
-
-
-def _aside(name: str, column: NDArray[Any]) -> bool:
-    """Whether a column of numbers is no class by its name, or counts the rows."""
-    counts = column.dtype.kind in "iu" and len(column) > 2 and bool((np.diff(column) == 1).all())
-    return bool(BESIDE_LIKE.fullmatch(name)) or name == "" or counts
-
-
-def _prefixes(names: list[str]) -> dict[str, list[str]]:
-    """Names by what they begin with, up to the first underscore."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        head, mark, rest = name.partition("_")
-        if mark and rest and not BESIDE_LIKE.fullmatch(name):
-            groups.setdefault(head + mark, []).append(name)
-    return groups
-
-
-def _within(column: NDArray[Any], names: set[str]) -> bool:
-    return set(map(str, np.unique(column))) <= names
+    inspection.add_finding(
+        f"labels: {truth_name}",
+        reason,
+        options={"label_key": truth_name},
+        default_values=LABEL_KEYS,
+    )

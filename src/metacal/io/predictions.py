@@ -1,15 +1,14 @@
-"""Predictions: a table of logits or probabilities read from files, its shapes checked in one place
-for all kinds.
+"""Predictions read from files: a table of logits or probabilities, with validated shapes.
 
-Where a file has a column per class, every column that is not known to be something else is a class,
-but for strays (`metacal.io.strays`), which are left out with a warning.
+If a file has one column per class, every column without another meaning is a class. Columns that do
+not look like classes (`metacal.io.strays`) are left out with a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,49 +17,50 @@ from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
 from metacal.io.columns import Columns
 from metacal.io.many import Paths
-from metacal.io.named_columns import OtherKindError
 from metacal.io.opening import two_columns_hint
 from metacal.io.reading import read_columns
 from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
-from metacal.io.strays import strays_among
+from metacal.io.strays import find_stray_columns
 from metacal.rows.arrays import one_of
 from metacal.rows.labels import as_class_names, several_labels
-from metacal.rows.plausibility import suspicion_in
-from metacal.rows.validate import class_list, label_codes, two_columns
-
-if TYPE_CHECKING:
-    from metacal.gate import Gate
+from metacal.rows.validate import two_columns
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions(Columns):
-    """What a file of predictions holds: the fields of `Columns`, and what the table is.
+    """Predictions of a file.
 
     Attributes
     ----------
-    input : "logits" or "probabilities"
+    input : {"logits", "probabilities"}
+        Content of the table.
     """
 
     input: str = "logits"
 
     @property
     def labels_count_columns(self) -> bool:
-        """Whether the labels are numbers beside classes that have names: they count the columns,
-        from 0.
-        """
-        named = self.class_names is not None and isinstance(self.class_names[0], str)
-        return named and self.labels is not None and self.labels.dtype.kind in "iubf"
+        """Whether the labels are column numbers from 0 although the classes have names."""
+        if self.class_names is None or self.labels is None:
+            return False
+        return isinstance(self.class_names[0], str) and self.labels.dtype.kind in "iubf"
 
     def require_truth(self) -> NDArray[Any]:
-        """Return the labels, or raise with advice when the file has none."""
+        """Return the labels. Raise InputError with advice if the file has none."""
         if self.labels is not None:
             return self.labels
-        also = f"; it also holds {listed(self.unused)}" if self.unused else ""
-        held = map(str, (*self.unused, *(self.class_names or ())))
-        likely = next((name for name in held if LABEL_NAME_PATTERN.fullmatch(name)), None)
+        other_columns = ""
+        if self.unused:
+            other_columns = f"; it also holds {listed(self.unused)}"
+        suggested_name = None
+        for name in (*self.unused, *(self.class_names or ())):
+            if LABEL_NAME_PATTERN.fullmatch(str(name)):
+                suggested_name = str(name)
+                break
         raise InputError(
-            f"{self.path}: there are no labels here{also}. Store them as 'labels', name them with "
-            f"{option('label_key', likely)}, or give a file of labels with {option('labels')}."
+            f"{self.path}: there are no labels here{other_columns}. Store them as 'labels', name"
+            f" them with {option('label_key', suggested_name)}, or give a file of labels with"
+            f" {option('labels')}."
         )
 
 
@@ -82,53 +82,76 @@ def read_predictions(
     stream: bool | None = None,
     unpack_limit: int | None = None,
 ) -> Predictions:
-    r"""Read predictions from a file; nothing is guessed from values and nothing is unpickled.
+    r"""Read predictions from a file. Columns are found by name, and pickles are never read.
 
     Parameters
     ----------
-    path : path, or several
-        A file, a folder, a pattern such as "logs/*.parquet", a list of these, or a URL that fsspec
-        knows; several files are read as one table, in the order of their names. "-" is standard
-        input. Or a table in memory: a Dataset of Hugging Face, an Arrow table, a frame of polars or
-        pandas.
+    path : path, sequence of paths, or table in memory
+        A file, a directory, a pattern such as "logs/*.parquet", a URL that fsspec supports, or a
+        list of these. Several files are read as one table, in the order of their names. "-" is
+        standard input. A table in memory is a Dataset of Hugging Face, an Arrow table, or a data
+        frame of polars or pandas.
 
-        npz, safetensors, pt: arrays or tensors `logits` (or `probabilities`, `probs`), and if you
-        like `labels` (`label`, `y`), `id`, `classes`. npy: the table alone, or records with these
-        names. csv, tsv, jsonl, parquet, arrow, feather: one row per item; `label` (`labels`, `y`)
-        and `id` are taken out; a column `logits` of lists is the table, else the columns
-        `logits_…`, else every other column is a class. One column of probabilities alone, `prob` or
-        `probability`, is that of the second of two classes.
-    labels : path, optional
-        A second file with the labels, in place of any labels in `path`: .npy, or .csv, .tsv, .txt
-        with one per line. For several files one for all, or as many in the same order.
+        Files in npz, safetensors and pt hold arrays named `logits` (or `probabilities`, `probs`),
+        and optionally `labels` (`label`, `y`), `id` and `classes`. An npy file holds only the
+        table, or records with these names.
+
+        Files in csv, tsv, jsonl, parquet, arrow and feather have one row per item. The columns
+        `label` (`labels`, `y`) and `id` have a role. The table is a column `logits` of lists, or
+        else the columns that begin with `logits_`, or else all other columns. A single column
+        `prob` or `probability` is the probability of the second of two classes.
+
+    labels : path or sequence of paths, optional
+        Files with only labels, which replace any labels in `path`: .npy, or .csv, .tsv or .txt with
+        one label per line. There is one file for all tables, or one for each.
+
     logits_key, label_key, id_key : str, optional
-        Other names for the table, the labels and the ids. Where there is a column per class
-        `logits_key="z"` takes the columns `z_…`.
+        Other names of the table, the labels and the ids. If there is one column per class,
+        `logits_key="z"` selects the columns that begin with `z_`.
+
     group_key, unit_key : str, optional
-        The names of the rows' groups, for a promise per group, and of the units that rows belong
-        to.
-    input : "logits" or "probabilities"
-        What the table holds.
+        Names of the groups, for a promise per group, and of the clusters of dependent rows.
+
+    input : {"logits", "probabilities"}, default="logits"
+        Content of the table.
+
     classes : sequence, optional
-        The classes in column order. Where there is a column per class they choose and order these.
+        Class names in column order. If there is one column per class, they select and order the
+        columns.
+
     format : str, optional
-        What the file is: "csv", "parquet", …; when None what it begins with says so, or its name.
-        Text may be separated by commas, semicolons, tabs or bars, and compressed (.csv.gz).
-    drop : sequence of str
-        Columns that are no classes.
-    keep : sequence of str
-        Columns to pass on to the results, which are no classes either.
+        File format, for example "csv" or "parquet". By default the first bytes of the file
+        determine it, or else its name. Text may be separated by commas, semicolons, tabs or bars,
+        and may be compressed (.csv.gz).
+
+    drop : sequence of str, default=()
+        Columns that are not classes.
+
+    keep : sequence of str, default=()
+        Columns to copy to the results. They are not classes either.
+
     of_gate : sequence, optional
-        The classes of a gate. Where there is a column per class those that bear their names are
-        taken, in this order, and others are left out; elsewhere they say nothing.
+        Classes of a gate. If there is one column per class, the columns with these names are
+        selected in this order, and other columns are left out.
+
     stream : bool, optional
-        Whether the table of an .npy, safetensors or Parquet file stays there and is read block by
-        block each time it is gone through: in bounded memory, and for Parquet, which is decoded
-        each time, slower. None: if it is larger than 256 MiB.
+        Whether the table of an .npy, safetensors or Parquet file stays in the file and is read
+        block by block in every pass. This bounds the memory. It is slower for Parquet, which is
+        decoded in every pass. By default a table stays in its file if it is larger than 256 MiB.
+
     unpack_limit : int, optional
-        Bytes that a compressed file may unpack to, checked before memory is taken. None: what the
-        environment variable METACAL_UNPACK_LIMIT says, else 2 GiB, or 20 times the size of the file
-        where that is more.
+        Number of bytes to which a compressed file may decompress. It is checked before memory is
+        allocated. The default is the environment variable METACAL_UNPACK_LIMIT, or else 2 GiB or 20
+        times the size of the file, whichever is more.
+
+    Returns
+    -------
+    Predictions
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, lacks a named column, or has unsuitable shapes.
 
     Examples
     --------
@@ -136,205 +159,147 @@ def read_predictions(
     >>> from pathlib import Path
     >>> path = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(path).write_text("cat,dog,label\n2.5,-1,cat\n0.5,3,dog\n")
-    >>> found = read_predictions(path)
-    >>> found.table.shape, found.class_names, found.labels.tolist()
+    >>> predictions = read_predictions(path)
+    >>> predictions.table.shape, predictions.class_names, predictions.labels.tolist()
     ((2, 2), ('cat', 'dog'), ['cat', 'dog'])
     >>> read_predictions("predictions.xlsx")
     Traceback (most recent call last):
     metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
     """
     one_of("input", input, *TABLE_KEYS)
-    own = None if classes is None else tuple(classes)
-    names = Request("", input, logits_key, label_key, own, id_key, group_key, unit_key)
-    request = replace(
-        names,
+    requested_classes = None
+    if classes is not None:
+        requested_classes = tuple(classes)
+    request = Request(
+        "",
+        input=input,
+        logits_key=logits_key,
+        label_key=label_key,
+        classes=requested_classes,
+        id_key=id_key,
+        group_key=group_key,
+        unit_key=unit_key,
         format=format,
         stream=stream,
         aside=tuple(drop),
         keep=tuple(keep),
         gate_classes=of_gate,
     )
-    columns = read_columns(path, request, _finished, unpack_limit=unpack_limit, labels=labels)
+    columns = read_columns(
+        path, request, _check_and_convert, unpack_limit=unpack_limit, labels=labels
+    )
     return Predictions(**vars(columns), input=input)
 
 
-def _finished(request: Request, columns: Columns) -> Columns:
-    """A table that is one, with columns of the same rows and names for its classes."""
-    columns = _two_classes(request, columns)
+def _check_and_convert(request: Request, columns: Columns) -> Columns:
+    """Check the shapes of the columns of a file, and leave out stray columns."""
+    columns = _expand_single_score(request, columns)
     _check_shapes(request, columns)
-    flat: dict[str, Any] = {role: column.ravel() for role, column in columns.beside.items()}
-    columns = replace(columns, **flat)
+    flat_columns: dict[str, Any] = {}
+    for role, column in columns.beside.items():
+        flat_columns[role] = column.ravel()
+    columns = replace(columns, **flat_columns)
     if request.classes is not None:
         return replace(columns, class_names=request.classes)
-    if columns.class_names is None or columns.places is None or columns.labels is None:
+    return _without_stray_columns(columns)
+
+
+def _without_stray_columns(columns: Columns) -> Columns:
+    """Leave out columns that do not look like classes, with a warning."""
+    class_names = columns.class_names
+    if class_names is None or columns.places is None or columns.labels is None:
         return columns
-    strays, remarks = strays_among(columns.class_names, columns.labels, columns.table)
-    for remark in remarks:
-        warn_caller(remark)
-    unused = (*columns.unused, *(str(columns.class_names[k]) for k in strays))
-    if strays:
-        columns = columns.in_order([k for k in range(len(columns.class_names)) if k not in strays])
-    return replace(columns, unused=unused, remarks=tuple(remarks))
+    strays = find_stray_columns(class_names, columns.labels, columns.table)
+    for warning in strays.warnings:
+        warn_caller(warning)
+    if strays.excluded:
+        class_indices = [k for k in range(len(class_names)) if k not in strays.excluded]
+        columns = columns.in_order(class_indices)
+    excluded_names = [str(class_names[index]) for index in strays.excluded]
+    return replace(
+        columns, unused=(*columns.unused, *excluded_names), remarks=tuple(strays.warnings)
+    )
 
 
-def _two_classes(request: Request, columns: Columns) -> Columns:
-    """The two columns of a classifier of two classes, where a file has one score for the second
-    alone.
-    """
+def _expand_single_score(request: Request, columns: Columns) -> Columns:
+    """Build the table of two classes if the file has one score for the second class."""
     table = columns.table
-    alone = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
-    named = request.allows_single_score or request.is_single_score(columns.class_names or ())
-    if not named or not alone or table.dtype.kind not in "fiu":
+    has_one_column = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
+    may_be_score = request.allows_single_score or request.is_single_score(columns.class_names or ())
+    if not has_one_column or not may_be_score or table.dtype.kind not in "fiu":
         return columns
     try:
-        two = two_columns(np.asarray(table), request.input)
+        two_class_table = two_columns(np.asarray(table), request.input)
     except InputError as error:
         raise InputError(f"{request.path}: {error}") from None
-    return replace(columns, table=two, class_names=None, score_column=request.logits_key)
+    return replace(
+        columns, table=two_class_table, class_names=None, score_column=request.logits_key
+    )
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:
-    path, table = request.path, columns.table
+    """Raise InputError if the table, the role columns and the class names do not fit together."""
+    table = columns.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
+        hint = ""
+        if table.ndim == 1:
+            hint = two_columns_hint()
         raise InputError(
-            f"{path}: the table of {request.input} must be numbers with one row per item and one"
-            f" column per class; got shape {table.shape} of type {table.dtype}. Reshape or convert"
-            f" it and save it again.{two_columns_hint() if table.ndim == 1 else ''}"
+            f"{request.path}: the table of {request.input} must be numbers with one row per item"
+            f" and one column per class; got shape {table.shape} of type {table.dtype}. Reshape or"
+            f" convert it and save it again.{hint}"
         )
-    for what, column in columns.beside.items():
-        if column.shape not in ((len(table),), (len(table), 1)):
-            hint = f" {several_labels(column)}" if column.ndim == 2 else ""
-            if column.shape == (len(table) + 1,):
-                hint = f" If the labels begin with a header, name it with {option('label_key')}."
-            raise InputError(
-                f"{path}: there are {len(table)} rows but {what} of shape {column.shape}; there"
-                f" must be one for each row.{hint}"
-            )
-    own = columns.class_names if columns.places is None else None
-    if own is not None and request.classes is not None and as_class_names(request.classes) != own:
-        raise InputError(
-            f"{path}: its own class order is {listed(own)}; give the same classes, or none."
-        )
-    names = request.classes if request.classes is not None else columns.class_names
-    if names is not None and len(names) != table.shape[1]:
-        raise InputError(
-            f"{path}: the table has {table.shape[1]} columns but there are {len(names)} class"
-            " names."
-        )
+    for role, column in columns.beside.items():
+        _check_role_column(request, role, column, n_rows=len(table))
+    _check_class_names(request, columns)
 
 
-def read_for_gate(
-    gate: Gate,
-    fitted: str,
-    path: Paths,
-    *,
-    classes: Sequence[str | int] | None = None,
-    **options: Any,
-) -> Predictions:
-    """Predictions as a gate wants them: as many columns, of the same kind, in the order of its
-    classes.
+def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows: int) -> None:
+    """Raise InputError if a column does not have one value for each row.
 
     Parameters
     ----------
-    gate, fitted : Gate, str
-        And what messages call it: its file.
-    path, classes, **options
-        As in `read_predictions`. Where the classes are not given, those of the gate choose their
-        columns in text; the one score of a gate of two classes is called as it was where the gate
-        was fitted.
+    request : Request
+        Request with the path of the file.
+
+    role : str
+        Role of the column.
+
+    column : array
+        Values of the column.
+
+    n_rows : int
+        Number of rows of the table.
     """
-    own = tuple(gate.classes.tolist())
-    options["logits_key"] = options.get("logits_key") or gate.source.score_column
-    shown, kind = str(path), gate.source.input
-    # The classes choose their columns among others; a file that says its own class order is checked
-    # below.
-    chooses = own if classes is None else None
-    try:
-        predictions = read_predictions(
-            path, classes=classes, of_gate=chooses, **{"input": kind, **options}
-        )
-    except OtherKindError:
-        other = "logits" if kind == "probabilities" else "probabilities"
-        raise InputError(
-            f"{shown} holds {other}, but {fitted} was fitted on {kind}; give {kind} of the same"
-            f" classifier, or fit again on its {other}."
-        ) from None
-    if predictions.table.shape[1] != len(own):
-        raise InputError(
-            f"{shown} has {predictions.table.shape[1]} columns but {fitted} was fitted on"
-            f" {len(own)}; give predictions of the same classifier."
-        )
-    _question(gate, fitted, predictions)
-    if chooses and predictions.places is not None and predictions.class_names == own:
-        # The columns were taken in the gate's order; labels that are numbers count them as they
-        # stand in the file.
-        as_stored = np.argsort(np.argsort(predictions.places)).tolist()
-        predictions = replace(predictions, labels=_renumbered(predictions, as_stored))
-    order = order_of_classes(predictions.class_names, own, shown, fitted)
-    if order is None:
-        return predictions
-    return replace(predictions.in_order(order), labels=_renumbered(predictions, order))
-
-
-def order_of_classes(
-    names: ClassNames | None, own: ClassNames, held: str, fitted: str
-) -> list[int] | None:
-    """Which of the columns called `names` is each of a gate's `own` classes; None where they stand
-    as they should.
-
-    Columns without names, and names of another kind than the gate's (column numbers beside words),
-    are taken in order. `held` and `fitted` are what messages call the rows and the gate.
-
-    Examples
-    --------
-    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
-    [1, 0]
-    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
-    Traceback (most recent call last):
-    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on 'cat', 'dog'; ...
-    """
-    if names is None or type(names[0]) is not type(own[0]) or names == own:
-        return None
-    if sorted(map(str, names)) != sorted(map(str, own)):
-        raise InputError(
-            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
-            "give predictions of the same classifier."
-        )
-    return [names.index(name) for name in own]
-
-
-def _question(gate: Gate, fitted: str, predictions: Predictions) -> None:
-    """Warn where the rows look like something else than what the gate was fitted on, by its
-    certificate's notes.
-    """
-    if gate.source.input != "logits":
+    if column.shape in ((n_rows,), (n_rows, 1)):
         return
-    notes = () if gate.certificate is None else gate.certificate.notes
-    known = {dict(note.facts)["looks"] for note in notes if note.kind == "suspicion"}
-    odd = suspicion_in(predictions.table)
-    if odd is not None and odd.kind in known:
-        return
-    if odd is not None and odd.kind == "probabilities":
-        warn_caller(
-            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
-            f" but {fitted} was fitted on logits: what it says of these rows means nothing. Give"
-            f" logits, or fit on probabilities with {option('input', 'probabilities')}."
-        )
-    elif odd is not None:
-        warn_caller(f"{predictions.path}: {odd.remark}")
-    elif "probabilities" in known:
-        warn_caller(
-            f"{fitted} was fitted on rows that look like probabilities read as logits, and"
-            f" {predictions.path} holds other rows: what it says of them means nothing. Fit again,"
-            f" with {option('input', 'probabilities')} or on logits."
-        )
+    hint = ""
+    if column.ndim == 2:
+        hint = f" {several_labels(column)}"
+    if column.shape == (n_rows + 1,):
+        hint = f" If the labels begin with a header, name it with {option('label_key')}."
+    raise InputError(
+        f"{request.path}: there are {n_rows} rows but {role} of shape {column.shape}; there must be"
+        f" one for each row.{hint}"
+    )
 
 
-def _renumbered(predictions: Predictions, order: list[int]) -> NDArray[Any] | None:
-    """Labels that number the file's columns, in the new order of the columns; others stay as they
-    are.
-    """
-    if not predictions.labels_count_columns:
-        return predictions.labels
-    codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))
-    return np.argsort(order)[codes]
+def _check_class_names(request: Request, columns: Columns) -> None:
+    """Raise InputError if the requested classes differ from the stored ones, or in number."""
+    names_are_stored = columns.class_names is not None and columns.places is None
+    if names_are_stored and request.classes is not None:
+        assert columns.class_names is not None
+        if as_class_names(request.classes) != columns.class_names:
+            raise InputError(
+                f"{request.path}: its own class order is {listed(columns.class_names)}; give the"
+                " same classes, or none."
+            )
+    class_names = columns.class_names
+    if request.classes is not None:
+        class_names = request.classes
+    n_columns = columns.table.shape[1]
+    if class_names is not None and len(class_names) != n_columns:
+        raise InputError(
+            f"{request.path}: the table has {n_columns} columns but there are"
+            f" {len(class_names)} class names."
+        )

@@ -1,4 +1,4 @@
-"""Scores: one column of a file, and beside it whether each row is right."""
+"""Scores read from files: one confidence score per row, and whether the row is correct."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 @dataclass(frozen=True, eq=False)
 class Scores(Columns):
-    """What a file of scores holds: the fields of `Columns`, the table being one column, and what
-    that is called.
+    """Scores of a file. The table of `Columns` is a single column here.
 
     Attributes
     ----------
     name : str
-        What the file calls the score.
+        Name of the score column.
+
     agreement : bool
-        Whether the rows should say if an answer is the last model's of a cascade, and not if it is
-        right.
+        Whether `labels` marks agreement with the last model of a cascade instead of correctness.
     """
 
     name: str = "score"
@@ -37,25 +36,31 @@ class Scores(Columns):
 
     @property
     def score(self) -> NDArray[np.floating[Any]]:
-        """One per row: NaN where a row has none; float32 where the file has it so."""
+        """Score of each row, NaN if the row has none. It is float32 if the file has float32."""
         return np.asarray(self.table)
 
     @property
     def correct(self) -> NDArray[Any] | None:
-        """Whether each row is right, or its loss, where the file says so."""
+        """Whether each row is correct, or its loss. None if the file has no such column."""
         return self.labels
 
     def require_truth(self) -> NDArray[Any]:
-        """Return right and wrong, or losses, or raise with advice when the file has none."""
+        """Return the marks of correct rows, or the losses. Raise InputError if there are none."""
         if self.labels is not None:
             return self.labels
-        also = f"; it also holds {listed(self.unused)}" if self.unused else ""
-        meaning = "which answers are the last model's" if self.agreement else "which rows are right"
-        key = option("agree_key" if self.agreement else "correct_key")
-        usual = " or ".join(map(repr, AGREE_KEYS if self.agreement else CORRECT_KEYS))
+        meaning = "which rows are right"
+        parameter = "correct_key"
+        default_names: tuple[str, ...] = CORRECT_KEYS
+        if self.agreement:
+            meaning = "which answers are the last model's"
+            parameter = "agree_key"
+            default_names = AGREE_KEYS
+        other_columns = ""
+        if self.unused:
+            other_columns = f"; it also holds {listed(self.unused)}"
         raise InputError(
-            f"{self.path}: it does not say {meaning}{also}. Name the column that does with {key},"
-            f" or call it {usual}."
+            f"{self.path}: it does not say {meaning}{other_columns}. Name the column that does with"
+            f" {option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
         )
 
 
@@ -74,32 +79,49 @@ def read_scores(
     format: str | None = None,
     unpack_limit: int | None = None,
 ) -> Scores:
-    r"""Read scores from a file; nothing is guessed from values and nothing is unpickled.
+    r"""Read scores from a file. Columns are found by name, and pickles are never read.
 
     Parameters
     ----------
-    path : path, or several
-        A file, or a folder, a pattern, a list or a URL as in `read_predictions`. "-" is standard
-        input. jsonl, csv, tsv, parquet, arrow, feather: a row per item; npz, safetensors, pt:
-        arrays of equal length; npy: records.
+    path : path or sequence of paths
+        A file, a directory, a pattern, a URL or a list of these, as in `read_predictions`; "-" is
+        standard input. Files in jsonl, csv, tsv, parquet, arrow and feather have one row per item.
+        Files in npz, safetensors and pt have arrays of equal length. An npy file has records.
+
     score_key : str
-        The name of the score. A cell that is empty, null, NaN or infinite is no score.
+        Name of the score. A cell that is empty, null, NaN or infinite is a missing score.
+
     correct_key : str, optional
-        The name of what says right or wrong: true or false, 1 or 0, yes or no; "correct" or "ok"
-        when None, if there.
+        Name of the column that marks a row as correct, with true or false, 1 or 0, yes or no. The
+        default is "correct" or "ok", if the file has such a column.
+
     loss_key : str, optional
-        The name of the losses, numbers from 0 to 1, in place of right and wrong; "loss" when None
-        and with `losses`, if there.
-    agreement : bool
-        For a cascade that was fitted on agreement with its last model: "agrees" stands in place of
-        "correct" and "ok".
+        Name of a column of losses from 0 to 1, instead of `correct_key`.
+
+    losses : bool, default=False
+        Whether to read a column "loss" instead of "correct" if `loss_key` is not given.
+
+    agreement : bool, default=False
+        Whether to read a column "agrees" instead of "correct", for a cascade that was fitted on
+        agreement with its last model.
+
     id_key : str, optional
-        The name of the ids; "id" or "ids" when None, if there.
+        Name of the ids. The default is "id" or "ids", if the file has such a column.
+
     group_key, unit_key : str, optional
-        The names of the rows' groups, for a promise per group, and of the units that rows belong
-        to.
+        Names of the groups, for a promise per group, and of the clusters of dependent rows.
+
     keep, format, unpack_limit
-        As in `read_predictions`.
+        See `read_predictions`.
+
+    Returns
+    -------
+    Scores
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or lacks a named column.
 
     Examples
     --------
@@ -107,8 +129,8 @@ def read_scores(
     >>> path = os.path.join(tempfile.mkdtemp(), "judge.jsonl")
     >>> with open(path, "w") as file:
     ...     _ = file.write('{"mark": 0.9, "ok": true}\n{"mark": null, "ok": false}\n')
-    >>> found = read_scores(path, score_key="mark")
-    >>> found.score, found.correct
+    >>> scores = read_scores(path, score_key="mark")
+    >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
     if loss_key is not None and correct_key is not None:
@@ -116,33 +138,39 @@ def read_scores(
             f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or"
             " loses."
         )
-    beside: dict[str, Any] = {
-        "id_key": id_key,
-        "group_key": group_key,
-        "unit_key": unit_key,
-        "keep": tuple(keep),
-    }
-    beside |= {"label_key": loss_key or correct_key, "losses": losses or loss_key is not None}
-    beside["agreement"] = agreement
-    request = Request("", logits_key=score_key, scores=True, format=format, **beside)
-    columns = read_columns(path, request, _finished, unpack_limit=unpack_limit)
+    request = Request(
+        "",
+        logits_key=score_key,
+        label_key=loss_key or correct_key,
+        id_key=id_key,
+        group_key=group_key,
+        unit_key=unit_key,
+        format=format,
+        keep=tuple(keep),
+        scores=True,
+        losses=losses or loss_key is not None,
+        agreement=agreement,
+    )
+    columns = read_columns(path, request, _convert_score_columns, unpack_limit=unpack_limit)
     return Scores(**vars(columns), name=score_key, agreement=agreement)
 
 
-def _finished(request: Request, columns: Columns) -> Columns:
-    """One number per row, NaN where there is none, and right and wrong."""
-    score = score_column(columns.table, name=str(request.logits_key), place=columns.place)
-    beside: dict[str, Any] = columns.beside
-    if "labels" in beside:
-        truth = loss_column if request.losses else correct_column
-        beside["labels"] = truth(
-            beside["labels"], name=columns.names["labels"], place=columns.place
+def _convert_score_columns(request: Request, columns: Columns) -> Columns:
+    """Convert the scores to floats and the labels to booleans or losses. Check the lengths."""
+    scores = score_column(columns.table, name=str(request.logits_key), place=columns.place)
+    role_columns: dict[str, Any] = columns.beside
+    if "labels" in role_columns:
+        convert_labels = loss_column if request.losses else correct_column
+        role_columns["labels"] = convert_labels(
+            role_columns["labels"], name=columns.names["labels"], place=columns.place
         )
-    for role, column in beside.items():
-        what = "entries of right and wrong" if role == "labels" else role
-        beside[role] = column = np.asarray(column).ravel()
-        if len(column) != len(score):
+    for role, column in role_columns.items():
+        flat_column = np.asarray(column).ravel()
+        role_columns[role] = flat_column
+        if len(flat_column) != len(scores):
+            role_name = "entries of right and wrong" if role == "labels" else role
             raise InputError(
-                f"{request.path}: there are {len(score)} scores but {len(column)} {what}; one each."
+                f"{request.path}: there are {len(scores)} scores but {len(flat_column)}"
+                f" {role_name}; one each."
             )
-    return replace(columns, table=score, **beside)
+    return replace(columns, table=scores, **role_columns)

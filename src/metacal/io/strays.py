@@ -1,8 +1,15 @@
-"""Stray columns: an index, a time, a split beside the classes, known by names and numbers."""
+"""Detection of columns that are not classes, in a file with one column per class.
+
+Such a file may also have columns for an index, a time or a data split. A *stray column* is a column
+that was not assigned a role and that does not look like a class, judging by its name or its
+numbers.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +20,8 @@ from metacal.errors import option
 from metacal.io.request import LABEL_NAME_PATTERN, ClassNames
 from metacal.rows.plausibility import sample_of
 
-#: Names of columns that people keep beside predictions.
-BESIDE_LIKE = re.compile(
+#: Names of columns that are often stored beside predictions.
+NON_CLASS_NAME_PATTERN = re.compile(
     r"unnamed: ?\d+(_level_\d+)?|(__index_)?level_\d+(__)?|index|idx|row"
     r"|(row|sample|item|image|line)[_ ]?(nr|no|num|number|index|idx)"
     r"|(.+[_ ])?(id|ids|uuid|guid|key|hash)|(.+[_"
@@ -23,85 +30,178 @@ BESIDE_LIKE = re.compile(
     r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
     re.IGNORECASE,
 )
-#: Fewer rows may count up, or be whole numbers, by chance.
-_FEWEST_ROWS = 20
-#: With more classes than this the message does not repeat them.
-_MOST_LISTED = 10
+#: Smallest number of rows for the test of whole numbers. Fewer rows may be whole by chance.
+_MIN_ROWS = 20
+#: Largest number of classes that a message lists.
+_MAX_LISTED_CLASSES = 10
 
 
-def strays_among(
-    names: ClassNames, labels: NDArray[Any], table: Any
-) -> tuple[list[int], list[str]]:
-    """Columns that are no classes though nothing else is known of them, and what to say of such
-    columns.
+@dataclass(frozen=True)
+class StrayColumns:
+    """Stray columns of a table.
 
-    Where labels name the classes, a column that none names and that does not look like a class is
-    left out. Where they count the columns it may shift the classes behind it, and is only
-    questioned.
+    Attributes
+    ----------
+    excluded : list of int
+        Positions of the columns to leave out of the table.
+
+    warnings : list of str
+        Messages about the stray columns, including those that stay in the table.
+    """
+
+    excluded: list[int]
+    warnings: list[str]
+
+
+def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any) -> StrayColumns:
+    """Find the columns of a table that are probably not classes.
+
+    If the labels are class names, a stray column is excluded. If the labels are column numbers, it
+    is only reported, because excluding it would change the classes of the columns after it.
+
+    Parameters
+    ----------
+    class_names : tuple
+        Name of each column of the table.
+
+    labels : array of shape (n_rows,)
+        Labels: class names, or column numbers from 0.
+
+    table : array or StoredTable of shape (n_rows, n_classes)
+        The table.
+
+    Returns
+    -------
+    StrayColumns
 
     Examples
     --------
     >>> labels = np.array(["cat", "dog"])
-    >>> strays_among(("cat", "dog", "latency_s"), labels, np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]]))
-    ([2], ["column 'latency_s' is left out: no label names it, and it does not look like a class; if it is one, ..."])
-    >>> strays_among(("cat", "dog"), labels, np.array([[1.5, 0.2], [0.1, 2.3]]))
-    ([], [])
+    >>> table = np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]])
+    >>> strays = find_stray_columns(("cat", "dog", "latency_s"), labels, table)
+    >>> strays.excluded
+    [2]
+    >>> strays.warnings
+    ["column 'latency_s' is left out: no label names it, and it does not look like a class; ..."]
+    >>> find_stray_columns(("cat", "dog"), labels, table[:, :2])
+    StrayColumns(excluded=[], warnings=[])
     """
-    counting = isinstance(names[0], str) and labels.dtype.kind in "iubf"
-    seen = set(np.unique(labels).tolist())
-    without = [k for k, name in enumerate(names) if (k if counting else name) not in seen]
-    doubtful = range(len(names)) if counting else without
-    named = {
-        k
-        for k in doubtful
-        if BESIDE_LIKE.fullmatch(str(names[k])) or LABEL_NAME_PATTERN.fullmatch(str(names[k]))
-    }
-    odd = _odd_columns(table) if doubtful else set()
-    # Numbers count the columns, so that a stray one shifts the classes behind it: then it has
-    # labels itself.
-    strays = sorted(
-        ({*without} & (named | odd))
-        | (named & odd if counting else set())
-        | (named if without else set())
-    )
-    if not strays or len(strays) >= len(names) - 1:
-        return [], []
-    left_out = not counting and {*strays} <= {*without}
-    return (strays if left_out else []), [_remark(names, strays, without, left_out=left_out)]
+    labels_are_numbers = isinstance(class_names[0], str) and labels.dtype.kind in "iubf"
+    label_values = set(np.unique(labels).tolist())
+    unlabelled = set()
+    for index, name in enumerate(class_names):
+        label = index if labels_are_numbers else name
+        if label not in label_values:
+            unlabelled.add(index)
+
+    candidates = unlabelled
+    if labels_are_numbers:
+        # A stray column shifts the classes after it, so that it may have labels itself.
+        candidates = set(range(len(class_names)))
+    with_other_name = {index for index in candidates if _has_other_name(class_names[index])}
+    with_other_numbers: set[int] = set()
+    if candidates:
+        with_other_numbers = _find_columns_of_whole_numbers(table)
+
+    stray_columns = unlabelled & (with_other_name | with_other_numbers)
+    if labels_are_numbers:
+        stray_columns |= with_other_name & with_other_numbers
+    if unlabelled:
+        stray_columns |= with_other_name
+    n_classes_left = len(class_names) - len(stray_columns)
+    if not stray_columns or n_classes_left <= 1:
+        return StrayColumns(excluded=[], warnings=[])
+
+    stray_indices = sorted(stray_columns)
+    if labels_are_numbers:
+        warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled)
+        return StrayColumns(excluded=[], warnings=[warning])
+    warning = _describe_excluded_columns(class_names, stray_indices)
+    return StrayColumns(excluded=stray_indices, warnings=[warning])
 
 
-def _odd_columns(table: Any) -> set[int]:
-    """Columns of another kind than the rest: a running number, or whole numbers among fractions."""
-    sample = sample_of(table)
-    if len(sample) < _FEWEST_ROWS or not np.isfinite(sample).all():
+def _has_other_name(name: str | int) -> bool:
+    """Check whether a column name is typical of something other than a class."""
+    name_text = str(name)
+    is_non_class_name = NON_CLASS_NAME_PATTERN.fullmatch(name_text) is not None
+    return is_non_class_name or LABEL_NAME_PATTERN.fullmatch(name_text) is not None
+
+
+def _find_columns_of_whole_numbers(table: Any) -> set[int]:
+    """Return the columns of varying whole numbers, if most other columns hold fractions."""
+    sample_rows = sample_of(table)
+    if len(sample_rows) < _MIN_ROWS or not np.isfinite(sample_rows).all():
         return set()
-    whole = (sample == np.rint(sample)).all(axis=0) & (np.ptp(sample, axis=0) > 0)
-    return set() if whole.mean() > 0.5 else set(np.flatnonzero(whole).tolist())
+    is_whole = (sample_rows == np.rint(sample_rows)).all(axis=0)
+    is_varying = np.ptp(sample_rows, axis=0) > 0
+    is_stray = is_whole & is_varying
+    if is_stray.mean() > 0.5:
+        return set()
+    return set(np.flatnonzero(is_stray).tolist())
 
 
-def _remark(names: ClassNames, strays: list[int], without: list[int], *, left_out: bool) -> str:
-    """What is said of columns that are left out, or taken for classes all the same."""
-    several = len(strays) > 1
-    shown = f"column{'s' if several else ''} {listed([names[k] for k in strays])}"
-    none = f"no label names {'them' if several else 'it'}"
-    key = next((str(names[k]) for k in strays if LABEL_NAME_PATTERN.fullmatch(str(names[k]))), None)
-    labels = f"{key!r} holds the labels, say {option('label_key', key)}"
-    if left_out:
-        why = (
-            "they do not look like classes; if they are"
-            if several
-            else "it does not look like a class; if it is one"
+def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[int]) -> str:
+    """Build the warning about columns that are left out of the table."""
+    stray_names = [class_names[index] for index in stray_indices]
+    advice = f"list all classes with {option('classes')}."
+    label_name = _find_label_name(stray_names)
+    if label_name is not None:
+        advice += f" If {_label_advice(label_name)}."
+    if len(stray_names) > 1:
+        return (
+            f"columns {listed(stray_names)} are left out: no label names them, and they do not look"
+            f" like classes; if they are, {advice}"
         )
-        mine = f" If {labels}." if key else ""
-        left = f"{shown} {'are' if several else 'is'} left out: {none}"
-        return f"{left}, and {why}, list all classes with {option('classes')}.{mine}"
-    taken = "are taken for classes" if several else "is taken for a class"
-    unlikely = "they do not look like any" if several else "it does not look like one"
-    rest = [str(name) for k, name in enumerate(names) if k not in strays]
-    short = len(rest) <= _MOST_LISTED and not any("," in name for name in rest)
     return (
-        f"{shown} {taken}, but {none if {*strays} <= {*without} else unlikely}:"
-        f" {f'if {labels}; ' if key else ''}to leave other columns out, list the classes with"
-        f" {option('classes', metavar=','.join(rest) if short else None)}; if the labels have"
-        f" another name, say {option('label_key')}."
+        f"column {listed(stray_names)} is left out: no label names it, and it does not look like a"
+        f" class; if it is one, {advice}"
     )
+
+
+def _describe_doubtful_columns(
+    class_names: ClassNames, stray_indices: Sequence[int], unlabelled: Collection[int]
+) -> str:
+    """Build the warning about columns that stay in the table but may not be classes."""
+    stray_names = [class_names[index] for index in stray_indices]
+    has_no_label = all(index in unlabelled for index in stray_indices)
+    if len(stray_names) > 1:
+        claim = f"columns {listed(stray_names)} are taken for classes"
+        doubt = "they do not look like any"
+        if has_no_label:
+            doubt = "no label names them"
+    else:
+        claim = f"column {listed(stray_names)} is taken for a class"
+        doubt = "it does not look like one"
+        if has_no_label:
+            doubt = "no label names it"
+
+    label_advice = ""
+    label_name = _find_label_name(stray_names)
+    if label_name is not None:
+        label_advice = f"if {_label_advice(label_name)}; "
+
+    class_list = None
+    other_names = [
+        str(name) for index, name in enumerate(class_names) if index not in stray_indices
+    ]
+    has_comma = any("," in name for name in other_names)
+    if len(other_names) <= _MAX_LISTED_CLASSES and not has_comma:
+        class_list = ",".join(other_names)
+    return (
+        f"{claim}, but {doubt}: {label_advice}to leave other columns out, list the classes with"
+        f" {option('classes', metavar=class_list)}; if the labels have another name, say"
+        f" {option('label_key')}."
+    )
+
+
+def _find_label_name(names: Sequence[str | int]) -> str | None:
+    """Return the first name that is typical of a column of labels."""
+    for name in names:
+        if LABEL_NAME_PATTERN.fullmatch(str(name)):
+            return str(name)
+    return None
+
+
+def _label_advice(label_name: str) -> str:
+    """Return the advice to name the column of labels, for use after "if"."""
+    return f"{label_name!r} holds the labels, say {option('label_key', label_name)}"

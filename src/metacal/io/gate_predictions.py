@@ -1,0 +1,213 @@
+"""Predictions in the form that a fitted gate requires."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.display import listed
+from metacal.errors import InputError, option, warn_caller
+from metacal.io.many import Paths
+from metacal.io.named_columns import OtherKindError
+from metacal.io.predictions import Predictions, read_predictions
+from metacal.io.request import ClassNames
+from metacal.rows.plausibility import suspicion_in
+from metacal.rows.validate import class_list, label_codes
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+
+
+def read_for_gate(
+    gate: Gate,
+    fitted: str,
+    path: Paths,
+    *,
+    classes: Sequence[str | int] | None = None,
+    **options: Any,
+) -> Predictions:
+    """Read predictions in the form that a gate requires.
+
+    The table has the kind of input and the classes of the gate, in the order of the gate.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that will be applied.
+
+    fitted : str
+        Name of the gate in messages, usually its file.
+
+    path : path, sequence of paths, or table in memory
+        What to read, as in `read_predictions`.
+
+    classes : sequence, optional
+        Class names in column order. By default, the classes of the gate select columns of the same
+        names.
+
+    **options
+        Other parameters of `read_predictions`. By default, a single score has the name that it had
+        when the gate was fitted.
+
+    Returns
+    -------
+    Predictions
+
+    Raises
+    ------
+    InputError
+        If the file holds another kind of input or other classes than the gate was fitted on.
+    """
+    path_text = str(path)
+    gate_input = gate.source.input
+    gate_classes = tuple(gate.classes.tolist())
+    uses_gate_classes = classes is None
+    options["logits_key"] = options.get("logits_key") or gate.source.score_column
+    options.setdefault("input", gate_input)
+    try:
+        predictions = read_predictions(
+            path,
+            classes=classes,
+            of_gate=gate_classes if uses_gate_classes else None,
+            **options,
+        )
+    except OtherKindError:
+        other_input = "logits" if gate_input == "probabilities" else "probabilities"
+        raise InputError(
+            f"{path_text} holds {other_input}, but {fitted} was fitted on {gate_input}; give"
+            f" {gate_input} of the same classifier, or fit again on its {other_input}."
+        ) from None
+
+    n_columns = predictions.table.shape[1]
+    if n_columns != len(gate_classes):
+        raise InputError(
+            f"{path_text} has {n_columns} columns but {fitted} was fitted on {len(gate_classes)};"
+            " give predictions of the same classifier."
+        )
+    _warn_if_implausible(gate, fitted, predictions)
+    if uses_gate_classes and predictions.class_names == gate_classes:
+        predictions = _with_labels_of_selected_columns(predictions)
+    order = order_of_classes(predictions.class_names, gate_classes, path_text, fitted)
+    if order is None:
+        return predictions
+    return replace(predictions.in_order(order), labels=_renumber_labels(predictions, order))
+
+
+def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
+    """Renumber labels that count the columns of the file.
+
+    The columns were selected in the order of the gate, but such labels count them in the order of
+    the file.
+    """
+    if predictions.places is None:
+        return predictions
+    rank_in_file = np.argsort(np.argsort(predictions.places)).tolist()
+    return replace(predictions, labels=_renumber_labels(predictions, rank_in_file))
+
+
+def order_of_classes(
+    names: ClassNames | None, own: ClassNames, held: str, fitted: str
+) -> list[int] | None:
+    """Return the position of each class of a gate among the columns of a table.
+
+    Parameters
+    ----------
+    names : tuple or None
+        Class names of the table.
+
+    own : tuple
+        Classes of the gate.
+
+    held : str
+        Name of the table in messages.
+
+    fitted : str
+        Name of the gate in messages.
+
+    Returns
+    -------
+    list of int or None
+        None if the columns are in the right order. The order is assumed to be right if the table
+        has no class names, or if only one of the two has numbers for names.
+
+    Raises
+    ------
+    InputError
+        If the table has other classes than the gate.
+
+    Examples
+    --------
+    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
+    [1, 0]
+    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
+    Traceback (most recent call last):
+    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on ...
+    """
+    if names is None or type(names[0]) is not type(own[0]) or names == own:
+        return None
+    if sorted(map(str, names)) != sorted(map(str, own)):
+        raise InputError(
+            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
+            "give predictions of the same classifier."
+        )
+    return [names.index(name) for name in own]
+
+
+def _warn_if_implausible(gate: Gate, fitted: str, predictions: Predictions) -> None:
+    """Warn if the rows look like another kind of input than the gate was fitted on.
+
+    The notes of the certificate record whether the calibration rows looked like that already.
+    """
+    if gate.source.input != "logits":
+        return
+    known_suspicions = set()
+    if gate.certificate is not None:
+        for note in gate.certificate.notes:
+            if note.kind == "suspicion":
+                known_suspicions.add(dict(note.facts)["looks"])
+
+    suspicion = suspicion_in(predictions.table)
+    if suspicion is None:
+        if "probabilities" in known_suspicions:
+            warn_caller(
+                f"{fitted} was fitted on rows that look like probabilities read as logits, and"
+                f" {predictions.path} holds other rows: what it says of them means nothing. Fit"
+                f" again, with {option('input', 'probabilities')} or on logits."
+            )
+    elif suspicion.kind in known_suspicions:
+        return
+    elif suspicion.kind == "probabilities":
+        warn_caller(
+            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
+            f" but {fitted} was fitted on logits: what it says of these rows means nothing. Give"
+            f" logits, or fit on probabilities with {option('input', 'probabilities')}."
+        )
+    else:
+        warn_caller(f"{predictions.path}: {suspicion.remark}")
+
+
+def _renumber_labels(predictions: Predictions, order: list[int]) -> NDArray[Any] | None:
+    """Convert labels that are column numbers to the new order of the columns.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        Predictions before the columns are reordered.
+
+    order : list of int
+        Old position of each column in the new order.
+
+    Returns
+    -------
+    array of shape (n_rows,) or None
+        Labels that are class names are returned unchanged.
+    """
+    if not predictions.labels_count_columns:
+        return predictions.labels
+    old_codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))
+    new_position = np.argsort(order)
+    return new_position[old_codes]
