@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import MOST_JOBS
-from metacal.cli.printing import echo, note, progress_bar, say_json
+from metacal.cli.options import MAX_JOBS
+from metacal.cli.printing import echo, print_json, print_note, progress_bar
 from metacal.display import aligned
 from metacal.errors import InputError
 
@@ -66,7 +66,7 @@ def _options(default_output: str) -> list[Callable[[Command], Command]]:
             "--sets", metavar="LIST", default="all", show_default=True, help="Which data sets, by name: see --list."
         ),
         click.option(
-            "-n", "--n-jobs", type=click.IntRange(-MOST_JOBS, MOST_JOBS), default=2, show_default=True,
+            "-n", "--n-jobs", type=click.IntRange(-MAX_JOBS, MAX_JOBS), default=2, show_default=True,
             help="Processes; -1: one per core. Never changes the result.",
         ),
         click.option(
@@ -95,7 +95,9 @@ def run(
         )
     sets, unknown = ([own], []) if own is not None else find(request.data)
     for path in unknown:
-        note(f"{path} is not one of the files this experiment knows (see --list); it is left out.")
+        print_note(
+            f"{path} is not one of the files this experiment knows (see --list); it is left out."
+        )
     if request.sets != "all":
         sets = parsed(
             "--sets",
@@ -119,7 +121,7 @@ def list_files(request: Request) -> None:
 
     found = {item.name: item for item in find(request.data)[0]}
     if request.as_json:
-        say_json(
+        print_json(
             [
                 {
                     "name": file.name,
@@ -167,9 +169,9 @@ def say_written(paths: list[Path]) -> None:
     """Say where the results are."""
     from benchmarks.experiments.figure import can_draw
 
-    note(f"Saved to {paths[0].parent}: {', '.join(path.name for path in paths)}.")
+    print_note(f"Saved to {paths[0].parent}: {', '.join(path.name for path in paths)}.")
     if not can_draw():
-        note('No figures: they need matplotlib, pip install "metacal[plot]".')
+        print_note('No figures: they need matplotlib, pip install "metacal[plot]".')
 
 
 class _Bar:
@@ -183,7 +185,7 @@ class _Bar:
         self._bar.reset(total=steps)
         self._bar.initial = self._bar.n = done
         if done:
-            note(f"{done} of {steps} tasks are there from an earlier run.")
+            print_note(f"{done} of {steps} tasks are there from an earlier run.")
         self._bar.refresh()
 
     def step(self, doing: str) -> None:

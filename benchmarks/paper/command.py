@@ -17,8 +17,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED
-from metacal.cli.printing import echo, say_json
+from metacal.cli.options import SEED_RANGE
+from metacal.cli.printing import echo, print_json
 
 
 @click.command("paper")
@@ -52,7 +52,9 @@ from metacal.cli.printing import echo, say_json
     metavar="B",
     help="With --logits: the accuracy promised.  [default: half way to 1]",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits and draws.")
+@click.option(
+    "--seed", type=SEED_RANGE, default=0, show_default=True, help="Which splits and draws."
+)
 @request_options("bench-paper")
 def command(
     runs: int,
@@ -113,7 +115,7 @@ def command(
         written = paper_output.write(results, seconds, Path(request.output))
         say_written(written)
     if request.as_json:
-        say_json(
+        print_json(
             {
                 **results,
                 "seconds": seconds,

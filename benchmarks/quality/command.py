@@ -17,8 +17,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED
-from metacal.cli.printing import echo, note, say_json
+from metacal.cli.options import SEED_RANGE
+from metacal.cli.printing import echo, print_json, print_note
 from metacal.errors import InputError
 
 
@@ -39,7 +39,7 @@ from metacal.errors import InputError
     "--methods", metavar="LIST", default="all", show_default=True,
     help="Calibrators by name; ours, peers (what is installed), all.",
 )  # fmt: skip
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which splits.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Which splits.")
 @request_options("bench-quality")
 def command(
     sizes: str, splits: int, variants: str, methods: str, seed: int, request: Request
@@ -81,7 +81,7 @@ def command(
             losses=Path(request.output) / quality_output.LOSSES,
         )
         for package in missing_packages() if {"all", "peers"} & set(methods.split(",")) else []:
-            note(
+            print_note(
                 f"{package} is not installed, its calibrators are left out: pip install {package}."
             )
         run(run_task, settings, request)
@@ -89,7 +89,7 @@ def command(
     if request.source is None or request.output != "bench-quality":
         say_written(quality_output.write(results, Path(request.output)))
     if request.as_json:
-        say_json(results)
+        print_json(results)
     else:
         echo(quality_tables.page(results), nl=False)
 

@@ -18,8 +18,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED, share
-from metacal.cli.printing import echo, say_json
+from metacal.cli.options import SEED_RANGE, parse_fraction
+from metacal.cli.printing import echo, print_json
 
 
 @click.command("selective")
@@ -40,7 +40,7 @@ from metacal.cli.printing import echo, say_json
 )  # fmt: skip
 @click.option(
     "--delta",
-    type=share,
+    type=parse_fraction,
     metavar="P",
     default=0.1,
     show_default=True,
@@ -51,7 +51,7 @@ from metacal.cli.printing import echo, say_json
     metavar="DIR",
     help="Rules that are not run: their rows as they stand in DIR, of the same draws.",
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which draws.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Which draws.")
 @request_options("bench-selective")
 def command(
     draws: int, sizes: str, rules: str, delta: float, keep: str | None, seed: int, request: Request
@@ -98,6 +98,6 @@ def command(
     if request.source is None or request.output != "bench-selective":
         say_written(selective_output.write(results, Path(request.output)))
     if request.as_json:
-        say_json(results)
+        print_json(results)
     else:
         echo(selective_tables.page(results), nl=False)

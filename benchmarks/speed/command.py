@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from benchmarks.experiments.options import json_option
-from metacal.cli.options import REPEATS, SEED
-from metacal.cli.printing import echo, note, progress_bar, say_json
+from metacal.cli.options import REPEATS_RANGE, SEED_RANGE
+from metacal.cli.printing import echo, print_json, print_note, progress_bar
 from metacal.display import aligned
 from metacal.errors import InputError
 
@@ -40,9 +40,9 @@ T = TypeVar("T")
     help="all (that are installed), none, or their names.",
 )
 @click.option(
-    "--repeats", type=REPEATS, default=5, show_default=True, help="Samples of each timing."
+    "--repeats", type=REPEATS_RANGE, default=5, show_default=True, help="Samples of each timing."
 )
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Which logits.")
+@click.option("--seed", type=SEED_RANGE, default=0, show_default=True, help="Which logits.")
 @click.option("-o", "--output", metavar="JSON", help="Write all that was measured.")
 @click.option(
     "--plot", metavar="FILE", help="Draw time against rows and classes: .svg, .png or .pdf."
@@ -90,12 +90,12 @@ def command(
     if plot is not None:
         draw_scaling(results, plot)
     if as_json:
-        say_json(results)
+        print_json(results)
     else:
         echo("\n".join(_report(results)))
     for path in (output, plot):
         if path is not None:
-            note(f"Saved to {path}.")
+            print_note(f"Saved to {path}.")
 
 
 def _plan(sizes: str, kernels: str | None, peers: str, repeats: int, seed: int) -> Plan:

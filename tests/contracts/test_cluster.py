@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
-from metacal.cli.cluster import cluster
+from metacal.cli.cluster import open_cluster
 from metacal.io.predictions import read_predictions
 from metacal.maps import curves
 from metacal.rows import cluster as cluster_module
@@ -375,5 +375,5 @@ def test_the_command_line_reaches_a_cluster(files, tmp_path, client):
 
 
 def test_the_command_line_starts_as_many_processes_as_jobs():
-    with cluster("dask", 2) as client:
+    with open_cluster("dask", 2) as client:
         assert len(client.nthreads()) == 2

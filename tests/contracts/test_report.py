@@ -16,7 +16,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal import metrics
 from metacal.cli import main
-from metacal.cli.options import Reading
+from metacal.cli.options import ReadOptions
 from metacal.cli.report import fit_command
 from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
@@ -314,11 +314,11 @@ def test_mistakes_are_one_line(folder, args, code, words):
 
 def test_the_command_begins_as_the_report_was_called(folder):
     assert (
-        fit_command("-x.csv", Reading(input="probabilities"))
+        fit_command("-x.csv", ReadOptions(input="probabilities"))
         == "metacal fit ./-x.csv --input probabilities"
     )
     assert (
-        fit_command("a b.npz", Reading(classes="x y,z"))
+        fit_command("a b.npz", ReadOptions(classes="x y,z"))
         == "metacal fit 'a b.npz' --classes 'x y,z'"
     )
 

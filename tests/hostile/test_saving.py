@@ -86,7 +86,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
 
 
 def test_the_most_threads_are_the_same_on_either_side():
-    assert options.MOST_JOBS == sources.MOST_JOBS
+    assert options.MAX_JOBS == sources.MOST_JOBS
 
 
 UNLOADABLE = {

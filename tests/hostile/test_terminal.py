@@ -91,13 +91,13 @@ def test_warnings_are_harmless(folder, monkeypatch):
 
     from metacal.cli import reading
 
-    original = reading.read
+    original = reading.read_table
 
     def warns(*arguments, **options):
         warnings.warn(EVIL, mc.MetacalWarning, stacklevel=1)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(reading, "read", warns)
+    monkeypatch.setattr(reading, "read_table", warns)
     result = run("fit", folder / "val.npz", "--max-miscoverage", "0.1")
     assert "Warning: cat\\x1b[2J" in result.output
     assert CONTROLS.search(result.output) is None

@@ -26,14 +26,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from metacal.cli.labelling import Round, next_round
+from metacal.cli.labelling import LabellingCall, run_labelling_call
 from metacal.errors import BusyError, InputError
 from metacal.io.scores import Scores
 from metacal.promises.rules.accuracy import MinAccuracy
 from simulation.world import World
 
 SHEET, JOURNAL = "labels.csv", "labels.journal"
-CALL = Round(SHEET, JOURNAL, batch=7)
+CALL = LabellingCall(SHEET, JOURNAL, batch=7)
 PROMISE = MinAccuracy(0.8)
 
 
@@ -67,7 +67,7 @@ class History:
 
     def call(self) -> None:
         """The tool once; what it says when something is wrong is part of life."""
-        next_round(CALL, self.pool, PROMISE, options=self.options, disk=self.world)
+        run_labelling_call(CALL, self.pool, PROMISE, options=self.options, disk=self.world)
 
     def someone(self) -> None:
         """What happens in the middle of a call: the person saves the sheet, or another call
@@ -149,7 +149,7 @@ def lives(seed: int, n_lives: int = 25) -> History:
         for _ in range(200):
             one.person()
             one.check()
-            done = next_round(CALL, one.pool, PROMISE, options=one.options, disk=one.world)
+            done = run_labelling_call(CALL, one.pool, PROMISE, options=one.options, disk=one.world)
             one.check()
             if not len(done.waiting):
                 break

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.cli.intake import Intake, NotKeptError, Quarantine
-from metacal.cli.sources import Text
+from metacal.cli.intake import Intake, NotRecordedError, Quarantine
+from metacal.cli.sources import LineSource
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, describe_watch, kept_from
@@ -46,7 +46,7 @@ def new():
 
 @pytest.fixture(autouse=True)
 def journals_are_soon_large(monkeypatch):
-    monkeypatch.setattr("metacal.cli.intake._LARGE", 3000)
+    monkeypatch.setattr("metacal.cli.intake._MIN_COMPACTION_BYTES", 3000)
 
 
 class History:
@@ -78,13 +78,13 @@ class History:
                 )
                 self.must_tell |= self.folder.cut_off(copied=False) and read
 
-    def source(self, kept: Kept) -> Text:
+    def source(self, kept: Kept) -> LineSource:
         state = kept.sources.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
         reader = Reader(request, self.folder.kind, None, *names)
         since = None if state is None else Position.of(state["position"])
-        return Text(
+        return LineSource(
             kept.watch,
             reader,
             Tail(LOG, follow=True, since=since, logs=self.folder, longest=LONGEST),
@@ -107,7 +107,7 @@ class History:
                     quiet = 0 if intake.step() else quiet + 1
                     if not quiet:
                         self.position = intake.source.lines.position
-                except NotKeptError:
+                except NotRecordedError:
                     continue
             self.watch = intake.kept.watch
 
@@ -199,7 +199,7 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
         world.chance["full"] = 1.0
         intake = Intake(kept, history.source(kept), journal, Quarantine(ASIDE, disk=world), None)
         for _ in range(3):
-            with pytest.raises(NotKeptError):
+            with pytest.raises(NotRecordedError):
                 intake.step()
         assert world.files.get(STATE, b"") == b""
         assert intake.kept.watch.counts.rows == 0

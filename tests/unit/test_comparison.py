@@ -248,17 +248,17 @@ def test_a_large_table_is_measured_on_fewer_folds(rows):
 
 
 def test_what_a_large_table_will_take_is_said_beforehand(capsys):
-    from metacal.cli.compare import _say_cost
+    from metacal.cli.compare import print_cost_note
 
     every = list(METHODS)
     assert (
         fold_seconds(every, 25_000, 1000) * affordable_folds(every, 25_000, 1000, 10, BUDGET)
         <= BUDGET
     )
-    _say_cost(every, (25_000, 1000), 10)
+    print_cost_note(every, (25_000, 1000), 10)
     assert (
         "up to about 10 min of CPU time, less if classes are alike, for 2 of 10 folds"
         in capsys.readouterr().err
     )
-    _say_cost(["temperature"], (25_000, 1000), 10)
+    print_cost_note(["temperature"], (25_000, 1000), 10)
     assert capsys.readouterr().err == ""

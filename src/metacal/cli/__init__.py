@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import click
 
 from metacal import __version__
-from metacal.cli.printing import SAID, note
+from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
 from metacal.display import visible
 from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
@@ -84,11 +84,11 @@ class Commands(click.Group):
         if cmd_name not in self.summaries:
             return None
         _import_plugins(ctx)
-        from metacal.cli.options import quiet
+        from metacal.cli.options import quiet_option
 
         command: click.Command = importlib.import_module(self.place.format(cmd_name)).command
-        if quiet not in command.params:
-            command.params.append(quiet)
+        if quiet_option not in command.params:
+            command.params.append(quiet_option)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -121,12 +121,14 @@ class Commands(click.Group):
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except click.ClickException as error:
-            raise _harmless(error) from error.__cause__
+            raise _escape_controls(error) from error.__cause__
         except (click.Abort, click.exceptions.Exit):
             raise
         except MetacalError as error:
             too_few = isinstance(error, InfeasibleTargetError)
-            raise (click.ClickException if too_few else WrongFileError)(_one_line(error)) from error
+            raise (click.ClickException if too_few else WrongFileError)(
+                _as_one_line(error)
+            ) from error
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
             ctx.exit(130)
@@ -142,7 +144,7 @@ class Commands(click.Group):
             ctx.exit(1)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            raise WrongFileError(_one_line(f"{where}{error.strerror or error}.")) from error
+            raise WrongFileError(_as_one_line(f"{where}{error.strerror or error}.")) from error
         except MemoryError:
             raise click.ClickException(
                 "there is not enough memory for this file; use a smaller one."
@@ -151,7 +153,7 @@ class Commands(click.Group):
             if os.environ.get("METACAL_TRACEBACK"):
                 raise
             raise click.ClickException(
-                f"{type(error).__name__}: {_one_line(error)} (unexpected: please report it, with"
+                f"{type(error).__name__}: {_as_one_line(error)} (unexpected: please report it, with"
                 " what METACAL_TRACEBACK=1 shows)"
             ) from error
         return result
@@ -161,7 +163,7 @@ class Commands(click.Group):
         try:
             return super().make_context(*args, **extra)
         except click.ClickException as error:
-            raise _harmless(error) from error.__cause__
+            raise _escape_controls(error) from error.__cause__
 
 
 def _import_plugins(ctx: click.Context) -> None:
@@ -176,7 +178,7 @@ def _import_plugins(ctx: click.Context) -> None:
                 raise
             raise click.UsageError(
                 f"{PLUGINS_VARIABLE} names the module {name!r}, which cannot be imported:"
-                f" {type(error).__name__}: {_one_line(error).rstrip('.')}. Install it, put its"
+                f" {type(error).__name__}: {_as_one_line(error).rstrip('.')}. Install it, put its"
                 " folder on PYTHONPATH, or take its name out.",
                 ctx,
             ) from error
@@ -223,11 +225,11 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
     at_once = ctx.invoked_subcommand == "monitor"
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
-        text = _one_line(message)
+        text = _as_one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
         if at_once and text not in heard:
-            note(f"Warning: {text}")
+            print_note(f"Warning: {text}")
         heard[text] = None
 
     with warnings.catch_warnings():
@@ -235,13 +237,13 @@ def _plain_warnings(ctx: click.Context) -> Iterator[None]:
         try:
             yield
         finally:
-            said = visible(" ".join(ctx.meta.get(SAID, ())))
+            said = visible(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
             for text in () if at_once else heard:
                 if text not in said:
-                    note(f"Warning: {text}")
+                    print_note(f"Warning: {text}")
 
 
-def _harmless(error: click.ClickException) -> click.ClickException:
+def _escape_controls(error: click.ClickException) -> click.ClickException:
     """The same error; what it says of the user's words or of a file is written out where a terminal
     would obey it.
     """
@@ -251,7 +253,7 @@ def _harmless(error: click.ClickException) -> click.ClickException:
     return error
 
 
-def _one_line(message: object) -> str:
+def _as_one_line(message: object) -> str:
     text = visible(" ".join(str(message).split()))
     # What a file holds may be of any length; nobody reads so much on one line.
     return (
@@ -274,7 +276,7 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def _handled(
+def _replace_handlers(
     names: tuple[str, ...], handle: Handler, where: Callable[[Any], bool]
 ) -> Iterator[dict[int, Any]]:
     """Within this the signals are handled otherwise `where` their handlers are such; yields these,
@@ -322,19 +324,19 @@ def stoppable() -> Iterator[None]:
         raise Stopped(number)
 
     # One that is ignored stays so: that is what nohup does.
-    with _handled(
+    with _replace_handlers(
         ("SIGTERM", "SIGHUP"), stop, lambda handler: handler == signal.SIG_DFL
     ) as numbers:
         yield
 
 
 @contextmanager
-def held() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Within this, signals that stop the command wait: what must be done whole is."""
     came: list[int] = []
     before: dict[int, Any] = {}
     try:
-        with _handled(
+        with _replace_handlers(
             ("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: came.append(number), callable
         ) as before:
             yield

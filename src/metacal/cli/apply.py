@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_field
+from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
     OUTPUT_FORMATS,
-    Reading,
+    ReadOptions,
     as_command,
-    group,
-    jobs_field,
+    bad_option,
+    jobs_option,
     option,
-    switch,
-    threads_for,
-    wrong,
+    option_group,
+    resolve_n_jobs,
+    switch_option,
 )
-from metacal.cli.outputs import check_not_an_input, is_folder, output_option
-from metacal.cli.printing import note, progress_bar, say_json, was_told
+from metacal.cli.outputs import check_not_input, is_folder_output, output_option
+from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal apply` is told."""
+    """Options of `metacal apply`."""
 
     output: str | None = output_option(
         "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on"
@@ -52,13 +52,13 @@ class Options:
         "NAME",
         multiple=True,
     )
-    prune: bool = switch(
+    prune: bool = switch_option(
         "Where OUT is a folder: remove results whose source is gone, unless they were changed"
         " since."
     )
-    reading: Reading = group(Reading, without=("labels", "agree_key"))
-    n_jobs: int | None = jobs_field()
-    executor: str | None = executor_field()
+    reading: ReadOptions = option_group(ReadOptions, without=("labels", "agree_key"))
+    n_jobs: int | None = jobs_option()
+    executor: str | None = executor_option()
 
 
 @as_command(Options, "GATE", "FILE", sectioned=True)
@@ -97,19 +97,19 @@ def command(artifact: str, file: str, options: Options) -> None:
     options = replace(options, reading=replace(options.reading, keep=options.keep))
     output = options.output
     _check_output(output, options.output_format)
-    check_not_an_input(output, file, artifact, reading=options.reading)
-    if options.executor is not None and not is_folder(output):
+    check_not_input(output, file, artifact, reading=options.reading)
+    if options.executor is not None and not is_folder_output(output):
         raise click.UsageError(
             "--executor writes a folder of results, a file for each that is read; end its name with"
             " /: -o out/."
         )
-    if options.prune and not is_folder(output):
+    if options.prune and not is_folder_output(output):
         raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
 
     from metacal.cli.reading import load_gate
 
     gate = load_gate(artifact, file)
-    if is_folder(output) and gate.kind != "logits":
+    if is_folder_output(output) and gate.kind != "logits":
         raise click.UsageError(
             f"a folder of results is for a gate on logits; give a file for those of {artifact}."
         )
@@ -117,25 +117,31 @@ def command(artifact: str, file: str, options: Options) -> None:
         raise click.UsageError(
             "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
         )
-    done = (_applied_to_folder if is_folder(output) else _applied)(gate, artifact, file, options)
-    if was_told("json"):
-        say_json({"file": file, "artifact": artifact, **_counts(gate, done, options)})
+    done = (_applied_to_folder if is_folder_output(output) else _applied)(
+        gate, artifact, file, options
+    )
+    if flag_is_set("json"):
+        print_json({"file": file, "artifact": artifact, **_counts(gate, done, options)})
         return
     if done.n_without_score and gate.kind == "scores":
-        note(f"{done.n_without_score:,} of {done.n_rows:,} rows have no score: they are rejected.")
+        print_note(
+            f"{done.n_without_score:,} of {done.n_rows:,} rows have no score: they are rejected."
+        )
     if output != "-":
         n = done.n_accepted
         kept = "" if n is None else f", {n:,} accepted ({100 * n / done.n_rows:.1f}%)"
         who = ", ".join(f"{name} {count:,}" for name, count in done.answered_by.items())
         files = (
-            f" ({done.n_files:,} files, {done.n_kept:,} of them kept)" if is_folder(output) else ""
+            f" ({done.n_files:,} files, {done.n_kept:,} of them kept)"
+            if is_folder_output(output)
+            else ""
         )
-        note(
+        print_note(
             f"{done.n_rows:,} rows{kept}{f'; answered by: {who}' if who else ''}; written to"
             f" {output}{files}."
         )
     if done.answered_by.get("nobody"):
-        note(
+        print_note(
             "Run the large model on the rows that nobody has answered, and give its predictions as"
             " --large."
         )
@@ -151,7 +157,7 @@ def _counts(gate: Gate, done: Applied, options: Options) -> dict[str, Any]:
     if done.answered_by:
         counts |= {"large": options.reading.large, "answered_by": done.answered_by}
     counts["output"] = options.output
-    if is_folder(options.output):
+    if is_folder_output(options.output):
         names = ("n_files", "n_kept", "empty", "orphans", "pruned", "edited")
         counts |= {name: getattr(done, name) for name in names}
     return counts
@@ -159,13 +165,13 @@ def _counts(gate: Gate, done: Applied, options: Options) -> dict[str, Any]:
 
 def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write one file; of a cascade without --large, which rows need the large model."""
-    from metacal.cli.reading import read_rows
+    from metacal.cli.reading import read_gate_rows
     from metacal.io.apply import write_decisions
     from metacal.rows import told
 
-    given = read_rows(gate, artifact, file, options.reading, all_stages=False)
+    given = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
     tables = [one.table if gate.n_classes else one for one in given.tables]
-    known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": threads_for(options.n_jobs)}
+    known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": resolve_n_jobs(options.n_jobs)}
     with progress_bar(len(given.found), "row", "rows") as bar, told(bar.update):
         return write_decisions(
             gate, given.found, options.output, options.output_format, tables=tables, **known
@@ -174,33 +180,39 @@ def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
 
 def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write a folder of files, here or on a cluster, and name what is odd in it."""
-    from metacal.cli.reading import check_large, check_reading, keywords
+    from metacal.cli.reading import check_large, check_read_options, read_keywords
     from metacal.io.apply import apply
     from metacal.rows import told
 
     check_large(gate, artifact, options.reading.large)
-    check_reading(gate, artifact, options.reading)
-    threads, known = threads_for(options.n_jobs), keywords(options.reading)
+    check_read_options(gate, artifact, options.reading)
+    threads, known = resolve_n_jobs(options.n_jobs), read_keywords(options.reading)
     known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
     with (
-        cluster(options.executor, threads) as there,
+        open_cluster(options.executor, threads) as there,
         progress_bar(None, "row", "rows") as bar,
         told(bar.update),
     ):
         done = apply(
-            artifact, file, str(options.output), n_jobs=threads, executor=there, say=note, **known
+            artifact,
+            file,
+            str(options.output),
+            n_jobs=threads,
+            executor=there,
+            say=print_note,
+            **known,
         )
     if done.empty:
-        note(f"No rows, and so no result: {', '.join(done.empty)}.")
+        print_note(f"No rows, and so no result: {', '.join(done.empty)}.")
     if done.orphans and done.pruned:
-        note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
+        print_note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
     elif done.orphans:
-        note(
+        print_note(
             "The source is gone, the result is still there (--prune removes it):"
             f" {', '.join(done.orphans)}."
         )
     if done.edited:
-        note(
+        print_note(
             "The source is gone, but the result was changed by hand, and stays:"
             f" {', '.join(done.edited)}."
         )
@@ -208,15 +220,15 @@ def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -
 
 
 def _check_output(output: str | None, output_format: str | None) -> None:
-    if output is None and not was_told("json"):
+    if output is None and not flag_is_set("json"):
         raise click.UsageError(
             "say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout."
         )
-    if output == "-" and was_told("json"):
+    if output == "-" and flag_is_set("json"):
         raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    said = output in (None, "-") or is_folder(output) or output_format is not None
+    said = output in (None, "-") or is_folder_output(output) or output_format is not None
     if not said and not str(output).lower().endswith(endings(written=True)):
         known = ", ".join(endings(written=True))
-        raise wrong(
+        raise bad_option(
             "-o", f"{output} must end in {known} (or be -), or say what it is with --output-format."
         )

@@ -7,24 +7,24 @@ from typing import Any
 
 import click
 
-from metacal.cli.export import check_onnx, input_field, onnx_field, report
-from metacal.cli.options import as_command, name_option, option, switch
+from metacal.cli.export import check_onnx_output, input_option, onnx_output_option, print_export
+from metacal.cli.options import as_command, column_option, option, switch_option
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal attach` is told."""
+    """Options of `metacal attach`."""
 
-    output: str = onnx_field()
-    logits: str | None = name_option(
+    output: str = onnx_output_option()
+    logits: str | None = column_option(
         "The output (or inner value) that holds the logits.  [default: the only floating-point"
         " table]"
     )
-    kind: str | None = input_field("What that output holds")
+    kind: str | None = input_option("What that output holds")
     inputs: str | None = option(
         "An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE"
     )
-    unchecked: bool = switch("Write OUT even if MODEL could not be run on made-up inputs.")
+    unchecked: bool = switch_option("Write OUT even if MODEL could not be run on made-up inputs.")
 
 
 @as_command(Options, "MODEL", "GATE")
@@ -43,7 +43,7 @@ def command(model: str, artifact: str, options: Options) -> None:
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
       metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
-    check_onnx(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
+    check_onnx_output(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached
@@ -65,7 +65,7 @@ def command(model: str, artifact: str, options: Options) -> None:
         "input": options.kind,
         "unchecked": options.unchecked,
     }
-    report(save_attached(model, gate, options.output, inputs=feed, **known), artifact)
+    print_export(save_attached(model, gate, options.output, inputs=feed, **known), artifact)
 
 
 def read_inputs(path: str) -> dict[str, Any]:

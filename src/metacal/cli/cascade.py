@@ -10,29 +10,29 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    SEED,
-    OneOf,
-    Reading,
+    SEED_RANGE,
+    ReadOptions,
+    RegistryChoice,
     as_command,
     file_option,
-    group,
-    jobs_field,
-    numbers,
+    fraction_option,
+    jobs_option,
     option,
-    share_option,
-    switch,
-    threads_for,
+    option_group,
+    parse_numbers,
+    resolve_n_jobs,
+    switch_option,
 )
 from metacal.cli.outputs import (
     check_can_sign,
-    check_not_an_input,
+    check_not_input,
     output_option,
-    save,
-    say_saved,
-    sign_field,
+    print_saved_note,
+    save_gate,
+    sign_option,
 )
-from metacal.cli.printing import progress_bar, say, wrapped
-from metacal.cli.promise_options import min_accuracy_field
+from metacal.cli.printing import print_result, progress_bar, wrap_lines
+from metacal.cli.promise_options import min_accuracy_option
 from metacal.errors import InputError
 from metacal.maps.methods import every_method
 from metacal.scores.registry import NAMED
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal cascade` is told."""
+    """Options of `metacal cascade`."""
 
-    max_loss: float | None = share_option(
+    max_loss: float | None = fraction_option(
         "Promise: of all answers at most E more are wrong than if the large model answered alone.",
         "E",
     )
-    min_accuracy: float | None = min_accuracy_field("the cascade answers")
-    confidence: float = share_option("How surely.", "C", default=0.9)
-    no_people: bool = switch(
+    min_accuracy: float | None = min_accuracy_option("the cascade answers")
+    confidence: float = fraction_option("How surely.", "C", default=0.9)
+    no_people: bool = switch_option(
         "the large model answers all of the rest, nothing is left to people.",
         needs=("min_accuracy",),
     )
@@ -66,10 +66,10 @@ class Options:
     costs: list[float] | None = option(
         "what it costs to ask each.  [default: 1,10,...]",
         "A,B,C",
-        type=numbers,
+        type=parse_numbers,
         needs=("score_key",),
     )
-    pool: bool = switch(
+    pool: bool = switch_option(
         "the promise is about the rows of SMALL, of which those with a label were drawn at random.",
         needs=("score_key",),
     )
@@ -77,24 +77,24 @@ class Options:
         "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a"
         " part of SMALL]"
     )
-    score: str = option("What ranks the rows.", type=OneOf(NAMED.keys), default="entropy")
+    score: str = option("What ranks the rows.", type=RegistryChoice(NAMED.keys), default="entropy")
     calibrator: str = option(
         "What turns the logits of each model into probabilities.",
-        type=OneOf(every_method),
+        type=RegistryChoice(every_method),
         default="composed",
     )
     seed: int | None = option(
         "Seed of the draw of the rows that choose thresholds. The certificate records it. Without"
         " it the draw is derived from the scores.",
-        type=SEED,
+        type=SEED_RANGE,
     )
     reject_label: str | None = option(
         "Prediction where people answer.  [default: -1, or 'rejected']", "LABEL"
     )
-    reading: Reading = group(Reading, without=("large",))
-    n_jobs: int | None = jobs_field()
+    reading: ReadOptions = option_group(ReadOptions, without=("large",))
+    n_jobs: int | None = jobs_option()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
-    key: str | None = sign_field()
+    key: str | None = sign_option()
 
 
 @as_command(Options, "SMALL", "[LARGE]")
@@ -124,7 +124,7 @@ def command(small: str, large: str | None, options: Options) -> None:
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv
     """  # noqa: D301
     output, key = options.output, options.key
-    check_not_an_input(output, small, large, key, options.thresholds_from, reading=options.reading)
+    check_not_input(output, small, large, key, options.thresholds_from, reading=options.reading)
     promise, people = _promise(options)
     check_can_sign(key, output)
 
@@ -139,14 +139,14 @@ def command(small: str, large: str | None, options: Options) -> None:
             )
         else:
             gate = _fitted(small, large, promise, people, options)
-    save(gate, output, key, options.n_jobs)
+    save_gate(gate, output, key, options.n_jobs)
     assert gate.certificate is not None
     about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
     answer = {**about, "certificate": gate.certificate.to_dict(words=True)}
-    say(answer, wrapped(str(gate.certificate)))
+    print_result(answer, wrap_lines(str(gate.certificate)))
     then = f"metacal apply {output} NEW-SMALL{'' if large is None else ' --large NEW-LARGE'}"
     without = "-o cascade.json saves the cascade for metacal apply."
-    say_saved(output, key, then=then, without=without)
+    print_saved_note(output, key, then=then, without=without)
 
 
 def _promise(options: Options) -> tuple[Promise, bool]:
@@ -167,34 +167,34 @@ def _promise(options: Options) -> tuple[Promise, bool]:
 
 
 def _fitted(small: str, large: str, promise: Promise, people: bool, options: Options) -> Gate:
-    from metacal.cli.fit import method_named, reject_label_for
-    from metacal.cli.reading import read, truth_of_both
+    from metacal.cli.fit import map_fitter, parse_reject_label
+    from metacal.cli.reading import merge_labels, read_table
     from metacal.gate import fit_cascade
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
     from metacal.scores import score_rows
 
-    one, other = read(small, options.reading), read(large, options.reading)
+    one, other = read_table(small, options.reading), read_table(large, options.reading)
     _check_same_rows(one, other, small, large)
     check_score(options.score, one.input)
     tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
-    truth = truth_of_both(one, other, small, large)
+    truth = merge_labels(one, other, small, large)
     scores = None
     if options.thresholds_from is not None:
-        more = read(options.thresholds_from, options.reading)
+        more = read_table(options.thresholds_from, options.reading)
         scores = score_rows(Rows(validate.logits_from(more.table, more.input)), options.score)
-    with workers(threads_for(options.n_jobs)) as executor:
+    with workers(resolve_n_jobs(options.n_jobs)) as executor:
         return fit_cascade(
             Rows(tables[0], executor=executor),
             Rows(tables[1], executor=executor),
             one.require_truth() if truth is None else truth,
             promise,
             options.score,
-            method_named(options.calibrator, options.seed, tables[0].shape[1])[0],
+            map_fitter(options.calibrator, options.seed, tables[0].shape[1])[0],
             plan=Plan(people, options.review_cost, options.seed, scores),
             classes=one.class_names,
-            reject_label=reject_label_for(options.reject_label, one),
+            reject_label=parse_reject_label(options.reject_label, one),
             input=one.input,
             classes_given=one.class_names is not None,
         )
@@ -205,7 +205,7 @@ def _fitted_on_scores(
 ) -> Gate:
     import numpy as np
 
-    from metacal.cli.reading import listed_keys, read_stages
+    from metacal.cli.reading import read_cascade_scores, split_names
     from metacal.gate.cascade import fit_scored_cascade
 
     if large is not None:
@@ -214,10 +214,12 @@ def _fitted_on_scores(
         )
     of_agreement = options.max_loss is not None
     names, flags = (
-        listed_keys(options.reading.score_key),
+        split_names(options.reading.score_key),
         _flags_of_models(options.reading, of_agreement=of_agreement),
     )
-    scores, truth, _ = read_stages(file, options.reading, names, flags, agreement=of_agreement)
+    scores, truth, _ = read_cascade_scores(
+        file, options.reading, names, flags, agreement=of_agreement
+    )
     for name, score in zip(names, scores):
         if len(missing := np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))):
             raise InputError(
@@ -239,7 +241,7 @@ def _fitted_on_scores(
     )
 
 
-def _flags_of_models(reading: Reading, *, of_agreement: bool) -> list[str]:
+def _flags_of_models(reading: ReadOptions, *, of_agreement: bool) -> list[str]:
     """Return the names of the columns that hold a flag for each model.
 
     Raises
@@ -247,7 +249,7 @@ def _flags_of_models(reading: Reading, *, of_agreement: bool) -> list[str]:
     click.UsageError
         If they are missing, or those of the other promise were named.
     """
-    from metacal.cli.reading import listed_keys
+    from metacal.cli.reading import split_names
 
     if of_agreement and reading.agree_key is None:
         said = (
@@ -269,7 +271,7 @@ def _flags_of_models(reading: Reading, *, of_agreement: bool) -> list[str]:
             "--min-accuracy over scores needs --correct-key, which says of every model whether it"
             " is correct; --agree-key is for --max-loss."
         )
-    return listed_keys(reading.agree_key if of_agreement else reading.correct_key)
+    return split_names(reading.agree_key if of_agreement else reading.correct_key)
 
 
 def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:

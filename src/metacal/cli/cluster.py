@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import option, wrong
+from metacal.cli.options import bad_option, option
 from metacal.errors import InputError, needs_extra
 
 
@@ -16,11 +16,11 @@ def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) 
     """Refuse what names no cluster, before anything is read."""
     if where is not None and where != "dask" and not where.startswith("dask://"):
         known = "dask, or dask://HOST:PORT, the address of a scheduler"
-        raise wrong("--executor", f"{where!r} names no cluster; give {known}.")
+        raise bad_option("--executor", f"{where!r} names no cluster; give {known}.")
     return where
 
 
-def executor_field() -> Any:
+def executor_option() -> Any:
     """A field for --executor."""
     return option(
         "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never"
@@ -31,7 +31,7 @@ def executor_field() -> Any:
 
 
 @contextmanager
-def cluster(where: str | None, processes: int) -> Iterator[Any]:
+def open_cluster(where: str | None, processes: int) -> Iterator[Any]:
     """The client of a cluster that is running, or of one on this machine as long as this lasts;
     None for neither.
     """

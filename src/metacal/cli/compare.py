@@ -9,19 +9,19 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from metacal.cli.cluster import cluster, executor_field
+from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    REPEATS,
-    SEED,
-    Reading,
+    REPEATS_RANGE,
+    SEED_RANGE,
+    ReadOptions,
     as_command,
-    group,
-    jobs_field,
+    bad_option,
+    jobs_option,
     option,
-    threads_for,
-    wrong,
+    option_group,
+    resolve_n_jobs,
 )
-from metacal.cli.printing import note, progress_bar, say
+from metacal.cli.printing import print_note, print_result, progress_bar
 from metacal.maps.methods import METHODS, every_method
 
 
@@ -42,7 +42,7 @@ def _complete_names(
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal compare` is told."""
+    """Options of `metacal compare`."""
 
     calibrators: str | None = option(
         f"Which to compare.  [default: all: {', '.join(_compared())}]",
@@ -50,11 +50,11 @@ class Options:
         shell_complete=_complete_names,
     )
     folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
-    repeats: int = option("How often folds are drawn.", type=REPEATS, default=2)
-    seed: int = option("Seed of the folds.", type=SEED, default=0)
-    reading: Reading = group(Reading, without=("large", "agree_key"))
-    n_jobs: int | None = jobs_field()
-    executor: str | None = executor_field()
+    repeats: int = option("How often folds are drawn.", type=REPEATS_RANGE, default=2)
+    seed: int = option("Seed of the folds.", type=SEED_RANGE, default=0)
+    reading: ReadOptions = option_group(ReadOptions, without=("large", "agree_key"))
+    n_jobs: int | None = jobs_option()
+    executor: str | None = executor_option()
 
 
 @as_command(Options, "FILE")
@@ -75,37 +75,37 @@ def command(file: str, options: Options) -> None:
       metacal compare val.csv --json | jq .best.nll
       metacal compare 'val/*.parquet' --executor dask://host:8786
     """  # noqa: D301
-    executor, threads = options.executor, threads_for(options.n_jobs)
+    executor, threads = options.executor, resolve_n_jobs(options.n_jobs)
     names, n_folds = calibrator_names(options.calibrators), options.folds * options.repeats
 
     import numpy as np
 
-    from metacal.cli.reading import read
+    from metacal.cli.reading import read_table
     from metacal.estimators.compare import compare
     from metacal.rows.plausibility import unquestioned
     from metacal.rows.validate import class_list, label_codes, logits_from
 
-    found = read(file, options.reading, stream=True if executor is not None else None)
+    found = read_table(file, options.reading, stream=True if executor is not None else None)
     # Folds are drawn from the rows: whoever fits holds all of them in memory.
     logits = logits_from(found.table, found.input)
     logits = logits if executor is not None else np.asarray(logits)
     codes = label_codes(
         found.require_truth(), len(found), class_list(found.class_names, logits.shape[1])
     )
-    _say_cost(METHODS if names is None else names, logits.shape, n_folds)
+    print_cost_note(METHODS if names is None else names, logits.shape, n_folds)
     plan: dict[str, Any] = {
         "n_splits": options.folds,
         "n_repeats": options.repeats,
         "random_state": options.seed,
     }
-    with unquestioned(), cluster(executor, threads) as there:
+    with unquestioned(), open_cluster(executor, threads) as there:
         result = compare(
-            logits, codes, names, **plan, n_jobs=threads, progress=watched, executor=there
+            logits, codes, names, **plan, n_jobs=threads, progress=with_progress, executor=there
         )
-    say({"file": file, **result.to_dict()}, result)
+    print_result({"file": file, **result.to_dict()}, result)
 
 
-def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
+def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
     """What it will take, where that is more than a minute, and how many of the folds that buys."""
     from metacal.estimators.compare import BUDGET
     from metacal.estimators.cost import affordable_folds, fold_seconds
@@ -119,13 +119,13 @@ def _say_cost(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> Non
             if used == n_folds
             else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
         )
-        note(
+        print_note(
             f"This takes up to about {seconds / 60.0:.0f} min of CPU time, less if classes are"
             f" alike{some}."
         )
 
 
-def watched(fits: Iterator[Any], total: int) -> Iterator[Any]:
+def with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
     """Pass fits on, with a bar that shows how many are done."""
     with progress_bar(total, "fit", "fits") as bar:
         for fit in fits:
@@ -140,7 +140,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     names = [name.strip() for name in calibrators.split(",")]
     for name in names:
         if name not in _compared():
-            raise wrong(
+            raise bad_option(
                 "--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}."
             )
     return names

@@ -5,7 +5,7 @@ name.
 from __future__ import annotations
 
 from metacal.cli.options import as_command
-from metacal.cli.printing import say
+from metacal.cli.printing import print_result
 
 
 @as_command(None)
@@ -20,4 +20,4 @@ def command() -> None:
     from metacal.config import show_config
 
     config = show_config()
-    say(config.to_dict(), config)
+    print_result(config.to_dict(), config)

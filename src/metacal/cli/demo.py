@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import SEED, as_command, option
+from metacal.cli.options import SEED_RANGE, as_command, option
 from metacal.cli.outputs import output_option
-from metacal.cli.printing import note, say, wrapped
+from metacal.cli.printing import print_note, print_result, wrap_lines
 from metacal.display import aligned
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ Now on your own predictions, an .npz with logits and labels or a .csv with a col
 
 
 @dataclass(frozen=True)
-class Line:
+class DemoRow:
     """One line of the table."""
 
     method: str
@@ -94,12 +94,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal demo` is told."""
+    """Options of `metacal demo`."""
 
     dataset: str = option(
         "Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110"
     )
-    seed: int = option("Which random split.", type=SEED, default=0)
+    seed: int = option("Which random split.", type=SEED_RANGE, default=0)
     output: str = output_option("Where the report goes.", "HTML", default="metacal-demo.html")
 
 
@@ -143,8 +143,8 @@ def command(options: Options) -> None:
     text = "\n".join(
         [head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]
     )
-    say(answer, text)
-    note(
+    print_result(answer, text)
+    print_note(
         f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(output).resolve().as_uri()}"
     )
@@ -152,7 +152,7 @@ def command(options: Options) -> None:
 
 def _compare(
     fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
-) -> tuple[list[Line], MetaCal | None]:
+) -> tuple[list[DemoRow], MetaCal | None]:
     import metacal as mc
     from metacal.maps.temperature import TemperatureMap
 
@@ -174,7 +174,7 @@ def _compare(
         try:
             gate = mc.MetaCal(promise).fit(*fit)
         except mc.InfeasibleTargetError as error:
-            lines.append(Line(method, limits, problem=str(error)))
+            lines.append(DemoRow(method, limits, problem=str(error)))
             continue
         lines.append(_measured(method, test, gate.predict_proba(test[0]), gate, limits))
         if gate.certificate_.guarantee == "certified":
@@ -184,7 +184,7 @@ def _compare(
 
 def _measured(
     method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | None = None, promise: str = "-"
-) -> Line:
+) -> DemoRow:
     import numpy as np
 
     from metacal import metrics
@@ -192,7 +192,7 @@ def _measured(
     logits, labels = test
     correct = logits.argmax(axis=1) == labels
     accept = np.ones(len(labels), dtype=bool) if gate is None else gate.accepts(logits)
-    return Line(
+    return DemoRow(
         method,
         promise,
         ece_accepted=metrics.ece(proba[accept], labels[accept]) if accept.any() else None,
@@ -204,21 +204,23 @@ def _measured(
     )
 
 
-def _table(lines: list[Line]) -> list[str]:
+def _table(lines: list[DemoRow]) -> list[str]:
     over = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
     under = ("method", "promise", "accepted", "all", "coverage", "accepted", "coverage", "verdict")
     table = aligned([over, under, *(line.cells() for line in lines)])
     return [*table[:2], "-" * max(map(len, table)), *table[2:]]
 
 
-def _explained(lines: list[Line], certificate: Certificate | None) -> list[str]:
+def _explained(lines: list[DemoRow], certificate: Certificate | None) -> list[str]:
     found = [
-        wrapped(f"{line.method}, {line.promise}: {line.problem}") for line in lines if line.problem
+        wrap_lines(f"{line.method}, {line.promise}: {line.problem}")
+        for line in lines
+        if line.problem
     ]
     if certificate is not None:
         found += [
             f"The certificate of the gate for {_promised(certificate.limits)}:",
-            wrapped(str(certificate)),
+            wrap_lines(str(certificate)),
         ]
     return [*found, ""]
 

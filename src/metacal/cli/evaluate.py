@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.cluster import cluster, executor_field
+from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    BINS,
-    RESAMPLES,
-    SEED,
-    Reading,
+    BINS_RANGE,
+    RESAMPLES_RANGE,
+    SEED_RANGE,
+    ReadOptions,
     as_command,
-    group,
-    jobs_field,
-    level_field,
+    jobs_option,
+    level_option,
     option,
-    threads_for,
+    option_group,
+    resolve_n_jobs,
 )
-from metacal.cli.printing import progress_bar, say, wrapped
+from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal evaluate` is told."""
+    """Options of `metacal evaluate`."""
 
-    reading: Reading = group(Reading)
-    level: float = level_field()
-    bins: int = option("Bins of the binned ECEs.", type=BINS, default=15)
-    seed: int = option("Seed of the bootstrap.", type=SEED, default=0)
-    resamples: int = option("0: no intervals.", type=RESAMPLES, default=1000)
-    n_jobs: int | None = jobs_field()
-    executor: str | None = executor_field()
+    reading: ReadOptions = option_group(ReadOptions)
+    level: float = level_option()
+    bins: int = option("Bins of the binned ECEs.", type=BINS_RANGE, default=15)
+    seed: int = option("Seed of the bootstrap.", type=SEED_RANGE, default=0)
+    resamples: int = option("0: no intervals.", type=RESAMPLES_RANGE, default=1000)
+    n_jobs: int | None = jobs_option()
+    executor: str | None = executor_option()
 
 
 @as_command(Options, "[GATE] FILE", sectioned=True)
@@ -83,25 +83,25 @@ def command(artifact: str | None, file: str, options: Options) -> None:
             " are some, name them with --label-key (--correct-key for scores) or give a file of"
             " them with --labels."
         )
-        answer, text = {"estimate": result.to_dict()}, wrapped(str(result), hang=0)
+        answer, text = {"estimate": result.to_dict()}, wrap_lines(str(result), hang=0)
     else:
         about = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
-        answer, text = result.to_dict(), result.text(about, partial(wrapped, hang=10), few=True)
-    say({"file": file, "artifact": artifact, **answer}, text)
+        answer, text = result.to_dict(), result.text(about, partial(wrap_lines, hang=10), few=True)
+    print_result({"file": file, "artifact": artifact, **answer}, text)
 
 
 def _measured(artifact: str | None, file: str, options: Options) -> Measured:
     """What `mc.evaluate` says: a table may stay in its file, and threads or a cluster work on
     it.
     """
-    from metacal.cli.reading import read_any
+    from metacal.cli.reading import read_gate_and_rows
     from metacal.estimators.evaluate import evaluate
     from metacal.estimators.verify import estimate_accuracy
     from metacal.rows import told
     from metacal.rows.validate import class_list, label_codes, logits_from
 
-    threads, stream = threads_for(options.n_jobs), True if options.executor is not None else None
-    gate, given = read_any(artifact, file, options.reading, as_is=True, stream=stream)
+    threads, stream = resolve_n_jobs(options.n_jobs), True if options.executor is not None else None
+    gate, given = read_gate_and_rows(artifact, file, options.reading, as_is=True, stream=stream)
     if gate is not None and gate.kind != "logits" and options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
     found, (table, *later) = given.found, given.tables
@@ -122,7 +122,7 @@ def _measured(artifact: str | None, file: str, options: Options) -> Measured:
         "n_jobs": threads,
     }
     resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), cluster(options.executor, threads) as there:
+    with resampling as bar, told(bar.update), open_cluster(options.executor, threads) as there:
         result = evaluate(
             gate,
             table,

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import as_command, option, wrong
-from metacal.cli.outputs import check_not_an_input
-from metacal.cli.printing import note, say_json, was_told
+from metacal.cli.options import as_command, bad_option, option
+from metacal.cli.outputs import check_not_input
+from metacal.cli.printing import flag_is_set, print_json, print_note
 
 
-def input_field(what: str) -> Any:
+def input_option(what: str) -> Any:
     """A field for --input, of what a graph will be given."""
     return option(
         f"{what}.  [default: what GATE was fitted on]",
@@ -21,7 +21,7 @@ def input_field(what: str) -> Any:
     )
 
 
-def onnx_field() -> Any:
+def onnx_output_option() -> Any:
     """A field for -o, of a graph."""
     return option(
         "Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True
@@ -30,10 +30,10 @@ def onnx_field() -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal export` is told."""
+    """Options of `metacal export`."""
 
     target: str = option("The runtime.", "--to", type=click.Choice(["onnx"]), default="onnx")
-    output: str = onnx_field()
+    output: str = onnx_output_option()
     dtype: str = option(
         "Type of the logits that the gate will be given.",
         type=click.Choice(["float32", "float16", "float64"]),
@@ -45,7 +45,7 @@ class Options:
     ir_version: int | None = option(
         "ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000)
     )
-    kind: str | None = input_field("What the gate will be given")
+    kind: str | None = input_option("What the gate will be given")
     part: str | None = option(
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
         type=click.Choice(["both", "small"]),
@@ -73,7 +73,7 @@ def command(artifact: str, options: Options) -> None:
       metacal export cal.json -o gate.onnx --json
       metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
-    check_onnx(options.output, artifact)
+    check_onnx_output(options.output, artifact)
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save
@@ -87,35 +87,35 @@ def command(artifact: str, options: Options) -> None:
         "ir_version": options.ir_version,
         "dtype": options.dtype,
     }
-    report(save(exported, options.output, input=options.kind, **known), artifact)
+    print_export(save(exported, options.output, input=options.kind, **known), artifact)
 
 
-def check_onnx(output: str, *inputs: str) -> None:
+def check_onnx_output(output: str, *inputs: str) -> None:
     """Refuse an output that is no .onnx file, or is read, as wrong usage."""
     if not output.lower().endswith(".onnx"):
-        raise wrong("-o", f"{output} must end in .onnx.")
-    check_not_an_input(output, *inputs)
+        raise bad_option("-o", f"{output} must end in .onnx.")
+    check_not_input(output, *inputs)
 
 
-def report(saved: Any, artifact: str) -> None:
+def print_export(saved: Any, artifact: str) -> None:
     """Say what was written, from which saved gate."""
     promise = saved.metadata.get("metacal.promise")
-    if was_told("json"):
+    if flag_is_set("json"):
         facts = {
             name: getattr(saved, name)
             for name in ("opset", "ir_version", "outputs", "ran", "metadata")
         }
-        say_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
+        print_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
         return
     how = (
         "checked and run"
         if saved.ran
         else "checked and loaded, but NOT RUN: no inputs could be made up"
     )
-    note(
+    print_note(
         f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version"
         f" {saved.ir_version}; {how}."
     )
     if promise:
-        note(f"Promise: {promise}")
-    note(f"Written to {saved.path}.")
+        print_note(f"Promise: {promise}")
+    print_note(f"Written to {saved.path}.")

@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.cluster import cluster, executor_field
+from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    SEED,
-    OneOf,
-    Reading,
+    SEED_RANGE,
+    ReadOptions,
+    RegistryChoice,
     as_command,
-    group,
-    jobs_field,
-    name_option,
-    numbers,
+    bad_option,
+    column_option,
+    jobs_option,
     option,
-    switch,
-    threads_for,
-    wrong,
+    option_group,
+    parse_numbers,
+    resolve_n_jobs,
+    switch_option,
 )
 from metacal.cli.outputs import (
     check_can_sign,
-    check_is_a_file,
-    check_not_an_input,
+    check_is_file,
+    check_not_input,
     output_option,
-    save,
-    say_saved,
-    sign_field,
+    print_saved_note,
+    save_gate,
+    sign_option,
 )
-from metacal.cli.printing import NEXT, progress_bar, say, wrapped
+from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
-from metacal.cli.show import curve_line, listed_classes
+from metacal.cli.show import class_list_text, confidence_line
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO, NAMED
 
@@ -47,30 +47,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal fit` is told."""
+    """Options of `metacal fit`."""
 
-    asked: PromiseOptions = group(PromiseOptions)
+    asked: PromiseOptions = option_group(PromiseOptions)
     score: str = option(
         "What ranks the rows; auto: the best of three, which share 1 - C.",
-        type=OneOf(NAMED.keys, AUTO),
+        type=RegistryChoice(NAMED.keys, AUTO),
         default="entropy",
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=OneOf(every_method),
+        type=RegistryChoice(every_method),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int | None = option(
         "Seed of every draw: one row of each unit, the order of bets, the split of --rule paper,"
         " folds of a calibrator. The certificate records it. Without it the draws of the"
         " certificate are derived from the rows.",
-        type=SEED,
+        type=SEED_RANGE,
     )
-    unit_key: str | None = name_option(
+    unit_key: str | None = column_option(
         "Column of FILE that says which rows belong together; one row of each unit is counted.",
         excludes=("id_key",),
     )
-    every_row: bool = switch(
+    every_row: bool = switch_option(
         "every row of a unit is counted, the promise is about rows.", needs=("unit_key",)
     )
     largest_unit: int | None = option(
@@ -82,7 +82,7 @@ class Options:
     marks: list[float] | None = option(
         "the values that a score can have, as a judge's scale; the certificate shows each.",
         "1,2,3",
-        type=numbers,
+        type=parse_numbers,
         needs=("score_key",),
     )
     positive: str | None = option(
@@ -97,11 +97,11 @@ class Options:
     reject_label: str | None = option(
         "Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL"
     )
-    reading: Reading = group(Reading, without=("large", "agree_key"))
-    n_jobs: int | None = jobs_field()
-    executor: str | None = executor_field()
+    reading: ReadOptions = option_group(ReadOptions, without=("large", "agree_key"))
+    n_jobs: int | None = jobs_option()
+    executor: str | None = executor_option()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
-    key: str | None = sign_field()
+    key: str | None = sign_option()
 
     def units(self, found: Predictions | Scores) -> Any:
         """Which rows of FILE belong together, and what is counted of them; None where each is
@@ -153,8 +153,8 @@ def command(file: str, options: Options) -> None:
     """  # noqa: D301
     output, key, asked = options.output, options.key, options.asked
     reading = replace(options.reading, unit_key=options.unit_key)
-    check_is_a_file(output)
-    check_not_an_input(output, file, key, reading=reading)
+    check_is_file(output)
+    check_not_input(output, file, key, reading=reading)
     if options.executor is not None and options.calibrator is not None:
         every_method()[options.calibrator].check_remote()
     asked.check_parts(by_group=reading.group_key is not None)
@@ -169,28 +169,28 @@ def command(file: str, options: Options) -> None:
                 "given scores have no classes: --per-class needs a classifier's logits."
             )
 
-    from metacal.cli.reading import read, read_scored
+    from metacal.cli.reading import read_score_table, read_table
     from metacal.rows import told
 
     stays = (
         True if options.executor is not None else None
     )  # descriptions travel to a cluster, never rows
     found: Any = (
-        read(file, reading, stream=stays)
+        read_table(file, reading, stream=stays)
         if reading.score_key is None
-        else read_scored(file, reading)
+        else read_score_table(file, reading)
     )
     fitted = _fitted if reading.score_key is None else _fitted_on_scores
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         gate = fitted(found, options)
-    save(gate, output, key, options.n_jobs)
+    save_gate(gate, output, key, options.n_jobs)
     about = {"file": file, "artifact": output, "n_rows": len(found)}
     _report(gate, about, signed=key is not None)
     then, without = (
         f"metacal evaluate {output} TEST",
         "-o cal.json saves the gate for metacal apply.",
     )
-    say_saved(output, key, then=then, without=without)
+    print_saved_note(output, key, then=then, without=without)
 
 
 def _fitted_on_scores(found: Scores, options: Options) -> Gate:
@@ -229,7 +229,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     from metacal.promises.parts.units import select_rows
     from metacal.rows import Rows, validate, workers
 
-    seed, calibrator, threads = options.seed, options.calibrator, threads_for(options.n_jobs)
+    seed, calibrator, threads = options.seed, options.calibrator, resolve_n_jobs(options.n_jobs)
     own = (
         None
         if found.class_names or found.table.shape[1] != 2
@@ -242,9 +242,9 @@ def _fitted(found: Predictions, options: Options) -> Gate:
     check_gate(promise, options.score, found.input, options.decision)
     bare = found.labels is None and not promise.needs_labels
     if bare and calibrator is not None:
-        raise wrong("--calibrator", "a calibrator learns from labels, and FILE has none.")
-    fit_map, recipe = method_named(calibrator or promise.calibrator, seed, found.table.shape[1])
-    with cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
+        raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
+    fit_map, recipe = map_fitter(calibrator or promise.calibrator, seed, found.table.shape[1])
+    with open_cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
         table = validate.logits_from(found.table, found.input, executor=executor, later=True)
         classes = validate.class_list(found.class_names if own is None else own, table.shape[1])
         gate = fit_gate(
@@ -258,7 +258,7 @@ def _fitted(found: Predictions, options: Options) -> Gate:
             or classes.tolist() != [*range(len(classes))],
             input=found.input,
             notes=[remark(text=text) for text in found.remarks],
-            reject_label=reject_label_for(options.reject_label, found),
+            reject_label=parse_reject_label(options.reject_label, found),
             selection=select_rows(len(found), options.units(found), random_state=seed),
             gives_way=calibrator is None,
             decision=options.decision,
@@ -291,7 +291,7 @@ def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
     return known[positive]
 
 
-def method_named(
+def map_fitter(
     name: str | None, seed: int | None, n_classes: int
 ) -> tuple[FitMap, Callable[[], Recipe | None]]:
     """What fits the base map, the usual one without a name, and what says, once it has, how it was
@@ -313,7 +313,7 @@ def method_named(
 def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
     """Print the certificate and what was fitted."""
     assert gate.certificate is not None
-    ahead = gate.certificate.next_rows(NEXT)
+    ahead = gate.certificate.next_rows(N_FORECAST_ROWS)
     lines = [str(gate.certificate), f"  expect       {ahead}"]
     if gate.n_classes:
         fitted = _described(gate)
@@ -323,27 +323,27 @@ def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
             for name, value in fitted.items()
             if name != "kind"
         )
-        lines.append(f"  classes      {gate.n_classes:,}{listed_classes(gate)}")
+        lines.append(f"  classes      {gate.n_classes:,}{class_list_text(gate)}")
         lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
     else:
         about["accept_if"] = gate.condition
-        lines.append(curve_line(gate))
+        lines.append(confidence_line(gate))
     certified = {
         "certificate": gate.certificate.to_dict(words=True),
         "next_rows": ahead.to_dict(),
         "signed": signed,
     }
-    say({**about, **certified}, wrapped("\n".join(lines)))
+    print_result({**about, **certified}, wrap_lines("\n".join(lines)))
 
 
-def reject_label_for(text: str | None, found: Predictions) -> str | int | None:
+def parse_reject_label(text: str | None, found: Predictions) -> str | int | None:
     """The label as the classes are, a name or a number; None where none was given."""
     if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
         return text
     try:
         return int(text)
     except ValueError:
-        raise wrong(
+        raise bad_option(
             "--reject-label", f"{text!r} must be a whole number, as the classes are."
         ) from None
 

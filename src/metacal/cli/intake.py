@@ -19,9 +19,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from metacal.cli import Stopped, held
-from metacal.cli.printing import note
-from metacal.cli.sources import Table, Text
+from metacal.cli import Stopped, delay_signals
+from metacal.cli.printing import print_note
+from metacal.cli.sources import LineSource, TableSource
 from metacal.errors import InputError
 from metacal.io.artifact.watch import MONITOR, Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, is_disk_full, plain_write_errors
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from metacal.report.server import Server
 
 #: A journal that has grown to so many bytes is written anew: one whole state in place of all.
-_LARGE = 1 << 24
+_MIN_COMPACTION_BYTES = 1 << 24
 #: Seconds between two tries to write to a disk that is full.
-DISK_PAUSE = 1.0
+DISK_RETRY_SECONDS = 1.0
 _WAITING = "The monitor waits, and goes on by itself."
 #: Bytes of unreadable lines that are kept; more are only counted.
-MOST_QUARANTINED = 1 << 26
+MAX_QUARANTINE_BYTES = 1 << 26
 
 
-class NotKeptError(InputError):
+class NotRecordedError(InputError):
     """What has come could not be written; it is held, and the next step tries again."""
 
 
@@ -68,7 +68,7 @@ class Quarantine:
             + b"\n"
             for one in taken.unreadable
         )
-        if not content or self.at > MOST_QUARANTINED:
+        if not content or self.at > MAX_QUARANTINE_BYTES:
             return
         if again:
             whole = self._disk.read(self.path) or b""
@@ -103,7 +103,7 @@ class Intake:
     def __init__(
         self,
         kept: Kept,
-        source: Text | Table,
+        source: LineSource | TableSource,
         journal: Journal | None,
         quarantine: Quarantine | None,
         silence: float | None,
@@ -112,7 +112,7 @@ class Intake:
         self.silence, self.silences, self._heard, self._silent = silence, 0, time.monotonic(), False
         self._record: dict[str, Any] | None = None
         self._journalled = self._failed = self._begun = False
-        self._largest = _LARGE
+        self._largest = _MIN_COMPACTION_BYTES
         try:
             self._begin()
         except InputError as error:
@@ -141,7 +141,7 @@ class Intake:
             try:
                 self._begin()
             except InputError as error:
-                raise NotKeptError(str(error)) from error
+                raise NotRecordedError(str(error)) from error
         if self._record is None:
             taken = self.source.take()
             if taken is None:
@@ -162,14 +162,14 @@ class Intake:
             self._keep()
         except InputError as error:
             self._failed = True
-            raise NotKeptError(str(error)) from error
+            raise NotRecordedError(str(error)) from error
         return True
 
     def checkpoint(self) -> None:
         """Write the whole state in place of all records, once all that was taken is written."""
         if self.journal is not None and self._begun and self._record is None:
             self.journal.rewrite([checkpoint(self.kept)])
-            self._largest = max(_LARGE, 3 * self.journal.size)
+            self._largest = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
 
     def _begin(self) -> None:
         """Write the first record of a new journal, and finish what an earlier process left."""
@@ -220,7 +220,7 @@ class Intake:
 _NAMED = 3
 
 
-class Shown:
+class StatusDisplay:
     """Where people and machines see how it stands: the page, the metrics, stderr."""
 
     def __init__(self, intake: Intake, artifact: str, file: str, options: Options) -> None:
@@ -272,7 +272,7 @@ class Shown:
     def say(self, text: str) -> None:
         """Tell people once what may happen again and again."""
         if text != self._said:
-            note(text)
+            print_note(text)
         self._said = text
 
     def name_unreadable(self) -> None:
@@ -281,15 +281,15 @@ class Shown:
         for one in [] if taken is None else taken.unreadable:
             self._named += 1
             if self._named <= _NAMED:
-                note(f"Put aside: {self.intake.source.place}:{one.line}: {one.reason}.")
+                print_note(f"Put aside: {self.intake.source.place}:{one.line}: {one.reason}.")
             elif self._named == _NAMED + 1:
                 where = (
                     "" if self.options.put_aside is None else f"; {self.options.put_aside} has them"
                 )
-                note(f"Further lines that cannot be read are counted, not named{where}.")
+                print_note(f"Further lines that cannot be read are counted, not named{where}.")
 
 
-def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
+def run_monitor(intake: Intake, source: LineSource | TableSource, shown: StatusDisplay) -> None:
     """Read until the end, or until told to stop, which is no failure where there is no end."""
     stopped: BaseException | None = None
     try:
@@ -302,9 +302,9 @@ def watched(intake: Intake, source: Text | Table, shown: Shown) -> None:
     try:
         intake.checkpoint()
     except InputError as error:  # the long journal stays, and has all of it
-        note(f"{error} What was counted is there.")
+        print_note(f"{error} What was counted is there.")
     if intake.has_unrecorded_rows:
-        note(
+        print_note(
             f"The rows that came last are not in {shown.options.state}, because the disk failed."
             f" {_again(shown)}"
         )
@@ -334,31 +334,31 @@ def open_journal(options: Options, file: str) -> Journal:
             if not (waits_for_disk(options, file) and is_disk_full(error)):
                 raise
             if not told:
-                note(f"{error} {_WAITING}")
+                print_note(f"{error} {_WAITING}")
             told = True
-        time.sleep(DISK_PAUSE)
+        time.sleep(DISK_RETRY_SECONDS)
 
 
-def _again(shown: Shown) -> str:
+def _again(shown: StatusDisplay) -> str:
     """Say what becomes of rows that were read and not recorded."""
     if shown.file == "-":
         return "Send them again."
     return "The next run reads them again."
 
 
-def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
+def _read_all(intake: Intake, source: LineSource | TableSource, shown: StatusDisplay) -> None:
     while True:
         try:
-            with held():
+            with delay_signals():
                 came = intake.step()
-        except NotKeptError as error:
+        except NotRecordedError as error:
             if not waits_for_disk(shown.options, shown.file):
                 raise
             shown.say(f"{error} {_WAITING}")
-            time.sleep(DISK_PAUSE)
+            time.sleep(DISK_RETRY_SECONDS)
             continue
         while source.lines.notes:
-            note(source.lines.notes.pop(0))
+            print_note(source.lines.notes.pop(0))
         if came:
             shown.name_unreadable()
         shown(came=came)
@@ -367,4 +367,4 @@ def _read_all(intake: Intake, source: Text | Table, shown: Shown) -> None:
         if not came:
             source.lines.wait()
     if source.lines.waits:
-        note(f"The last line of {source.place} has no end yet; it counts once it has.")
+        print_note(f"The last line of {source.place} has no end yet; it counts once it has.")

@@ -11,54 +11,56 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    SEED,
-    OneOf,
-    Reading,
+    SEED_RANGE,
+    ReadOptions,
+    RegistryChoice,
     as_command,
+    bad_option,
+    column_option,
     file_option,
-    group,
-    name_option,
+    fraction_option,
     option,
-    share_option,
-    switch,
-    wrong,
+    option_group,
+    switch_option,
 )
 from metacal.cli.outputs import (
     OutputPath,
-    check_is_a_file,
-    check_not_an_input,
+    check_is_file,
+    check_not_input,
     output_option,
-    save,
-    say_saved,
+    print_saved_note,
+    save_gate,
 )
-from metacal.cli.printing import echo, note, say_json, was_told, wrapped
-from metacal.cli.promise_options import PromiseOptions, max_miscoverage_field, min_accuracy_field
+from metacal.cli.printing import echo, flag_is_set, print_json, print_note, wrap_lines
+from metacal.cli.promise_options import PromiseOptions, max_miscoverage_option, min_accuracy_option
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
-    from metacal.cli.labelling import Outcome, Round
+    from metacal.cli.labelling import LabellingCall, LabellingOutcome
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal label` is told."""
+    """Options of `metacal label`."""
 
-    min_accuracy: float | None = min_accuracy_field()
-    max_miscoverage: float | None = max_miscoverage_field()
-    confidence: float | None = share_option("How surely, whenever you stop.  [default: 0.9]", "C")
+    min_accuracy: float | None = min_accuracy_option()
+    max_miscoverage: float | None = max_miscoverage_option()
+    confidence: float | None = fraction_option(
+        "How surely, whenever you stop.  [default: 0.9]", "C"
+    )
     n_labels: int | None = option(
         "Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
         "[default: 40 / (1 - B), or 40 / A]",
         "--labels N",
         type=click.IntRange(1),
     )
-    may_extend: bool = switch(
+    may_extend: bool = switch_option(
         "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C"
         " leaves."
     )
-    extend: bool = switch("Draw on, as --may-extend declared.")
+    extend: bool = switch_option("Draw on, as --may-extend declared.")
     output: str = output_option(
         "The rows to label now, with an empty column; fill it in and call again.",
         "CSV",
@@ -67,13 +69,13 @@ class Options:
     gate_file: str | None = option(
         "Save the gate here, as certified by now.", "--gate JSON", type=OutputPath()
     )
-    coverage: float | None = share_option(
+    coverage: float | None = fraction_option(
         "Stop as soon as a gate that accepts this share of rows is certified; for this call.", "C"
     )
-    show: str | None = name_option(
+    show: str | None = column_option(
         "First call: a column of POOL to show to whoever labels: a text, a link."
     )
-    show_prediction: bool = switch(
+    show_prediction: bool = switch_option(
         "First call: show what the model answers too; right and wrong will then do. It leads"
         " whoever labels."
     )
@@ -82,16 +84,18 @@ class Options:
         "ROWS",
         type=click.IntRange(1),
     )
-    score: str | None = option("What ranks the rows.  [default: entropy]", type=OneOf(NAMED.keys))
+    score: str | None = option(
+        "What ranks the rows.  [default: entropy]", type=RegistryChoice(NAMED.keys)
+    )
     seed: int | None = option(
         "Seed of the draw. The certificate records it. Without it the draw is derived from the"
         " pool.",
-        type=SEED,
+        type=SEED_RANGE,
     )
-    replay: bool = switch(
+    replay: bool = switch_option(
         "Answer from the labels in POOL, to see how many labels it would have taken."
     )
-    reading: Reading = group(Reading, without=("large", "labels", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, without=("large", "labels", "agree_key"))
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in"
         " PEM. Give it with every call.",
@@ -124,12 +128,14 @@ def command(pool: str, options: Options) -> None:
       metacal label judge.jsonl --score-key mark --min-accuracy 0.9 -o labels.csv
       metacal label val.npz --min-accuracy 0.97 --replay -o labels.csv --gate cal.json
     """  # noqa: D301
-    from metacal.cli.labelling import Round, next_round
-    from metacal.cli.reading import read, read_scored
+    from metacal.cli.labelling import LabellingCall, run_labelling_call
+    from metacal.cli.reading import read_score_table, read_table
 
     output, key, reading = options.output, options.key, options.reading
     journal = _journal(output, options.gate_file, pool, reading)
-    call = Round(output, journal, options.extend, options.replay, options.coverage, options.batch)
+    call = LabellingCall(
+        output, journal, options.extend, options.replay, options.coverage, options.batch
+    )
     begins = not os.path.exists(journal)
     asked = _asked(options, journal, begins=begins)
     if reading.group_key is not None:
@@ -154,10 +160,12 @@ def command(pool: str, options: Options) -> None:
         "label",
         "right",
     ):
-        raise wrong("--show", f"{sheet['show']} is a column of CSV already; call it otherwise.")
+        raise bad_option(
+            "--show", f"{sheet['show']} is a column of CSV already; call it otherwise."
+        )
     shown = replace(reading, group_key=sheet["show"])  # read as the rows' groups
     rows: Predictions | Scores = (
-        read(pool, shown) if reading.score_key is None else read_scored(pool, shown)
+        read_table(pool, shown) if reading.score_key is None else read_score_table(pool, shown)
     )
     if options.show_prediction and reading.score_key is not None:
         raise click.UsageError(
@@ -169,11 +177,11 @@ def command(pool: str, options: Options) -> None:
         "score": options.score,
     }
     known |= {"may_extend": options.may_extend or None, "higher_is": reading.higher_is}
-    done = next_round(
+    done = run_labelling_call(
         call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key
     )
     if options.gate_file is not None and done.certifier.coverage is not None:
-        save(done.certifier.gate(), options.gate_file, key)
+        save_gate(done.certifier.gate(), options.gate_file, key)
     _say(done, call, pool, options)
 
 
@@ -196,23 +204,25 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
     return None
 
 
-def _journal(output: str, gate: str | None, pool: str, reading: Reading) -> str:
+def _journal(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
     """The journal's name, once all names are such that nothing is overwritten."""
     from metacal.io.many import is_same_file
 
     if os.path.splitext(output)[1].lower() not in (".csv", ".tsv"):
-        raise wrong("-o", f"{output} must end in .csv or .tsv: people fill it in.")
+        raise bad_option("-o", f"{output} must end in .csv or .tsv: people fill it in.")
     journal = os.path.splitext(output)[0] + ".journal"
     for path in (output, journal, gate):
-        check_is_a_file(path)
-        check_not_an_input(path, pool, reading=reading)
+        check_is_file(path)
+        check_not_input(path, pool, reading=reading)
     lock = f"{os.path.realpath(journal)}.lock"
     if gate is not None and any(is_same_file(gate, path) for path in (output, journal, lock)):
         raise click.UsageError(f"-o, its journal {journal} and --gate must be different files.")
     return journal
 
 
-def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, Any], Reading]:
+def _begun(
+    journal: str, key: str | None, reading: ReadOptions
+) -> tuple[dict[str, Any], ReadOptions]:
     """What people are shown, and what the pool holds, as the first call said."""
     from metacal.io.artifact.certifier import open_journal
 
@@ -225,17 +235,17 @@ def _begun(journal: str, key: str | None, reading: Reading) -> tuple[dict[str, A
     return {"show": None, "show_prediction": False, **first.get("sheet", {})}, reading
 
 
-def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
+def _say(done: LabellingOutcome, call: LabellingCall, pool: str, options: Options) -> None:
     from metacal.cli.labelling import answer_column
 
     if done.saved_meanwhile:
-        note(
-            wrapped(
+        print_note(
+            wrap_lines(
                 f"{call.sheet} was saved during this call. It was not overwritten: the answers "
                 "that were saved were taken too."
             )
         )
-    gate, as_json = options.gate_file, was_told("json")
+    gate, as_json = options.gate_file, flag_is_set("json")
     certifier, waiting = done.certifier, len(done.waiting)
     some = certifier.coverage is not None
     if as_json:
@@ -250,16 +260,16 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
             "gate": gate if some else None
         }
         answer["saved_meanwhile"] = done.saved_meanwhile
-        say_json(
+        print_json(
             {**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None}
         )
     elif some and not waiting:
-        echo(wrapped(str(certifier.certificate)))
+        echo(wrap_lines(str(certifier.certificate)))
     if not some and not waiting:
         _ = certifier.certificate  # says what is missing, and ends with exit code 1
     if waiting:
-        note(wrapped(str(certifier)))
-        note(
+        print_note(wrap_lines(str(certifier)))
+        print_note(
             f"{waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and call"
             " again."
         )
@@ -271,15 +281,17 @@ def _say(done: Outcome, call: Round, pool: str, options: Options) -> None:
                 f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
             )
         )
-        note(
+        print_note(
             f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
             f" certified; {more}"
         )
     elif not certifier.finished:
-        note(wrapped(str(certifier)))
+        print_note(wrap_lines(str(certifier)))
     if gate is not None and not some:
-        note(f"{gate} is not written: no gate is certified yet.")
+        print_note(f"{gate} is not written: no gate is certified yet.")
     elif gate is not None:
-        say_saved(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="")
+        print_saved_note(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="")
     elif not waiting and some and not as_json:
-        note(f"--gate cal.json saves the gate; call again with it, {call.journal} has everything.")
+        print_note(
+            f"--gate cal.json saves the gate; call again with it, {call.journal} has everything."
+        )

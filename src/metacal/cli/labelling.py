@@ -48,7 +48,7 @@ _SETTLING_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Round:
+class LabellingCall:
     """What a call is about: the sheet, its journal, and how far to go.
 
     `extend`, `replay`, `coverage` and `batch` are free to change from call to call: any stopping
@@ -64,7 +64,7 @@ class Round:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LabellingOutcome:
     """Result of a call.
 
     Attributes
@@ -84,8 +84,8 @@ class Outcome:
     saved_meanwhile: bool = False
 
 
-def next_round(
-    call: Round,
+def run_labelling_call(
+    call: LabellingCall,
     pool: Pool,
     promise: Promise | None,
     *,
@@ -93,7 +93,7 @@ def next_round(
     sheet: dict[str, Any] | None = None,
     key: Any = None,
     disk: Disk = DISK,
-) -> Outcome:
+) -> LabellingOutcome:
     """Take what has been answered, and ask on."""
     with open_journal(call.journal, key=key, disk=disk) as journal:
         if not journal.records and disk.read(call.sheet) is not None:
@@ -114,7 +114,9 @@ def next_round(
         return outcome
 
 
-def _exchange_sheets(certifier: Certifier, pool: Pool, call: Round, disk: Disk) -> Outcome:
+def _exchange_sheets(
+    certifier: Certifier, pool: Pool, call: LabellingCall, disk: Disk
+) -> LabellingOutcome:
     """Take the answers of the sheet and write the next one, until nobody has saved it in
     between.
     """
@@ -123,7 +125,7 @@ def _exchange_sheets(certifier: Certifier, pool: Pool, call: Round, disk: Disk) 
         if content is not None:
             _take(certifier, pool, call.sheet, content)
         waiting, out_of_reach = _ahead(certifier, call)
-        outcome = Outcome(certifier, waiting, out_of_reach, saved_meanwhile=n_saved > 0)
+        outcome = LabellingOutcome(certifier, waiting, out_of_reach, saved_meanwhile=n_saved > 0)
         if not len(waiting):
             return outcome
         next_content = _content(certifier, pool, waiting, call.sheet)
@@ -172,7 +174,7 @@ def _holds_new_answers(certifier: Certifier, content: bytes) -> bool:
     if not content.strip(b"\0"):
         return False
     try:
-        lines = read_asked("", content, answer_column(certifier))
+        lines = read_answer_lines("", content, answer_column(certifier))
     except InputError:
         return True
     known = range(certifier.n_pool)
@@ -190,7 +192,7 @@ def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str,
     return {**given, **own, "classes": pool.class_names}
 
 
-def _ahead(certifier: Certifier, call: Round) -> tuple[Codes, bool]:
+def _ahead(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
     """The rows to ask about next, none once the coverage asked for is there; whether it cannot be
     any more.
     """
@@ -202,7 +204,7 @@ def _ahead(certifier: Certifier, call: Round) -> tuple[Codes, bool]:
     return certifier.propose(call.batch or certifier.sheet.get("batch")), False
 
 
-def _replay(certifier: Certifier, pool: Pool, call: Round) -> None:
+def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
     """Answer every question from the file itself."""
     if pool.labels is None:
         raise InputError(
@@ -268,7 +270,7 @@ def _write(disk: Disk, path: str, content: bytes, expected: bytes | None) -> boo
 
 def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
     """Take the answers of a sheet that has come back: all of them, or none."""
-    lines = read_asked(path, content, answer_column(certifier))
+    lines = read_answer_lines(path, content, answer_column(certifier))
     given, errors = [], list[str]()
     for line in lines:
         try:
@@ -287,7 +289,7 @@ def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
         certifier.take(*map(np.array, zip(*given)))
 
 
-def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
+def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
     if not 0 <= line.row < certifier.n_pool:
         raise InputError(f"the pool has no row {line.row}; leave the column row as it was.")
     for name, entry in _known(certifier, pool, line.row).items():
@@ -299,18 +301,18 @@ def _check_line(certifier: Certifier, pool: Pool, line: Line) -> None:
             )
 
 
-def _answer(certifier: Certifier, line: Line) -> tuple[int, bool]:
+def _answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
     """The column of the true class, or -1, and whether the prediction is right."""
     said = line.answer
     if certifier.rows is None:
         from metacal.rows.score_columns import correct_column
 
         right = correct_column(
-            [whole_number(said)], name="the answer", place=lambda _: f"row {line.row}"
+            [strip_zero_decimals(said)], name="the answer", place=lambda _: f"row {line.row}"
         )
         return -1, bool(right[0])
     names = [str(name) for name in certifier.classes_.tolist()]
-    spelt = said if said in names else whole_number(said)
+    spelt = said if said in names else strip_zero_decimals(said)
     alike = [
         code for code, name in enumerate(names) if name.lower() == spelt.lower()
     ]  # a spreadsheet writes TRUE
@@ -342,7 +344,7 @@ def _hint(said: str, names: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Line:
+class AnswerLine:
     """A line that has been filled in: its number in the file, the row, what it says of it, and the
     answer.
     """
@@ -353,7 +355,7 @@ class Line:
     answer: str
 
 
-def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
+def read_answer_lines(path: str, raw: bytes, answer: str) -> list[AnswerLine]:
     """The lines of a file's content that have an answer; InputError, with the line, where one
     cannot be read.
     """
@@ -384,7 +386,7 @@ def read_asked(path: str, raw: bytes, answer: str) -> list[Line]:
     return _filled(path, names, lines[1:], answer)
 
 
-def whole_number(cell: str) -> str:
+def strip_zero_decimals(cell: str) -> str:
     """A number without decimals that say nothing: a column with empty cells comes back from pandas
     as 7.0.
 
@@ -397,7 +399,9 @@ def whole_number(cell: str) -> str:
     return whole if whole.isdecimal() and decimals.strip("0") == "" else cell
 
 
-def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str) -> list[Line]:
+def _filled(
+    path: str, names: Sequence[str], lines: list[list[str]], answer: str
+) -> list[AnswerLine]:
     found, first = [], dict[int, int]()
     for number, cells in enumerate(lines, start=2):
         if not any(cell.strip() for cell in cells):
@@ -409,7 +413,7 @@ def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str
             )
         values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
         try:
-            row = int(whole_number(values[ROW]))
+            row = int(strip_zero_decimals(values[ROW]))
         except ValueError:
             raise InputError(
                 f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it"
@@ -422,5 +426,5 @@ def _filled(path: str, names: Sequence[str], lines: list[list[str]], answer: str
             )
         first[row] = number
         if values[answer]:
-            found.append(Line(number, row, values, values[answer]))
+            found.append(AnswerLine(number, row, values, values[answer]))
     return found

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    Reading,
+    ReadOptions,
     as_command,
-    group,
-    name_option,
+    column_option,
+    fraction_option,
     option,
-    share,
-    share_option,
-    switch,
+    option_group,
+    parse_fraction,
+    switch_option,
 )
-from metacal.cli.outputs import OutputPath, check_not_an_input
-from metacal.cli.printing import REFUTED, note, say, wrapped
-from metacal.cli.verify import surer_than_half
+from metacal.cli.outputs import OutputPath, check_not_input
+from metacal.cli.printing import EXIT_REFUTED, print_note, print_result, wrap_lines
+from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
@@ -33,26 +33,28 @@ if TYPE_CHECKING:
 
 def _chance(value: Any) -> float:
     """A probability above 0, at most 1."""
-    return 1.0 if str(value) in ("1", "1.0") else share(value)
+    return 1.0 if str(value) in ("1", "1.0") else parse_fraction(value)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal monitor` is told."""
+    """Options of `metacal monitor`."""
 
     confidence: float = option(
         "While nothing has changed, no alarm is ever raised with probability at least C, all alarms"
         " together.",
         "C",
-        type=surer_than_half,
+        type=parse_confidence,
         default=0.95,
     )
     state: str | None = option(
         "Keep the state here; a later run continues from it.", "FILE", type=OutputPath()
     )
-    append: bool = switch("FILE holds only rows that came after those counted.", needs=("state",))
-    follow: bool = switch("Keep waiting for new rows at the end of FILE, until Ctrl-C.")
-    serve: bool = switch("Serve a live page, on this machine only; implies --follow.")
+    append: bool = switch_option(
+        "FILE holds only rows that came after those counted.", needs=("state",)
+    )
+    follow: bool = switch_option("Keep waiting for new rows at the end of FILE, until Ctrl-C.")
+    serve: bool = switch_option("Serve a live page, on this machine only; implies --follow.")
     port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
     prometheus: str | None = option(
         "Write the metrics here, whole or not at all.", "FILE", type=OutputPath()
@@ -61,13 +63,13 @@ class Options:
         "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.",
         "URL",
     )
-    probability_key: str | None = name_option(
+    probability_key: str | None = column_option(
         "With which probability each row is chosen to be labelled."
     )
     least_probability: float | None = option(
         "none is lower.  [default: 0.01]", "P", type=_chance, needs=("probability_key",)
     )
-    tolerance: float = share_option(
+    tolerance: float = fraction_option(
         "The gap between confidence and accuracy to tolerate.", "T", default=0.02
     )
     horizon: int = option(
@@ -87,7 +89,7 @@ class Options:
         "FILE",
         type=OutputPath(),
     )
-    max_unreadable: float = share_option(
+    max_unreadable: float = fraction_option(
         "The share of unreadable lines to tolerate.", "SHARE", default=0.01
     )
     silence: float | None = option(
@@ -95,7 +97,7 @@ class Options:
         "SECONDS",
         type=click.FloatRange(min=0.0, min_open=True),
     )
-    reading: Reading = group(Reading, without=("labels",))
+    reading: ReadOptions = option_group(ReadOptions, without=("labels",))
 
     @property
     def goes_on(self) -> bool:
@@ -149,8 +151,8 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.cli.intake import Intake, Quarantine, Shown, open_journal, watched
-    from metacal.cli.sources import source_of
+    from metacal.cli.intake import Intake, Quarantine, StatusDisplay, open_journal, run_monitor
+    from metacal.cli.sources import open_source
     from metacal.report.status import lines
 
     new = _new_watch(artifact, file, options)
@@ -161,24 +163,24 @@ def command(artifact: str, file: str, options: Options) -> None:
             journal = open_journal(options, file)
             stack.push(journal)
         kept = _kept(journal, new)
-        source = source_of(kept, artifact, file, options)
+        source = open_source(kept, artifact, file, options)
         quarantine = None if options.put_aside is None else Quarantine(options.put_aside)
         intake = Intake(kept, source, journal, quarantine, options.silence)
-        shown = Shown(intake, os.path.basename(artifact), file, options)
+        shown = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.report.server import Server
 
             shown.page = stack.enter_context(Server(shown.status(), options.port))
-            note(f"{shown.page.address} shows it; Ctrl-C ends it.")
+            print_note(f"{shown.page.address} shows it; Ctrl-C ends it.")
         if options.otlp is not None:
             from metacal.report.telemetry import WatchMetrics, pushed
 
             stack.callback(pushed(WatchMetrics(lambda: shown.last), options.otlp))
-        watched(intake, source, shown)
+        run_monitor(intake, source, shown)
         found = shown.publish(ended=True)
-    say(found, wrapped("\n".join(lines(found))))
+    print_result(found, wrap_lines("\n".join(lines(found))))
     if found["alarm"] or intake.silences:
-        click.get_current_context().exit(REFUTED)
+        click.get_current_context().exit(EXIT_REFUTED)
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
@@ -193,7 +195,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         "--prometheus": options.prometheus,
     }
     for name, output in outputs.items():
-        check_not_an_input(output, file, artifact, reading=options.reading)
+        check_not_input(output, file, artifact, reading=options.reading)
         if output is None:
             continue
         if output == "-":

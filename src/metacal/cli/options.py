@@ -12,7 +12,7 @@ import click
 from metacal.io.formats import endings
 
 
-class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
+class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
     """One of the names in a registry, which is asked when a command line is read: a plugin may have
     added to it.
     """
@@ -28,21 +28,21 @@ class OneOf(click.Choice):  # type: ignore[type-arg]  # no generic before click 
 
 
 #: What counts may be: more is a slip of the finger, and would fill the memory or never end.
-BINS = click.IntRange(1, 1000)
-RESAMPLES = click.IntRange(0, 100_000)
-REPEATS = click.IntRange(1, 1000)
+BINS_RANGE = click.IntRange(1, 1000)
+RESAMPLES_RANGE = click.IntRange(0, 100_000)
+REPEATS_RANGE = click.IntRange(1, 1000)
 #: scikit-learn takes seeds of 32 bits.
-SEED = click.IntRange(0, 2**32 - 1)
+SEED_RANGE = click.IntRange(0, 2**32 - 1)
 #: As many threads as a saved file may ask for.
-MOST_JOBS = 1024
+MAX_JOBS = 1024
 
 
-def wrong(name: str, why: str) -> click.BadParameter:
+def bad_option(name: str, why: str) -> click.BadParameter:
     """What is said of an option whose value cannot be."""
     return click.BadParameter(why, param_hint=f"'{name}'")
 
 
-def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
+def number_between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
     """What parses a number strictly between two: what is `wanted` instead of another text, `why`
     not another number.
 
@@ -71,10 +71,12 @@ def between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], f
     return parsed
 
 
-share = between(0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1")
+parse_fraction = number_between(
+    0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1"
+)
 
 
-def numbers(value: str) -> list[float]:
+def parse_numbers(value: str) -> list[float]:
     """Parse numbers separated by commas."""
     try:
         return [float(one) for one in value.split(",")]
@@ -101,7 +103,7 @@ _SECTIONS = {
 }
 
 
-class Sectioned(click.Command):
+class SectionedCommand(click.Command):
     """A command with many options: its help has them in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -148,23 +150,23 @@ def option(
         default = ()
     elif default is not None and default is not False:
         more = {"default": default, "show_default": True, **more}
-    known = {"make": lambda name: click.Option([*(flags or (flag(name),)), name], **more)}
+    known = {"make": lambda name: click.Option([*(flags or (option_flag(name),)), name], **more)}
     return field(
         default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help}
     )
 
 
-def share_option(help: str, metavar: str, **more: Any) -> Any:
+def fraction_option(help: str, metavar: str, **more: Any) -> Any:
     """One whose value is a share, strictly between 0 and 1."""
-    return option(help, metavar, type=share, **more)
+    return option(help, metavar, type=parse_fraction, **more)
 
 
-def name_option(help: str, **more: Any) -> Any:
+def column_option(help: str, **more: Any) -> Any:
     """One that names a column."""
     return option(help, "NAME", **more)
 
 
-def switch(help: str, written: str = "", **more: Any) -> Any:
+def switch_option(help: str, written: str = "", **more: Any) -> Any:
     """One without a value: it was given, or not."""
     return option(help, written, default=False, is_flag=True, **more)
 
@@ -174,7 +176,7 @@ def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
     return option(help, metavar, type=click.Path(), **more)
 
 
-def flag(name: str) -> str:
+def option_flag(name: str) -> str:
     """What users call the option of a field.
 
     Examples
@@ -186,10 +188,10 @@ def flag(name: str) -> str:
 
 
 def _either(names: tuple[str, ...]) -> str:
-    return " or ".join(map(flag, names))
+    return " or ".join(map(option_flag, names))
 
 
-def as_words(name: str, value: Any) -> list[str]:
+def to_arguments(name: str, value: Any) -> list[str]:
     """The words of a command line that give an option this value: none where it has none.
 
     Examples
@@ -198,10 +200,10 @@ def as_words(name: str, value: Any) -> list[str]:
     (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'], [])
     """
     values = value if isinstance(value, tuple) else () if value is None else (value,)
-    return [word for one in values for word in (flag(name), str(one))]
+    return [word for one in values for word in (option_flag(name), str(one))]
 
 
-def group(options: type, *, without: tuple[str, ...] = ()) -> Any:
+def option_group(options: type, *, without: tuple[str, ...] = ()) -> Any:
     """A field for the options of another dataclass, all but some."""
     return field(default=None, metadata={"group": options, "without": without})
 
@@ -229,11 +231,11 @@ def _check_together(options: type, given: dict[str, Any]) -> None:
         )
         if needs and not said.intersection(needs):
             raise click.UsageError(
-                f"{flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}"
+                f"{option_flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}"
             )
         if beside:
             raise click.UsageError(
-                f"{flag(one.name)} and {flag(beside[0])} exclude each other; give one."
+                f"{option_flag(one.name)} and {option_flag(beside[0])} exclude each other; give one."
             )
 
 
@@ -263,11 +265,11 @@ def _into_context(ctx: click.Context, parameter: click.Parameter, value: Any) ->
 
 
 #: Of an option that the command itself is not given.
-_TOLD: dict[str, Any] = {"expose_value": False, "callback": _into_context}
+_STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _into_context}
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How to find table, labels and classes in the user's file, and a second model's table in
     another.
     """
@@ -289,11 +291,13 @@ class Reading:
         " what the JSON was fitted on]",
         "--logits-key --positive-key NAME",
     )
-    label_key: str | None = name_option(
+    label_key: str | None = column_option(
         "Name of the labels in FILE.  [default: labels, label or y]"
     )
-    id_key: str | None = name_option("Name of the row ids in FILE.  [default: id or ids, if there]")
-    group_key: str | None = name_option(
+    id_key: str | None = column_option(
+        "Name of the row ids in FILE.  [default: id or ids, if there]"
+    )
+    group_key: str | None = column_option(
         "Name of the rows' groups in FILE: a threshold, and a promise, for each group."
     )
     classes: str | None = option(
@@ -307,19 +311,19 @@ class Reading:
         "KIND",
         type=click.Choice(FORMATS),
     )
-    score_key: str | None = name_option(
+    score_key: str | None = column_option(
         "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was"
         " fitted on]"
     )
-    correct_key: str | None = name_option(
+    correct_key: str | None = column_option(
         "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct"
         " or ok]"
     )
-    agree_key: str | None = name_option(
+    agree_key: str | None = column_option(
         "For a cascade over scores with --max-loss: what says whether each model but the last gives"
         " the last model's answer, one name for each, separated by commas."
     )
-    loss_key: str | None = name_option(
+    loss_key: str | None = column_option(
         "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate"
         " fitted on losses]"
     )
@@ -332,7 +336,7 @@ class Reading:
         "A warning is an error: probabilities read as logits, a stray column, rows that"
         " repeat, ...",
         is_flag=True,
-        **_TOLD,
+        **_STORED_IN_CONTEXT,
     )
     unit_key: str | None = None
     keep: tuple[str, ...] = ()
@@ -341,16 +345,16 @@ class Reading:
 def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
     """Refuse 0 threads and absurdly many as wrong usage."""
     if n_jobs == 0:
-        raise wrong("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
-    if n_jobs is not None and abs(n_jobs) > MOST_JOBS:
-        raise wrong(
+        raise bad_option("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
+    if n_jobs is not None and abs(n_jobs) > MAX_JOBS:
+        raise bad_option(
             "-n",
-            f"{n_jobs} threads are too many; give at most {MOST_JOBS}, or -1 for one per core.",
+            f"{n_jobs} threads are too many; give at most {MAX_JOBS}, or -1 for one per core.",
         )
     return n_jobs
 
 
-def jobs_field() -> Any:
+def jobs_option() -> Any:
     """A field for -n."""
     return option(
         "Threads; -1: one per core. Never changes the result.  [default: -1]",
@@ -360,12 +364,12 @@ def jobs_field() -> Any:
     )
 
 
-def level_field() -> Any:
+def level_option() -> Any:
     """A field for --level."""
-    return share_option("Level of the intervals.", "P", default=0.95)
+    return fraction_option("Level of the intervals.", "P", default=0.95)
 
 
-def threads_for(n_jobs: int | None) -> int:
+def resolve_n_jobs(n_jobs: int | None) -> int:
     """The threads to use: all cores unless the user says otherwise."""
     return -1 if n_jobs is None else n_jobs
 
@@ -373,24 +377,27 @@ def threads_for(n_jobs: int | None) -> int:
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 #: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
-_key = click.Option(
+_key_option = click.Option(
     ["--key"],
     type=click.Path(),
     metavar="KEYFILE",
-    **_TOLD,
+    **_STORED_IN_CONTEXT,
     help=(
         "Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in"
         " PEM."
     ),
 )
-_json = click.Option(
-    ["--json"], is_flag=True, **_TOLD, help="Print the answer as JSON, and nothing else."
+_json_option = click.Option(
+    ["--json"],
+    is_flag=True,
+    **_STORED_IN_CONTEXT,
+    help="Print the answer as JSON, and nothing else.",
 )
 #: Every command gets it, from the group.
-quiet = click.Option(
+quiet_option = click.Option(
     ["-q", "--quiet"],
     is_flag=True,
-    **_TOLD,
+    **_STORED_IN_CONTEXT,
     help="Only results and errors: no notes, no warnings, no progress bar.",
 )
 
@@ -420,9 +427,11 @@ def as_command(
         params += (
             [] if options is None else [one.metadata["make"](one.name) for one in _flat(options)]
         )
-        params += [_key] if any("GATE" in name for name in arguments) else []
-        params += [_json] if answers else []
-        return click.command(cls=Sectioned if sectioned else click.Command, params=params)(gathered)
+        params += [_key_option] if any("GATE" in name for name in arguments) else []
+        params += [_json_option] if answers else []
+        return click.command(cls=SectionedCommand if sectioned else click.Command, params=params)(
+            gathered
+        )
 
     return decorate
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, file_option, option, wrong
-from metacal.cli.printing import note, was_told
+from metacal.cli.options import ReadOptions, bad_option, file_option, option
+from metacal.cli.printing import flag_is_set, print_note
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def output_option(help: str, metavar: str, **more: Any) -> Any:
     return option(help, f"-o --output {metavar}", type=OutputPath(), **more)
 
 
-def is_folder(output: str | None) -> bool:
+def is_folder_output(output: str | None) -> bool:
     """Whether results go to a folder, a file for each that is read: one that is there, or a name
     that ends in /.
     """
@@ -45,21 +45,21 @@ def is_folder(output: str | None) -> bool:
     )
 
 
-def check_is_a_file(output: str | None) -> None:
+def check_is_file(output: str | None) -> None:
     """Refuse to save a gate on standard output, where the certificate goes, or where there is no
     folder.
     """
     if output == "-":
         where = "a file, such as -o cal.json; --json prints the certificate on standard output"
-        raise wrong("-o", f"what is saved goes into {where}.")
+        raise bad_option("-o", f"what is saved goes into {where}.")
     if output is not None:
         from metacal.io.writing import check_folder
 
         check_folder(output)
 
 
-def check_not_an_input(
-    output: str | None, *inputs: str | None, reading: Reading | None = None
+def check_not_input(
+    output: str | None, *inputs: str | None, reading: ReadOptions | None = None
 ) -> None:
     """Refuse to write over a file that is being read, under whatever name: another path, a link,
     --classes @FILE.
@@ -86,7 +86,7 @@ def check_not_an_input(
 # ── a gate that is saved ──────────────────────────────────────────────────────────────────────────
 
 
-def sign_field() -> Any:
+def sign_option() -> Any:
     """A field for --sign, of the commands that save a gate."""
     return file_option(
         "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
@@ -105,7 +105,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     read_key(key).make(b"")
 
 
-def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
+def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
     """Put the gate into a file, once what is to be saved has been read back and decides the same;
     nothing for None.
     """
@@ -117,11 +117,11 @@ def save(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = Non
     write_text(text_that_loads(Content(gate, n_jobs), key=key), path)
 
 
-def say_saved(output: str | None, key: str | None, *, then: str, without: str) -> None:
+def print_saved_note(output: str | None, key: str | None, *, then: str, without: str) -> None:
     """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has
     not asked.
     """
     if output is not None:
-        note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
-    elif not was_told("json"):
-        note(f"Nothing was saved; {without}")
+        print_note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
+    elif not flag_is_set("json"):
+        print_note(f"Nothing was saved; {without}")

@@ -14,12 +14,12 @@ from metacal.display import on_a_terminal, visible
 WIDTH = 100
 #: Exit codes: the data do not support what was asked; a promise is refuted, or there is an alarm. 2
 #: is wrong usage.
-NOT_SUPPORTED, REFUTED = 1, 3
+EXIT_NOT_SUPPORTED, EXIT_REFUTED = 1, 3
 #: How many rows ahead people are told what to expect.
-NEXT = 1000
+N_FORECAST_ROWS = 1000
 #: Where the context of a command has what people were told: a warning that stands there is not said
 #: again.
-SAID = "metacal.said"
+PRINTED_TEXTS_KEY = "metacal.said"
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
@@ -28,7 +28,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     """
     ctx = click.get_current_context(silent=True)
     if ctx is not None:
-        ctx.meta.setdefault(SAID, []).append(" ".join(str(text).split()))
+        ctx.meta.setdefault(PRINTED_TEXTS_KEY, []).append(" ".join(str(text).split()))
     click.echo(visible(str(text)), err=err, nl=nl)
 
 
@@ -37,27 +37,27 @@ def echo_data(text: str) -> None:
     click.echo(visible(text) if on_a_terminal(sys.stdout) else text, nl=False)
 
 
-def say_json(answer: Any) -> None:
+def print_json(answer: Any) -> None:
     """Print strict JSON on stdout."""
     # JSON in ASCII has every control character written out but one.
     click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
-def say(answer: Any, text: object) -> None:
+def print_result(answer: Any, text: object) -> None:
     """Print the result: with --json an answer for machines, else a text for people."""
-    if was_told("json"):
-        say_json(answer)
+    if flag_is_set("json"):
+        print_json(answer)
     else:
         echo(text)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Tell people something that is not the result: on stderr, unless they said --quiet."""
-    if not was_told("quiet"):
+    if not flag_is_set("quiet"):
         echo(text, err=True)
 
 
-def was_told(name: str) -> bool:
+def flag_is_set(name: str) -> bool:
     """Whether the command was called with --quiet, --json, or --strict."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(f"metacal.{name}"))
@@ -74,7 +74,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     """
     from tqdm import tqdm
 
-    disable = True if was_told("quiet") else None
+    disable = True if flag_is_set("quiet") else None
     return tqdm(
         total=total,
         unit=unit,
@@ -86,7 +86,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     )
 
 
-def wrapped(text: str, hang: int = 15, width: int = WIDTH) -> str:
+def wrap_lines(text: str, hang: int = 15, width: int = WIDTH) -> str:
     """Break long lines; what follows a break is indented by `hang`.
 
     Examples

@@ -15,37 +15,45 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import between, file_option, flag, option, share_option, switch, wrong
+from metacal.cli.options import (
+    bad_option,
+    file_option,
+    fraction_option,
+    number_between,
+    option,
+    option_flag,
+    switch_option,
+)
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
 
 
-cost = between(0.0, 1e15, "a cost, such as 50", "is not a positive number")
+parse_cost = number_between(0.0, 1e15, "a cost, such as 50", "is not a positive number")
 
 
-def min_accuracy_field(what: str = "is accepted") -> Any:
+def min_accuracy_option(what: str = "is accepted") -> Any:
     """A field for --min-accuracy."""
-    return share_option(f"Promise: what {what} is right at least B of the time.", "B")
+    return fraction_option(f"Promise: what {what} is right at least B of the time.", "B")
 
 
-def max_miscoverage_field() -> Any:
+def max_miscoverage_option() -> Any:
     """A field for --max-miscoverage."""
-    return share_option("Promise: at most A of the right answers are rejected.", "A")
+    return fraction_option("Promise: at most A of the right answers are rejected.", "A")
 
 
-_SIDED = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
-_PARTS = ("per_class", "group_key")
-_BOTH = "--min-accuracy and --max-miscoverage"
+_TWO_CLASS_PROMISES = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
+_SUBGROUP_OPTIONS = ("per_class", "group_key")
+_ACCURACY_AND_MISCOVERAGE = "--min-accuracy and --max-miscoverage"
 #: Promises that go together, and their options.
 _PROMISES = {
-    _BOTH: ("min_accuracy", "max_miscoverage"),
+    _ACCURACY_AND_MISCOVERAGE: ("min_accuracy", "max_miscoverage"),
     "--max-review": ("max_review",),
     "--max-cost": ("max_cost",),
     "--max-risk": ("max_risk",),
     "--cheapest": ("cheapest",),
-    "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": _SIDED,
+    "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": _TWO_CLASS_PROMISES,
 }
 
 
@@ -53,28 +61,31 @@ _PROMISES = {
 class PromiseOptions:
     """What the user wants promised, option by option."""
 
-    min_accuracy: float | None = min_accuracy_field()
-    max_miscoverage: float | None = max_miscoverage_field()
-    max_review: float | None = share_option(
+    min_accuracy: float | None = min_accuracy_option()
+    max_miscoverage: float | None = max_miscoverage_option()
+    max_review: float | None = fraction_option(
         "Promise: at most B of all rows go to review. Needs no labels.", "B"
     )
     max_cost: float | None = option(
-        "Promise: what is accepted costs at most LIMIT a row on average.", "LIMIT", type=cost
+        "Promise: what is accepted costs at most LIMIT a row on average.", "LIMIT", type=parse_cost
     )
-    max_risk: float | None = share_option(
+    max_risk: float | None = fraction_option(
         "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or"
         " right or wrong.",
         "R",
     )
-    near_binary: bool = switch(
+    near_binary: bool = switch_option(
         "nearly every loss is 0 or 1. To be said before looking at the rows.", needs=("max_risk",)
     )
-    cheapest: bool = switch(
+    cheapest: bool = switch_option(
         "The threshold at which wrong answers and reviews cost least, and a promise what that is at"
         " most."
     )
     cost_wrong: float | None = option(
-        "what a wrong answer costs, in any unit.", "W", type=cost, needs=("max_cost", "cheapest")
+        "what a wrong answer costs, in any unit.",
+        "W",
+        type=parse_cost,
+        needs=("max_cost", "cheapest"),
     )
     cost_matrix: str | None = file_option(
         "a file with a line for each true class and in it the cost of each answer.",
@@ -82,52 +93,58 @@ class PromiseOptions:
         needs=("max_cost", "cheapest"),
     )
     cost_review: float | None = option(
-        "what it costs to review a row.", "R", type=cost, needs=("cheapest",)
+        "what it costs to review a row.", "R", type=parse_cost, needs=("cheapest",)
     )
-    min_precision: float | None = share_option(
+    min_precision: float | None = fraction_option(
         "Two classes; promise: at least B of what is called positive is positive.", "B"
     )
-    max_false_positive_rate: float | None = share_option(
+    max_false_positive_rate: float | None = fraction_option(
         "Two classes; promise: at most A of what is negative is called positive.", "A"
     )
-    min_recall: float | None = share_option(
+    min_recall: float | None = fraction_option(
         "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
     )
-    min_npv: float | None = share_option(
+    min_npv: float | None = fraction_option(
         "Two classes; promise: at least B of what is called negative is negative.", "B"
     )
-    positive_share: float | None = share_option(
+    positive_share: float | None = fraction_option(
         "about how many rows are positive, from training data or experience.",
         "P",
         needs=("min_precision",),
     )
-    confidence: float | None = share_option(
+    confidence: float | None = fraction_option(
         "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
     )
-    in_expectation: bool = switch(
+    in_expectation: bool = switch_option(
         "Promise the average over calibration sets instead.",
-        excludes=("confidence", "after_looking", "at_threshold", "cheapest", *_PARTS),
+        excludes=("confidence", "after_looking", "at_threshold", "cheapest", *_SUBGROUP_OPTIONS),
     )
-    after_looking: bool = switch(
-        "Certify although B or A was chosen on these very rows, say from a report.", excludes=_PARTS
+    after_looking: bool = switch_option(
+        "Certify although B or A was chosen on these very rows, say from a report.",
+        excludes=_SUBGROUP_OPTIONS,
     )
     at_threshold: float | None = option(
         "Certify this very threshold, chosen on these rows; B and A are what a report says that it"
         " carries.",
         "T",
         type=float,
-        excludes=_PARTS,
+        excludes=_SUBGROUP_OPTIONS,
     )
-    per_class: bool = switch(
+    per_class: bool = switch_option(
         "A threshold, and the promise, for each predicted class.", excludes=("group_key",)
     )
-    each: bool = switch(
-        "C for each by itself, not for all of them together.", needs=_PARTS, excludes=("fcr",)
+    each: bool = switch_option(
+        "C for each by itself, not for all of them together.",
+        needs=_SUBGROUP_OPTIONS,
+        excludes=("fcr",),
     )
-    fcr: bool = switch(
-        "of those that accept rows, an expected share of at most 1 - C is broken.", needs=_PARTS
+    fcr: bool = switch_option(
+        "of those that accept rows, an expected share of at most 1 - C is broken.",
+        needs=_SUBGROUP_OPTIONS,
     )
-    pool_small: bool = switch("those with too few rows share one threshold.", needs=_PARTS)
+    pool_small: bool = switch_option(
+        "those with too few rows share one threshold.", needs=_SUBGROUP_OPTIONS
+    )
     rule: str = option(
         "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a"
         " guarantee.",
@@ -149,9 +166,9 @@ class PromiseOptions:
             raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
         self._check_costs()
         looked = self._given("after_looking", "at_threshold")
-        if looked and given[0] != _BOTH:
+        if looked and given[0] != _ACCURACY_AND_MISCOVERAGE:
             raise click.UsageError(
-                f"{flag(looked[0])} is for {_BOTH}; certify {given[0]} on rows that it was not"
+                f"{option_flag(looked[0])} is for {_ACCURACY_AND_MISCOVERAGE}; certify {given[0]} on rows that it was not"
                 " chosen on."
             )
         if self.rule == "paper":
@@ -168,19 +185,19 @@ class PromiseOptions:
     @property
     def sided(self) -> bool:
         """Whether something is promised about what rows of two classes are called."""
-        return bool(self._given(*_SIDED))
+        return bool(self._given(*_TWO_CLASS_PROMISES))
 
     def _check_the_papers(self) -> None:
         """The paper has a rule for each limit and none for both, and none of them says how
         surely.
         """
-        if len(self._given(*_PROMISES[_BOTH])) != 1:
+        if len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) != 1:
             raise click.UsageError(
                 "--rule paper takes --min-accuracy or --max-miscoverage, not both; give one."
             )
         for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
             raise click.UsageError(
-                f"{flag(name)} does not go with --rule paper, which guarantees nothing; leave it"
+                f"{option_flag(name)} does not go with --rule paper, which guarantees nothing; leave it"
                 " out."
             )
 
@@ -189,7 +206,7 @@ class PromiseOptions:
         for name in self._given("max_cost", "cheapest"):
             if len(self._given("cost_wrong", "cost_matrix")) != 1:
                 wanted = "--cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE"
-                raise click.UsageError(f"{flag(name)} needs {wanted}.")
+                raise click.UsageError(f"{option_flag(name)} needs {wanted}.")
         if self.cheapest and self.cost_review is None:
             raise click.UsageError(
                 "--cheapest needs --cost-review (say 1): what it costs to review a row."
@@ -197,7 +214,9 @@ class PromiseOptions:
 
     def check_parts(self, by_group: bool) -> None:
         """Refuse what cannot be promised for each class or group."""
-        one = len(self._given(*_PROMISES[_BOTH])) == 1 or (by_group and self.sided)
+        one = len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) == 1 or (
+            by_group and self.sided
+        )
         if (self.per_class or by_group) and not one:
             which = "--per-class" if self.per_class else "--group-key"
             also = "" if self.per_class else ", or what rows of two classes are called"
@@ -263,7 +282,7 @@ class PromiseOptions:
             wrong: Any = (
                 self.cost_wrong
                 if self.cost_matrix is None
-                else read_costs(self.cost_matrix, classes)
+                else read_cost_matrix(self.cost_matrix, classes)
             )
             if self.max_cost is not None:
                 return mc.MaxCost(wrong, self.max_cost, delta, seed)
@@ -307,7 +326,7 @@ class PromiseOptions:
 # ── a table of costs ──────────────────────────────────────────────────────────────────────────────
 
 
-def read_costs(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
+def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
     """The costs in the order of the columns of the logits.
 
     K rows of K numbers are taken as they stand. A first line with the names of the answers and a
@@ -328,7 +347,7 @@ def read_costs(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, .
         return checked_costs(rows)  # type: ignore[return-value]
     except ValueError as error:
         said = str(error) if isinstance(error, InputError) else "every cost must be a number"
-        raise wrong("--cost-matrix", f"{path}: {said}") from None
+        raise bad_option("--cost-matrix", f"{path}: {said}") from None
 
 
 def _by_name(path: str, table: list[list[str]], classes: Sequence[Any] | None) -> list[list[str]]:
@@ -341,8 +360,8 @@ def _by_name(path: str, table: list[list[str]], classes: Sequence[Any] | None) -
             "the first line must name every answer and the first column every true class, as the"
             " predictions do"
         )
-        raise wrong("--cost-matrix", f"{path}: {must}: {few}.")
+        raise bad_option("--cost-matrix", f"{path}: {must}: {few}.")
     if any(len(line) != len(own) + 1 for line in table):
-        raise wrong("--cost-matrix", f"{path}: some line has too few or too many costs.")
+        raise bad_option("--cost-matrix", f"{path}: some line has too few or too many costs.")
     rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
     return [[rows[truth][answer] for answer in own] for truth in own]

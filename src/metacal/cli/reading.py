@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import Reading, flag, wrong
-from metacal.cli.printing import note
+from metacal.cli.options import ReadOptions, bad_option, option_flag
+from metacal.cli.printing import print_note
 from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ _OF_SCORES = ("score_key", "correct_key", "agree_key", "loss_key", "higher_is")
 _ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
 
-def read(path: str, reading: Reading, *, stream: bool | None = None) -> Predictions:
+def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -> Predictions:
     """Read FILE with the user's options; what looks odd is said. With `stream` the table stays in
     its file.
     """
-    refuse_scores(reading)
+    check_no_score_options(reading)
     from metacal.io.predictions import read_predictions
     from metacal.rows.plausibility import warn_of_suspicion
 
     _refuse_gate(path)
     found = read_predictions(
-        path, input=reading.input or "logits", stream=stream, **keywords(reading)
+        path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
     )
     warn_of_suspicion(found.table, found.input)
     return found
 
 
-def keywords(reading: Reading) -> dict[str, Any]:
+def read_keywords(reading: ReadOptions) -> dict[str, Any]:
     """The user's options as `read_predictions` takes them, all but `input`."""
     names = (
         "labels",
@@ -58,11 +58,11 @@ def keywords(reading: Reading) -> dict[str, Any]:
     )
     return {
         **{name: getattr(reading, name) for name in names},
-        "classes": class_names(reading.classes),
+        "classes": parse_class_names(reading.classes),
     }
 
 
-def class_names(text: str | None) -> tuple[str | int, ...] | None:
+def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
     """Return the classes that --classes lists, or that its @file holds, one per line.
 
     Examples
@@ -80,7 +80,9 @@ def class_names(text: str | None) -> tuple[str | int, ...] | None:
     else:
         names = [name.strip() for name in text.split(",")]
     if len(names) < 2 or "" in names:
-        raise wrong("--classes", f"{text!r} must list at least two classes, separated by commas.")
+        raise bad_option(
+            "--classes", f"{text!r} must list at least two classes, separated by commas."
+        )
     return as_class_names(names)
 
 
@@ -97,11 +99,13 @@ def read_lines(path: str, advice: str) -> list[str]:
         raise InputError(f"{path}: this is not UTF-8 text; {advice}.") from None
 
 
-def refuse_scores(reading: Reading, why: str = "this command needs logits") -> None:
+def check_no_score_options(reading: ReadOptions, why: str = "this command needs logits") -> None:
     """Refuse the options that read scores, as wrong usage."""
     given = [name for name in _OF_SCORES if getattr(reading, name) is not None]
     if given:
-        raise click.UsageError(f"{flag(given[0])} is about scores in place of logits; {why}.")
+        raise click.UsageError(
+            f"{option_flag(given[0])} is about scores in place of logits; {why}."
+        )
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -121,24 +125,28 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
 
-def check_reading(gate: Gate, artifact: str, reading: Reading, *, any_groups: bool = False) -> None:
+def check_read_options(
+    gate: Gate, artifact: str, reading: ReadOptions, *, any_groups: bool = False
+) -> None:
     """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is
     ignored.
 
     Groups that it does not go by may be told apart all the same, with `any_groups`.
     """
     if not gate.n_classes:
-        _refuse_logits(reading)
+        _check_no_logit_options(reading)
         if reading.higher_is not in (None, gate.source.higher_is):
             raise click.UsageError(
                 f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave"
                 " --higher-is out."
             )
     else:
-        refuse_scores(reading, f"{artifact} was fitted on {gate.source.input}")
+        check_no_score_options(reading, f"{artifact} was fitted on {gate.source.input}")
         if reading.input not in (None, gate.source.input):
             kind = gate.source.input
-            raise wrong("--input", f"{artifact} was fitted on {kind}, so FILE must hold {kind}.")
+            raise bad_option(
+                "--input", f"{artifact} was fitted on {kind}, so FILE must hold {kind}."
+            )
     if gate.by_group and reading.group_key is None:
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
@@ -200,7 +208,7 @@ class GateRows:
         """Print how many rows have no score, if there are any."""
         n = len(self.found)
         if n_with_score < n:
-            note(
+            print_note(
                 f"{n - n_with_score:,} of {n:,} rows have no score: left out here, and rejected by"
                 " every gate."
             )
@@ -214,8 +222,8 @@ class GateRows:
             )
 
 
-def read_any(
-    artifact: str | None, file: str, reading: Reading, *, stream: bool | None = None, **how: Any
+def read_gate_and_rows(
+    artifact: str | None, file: str, reading: ReadOptions, *, stream: bool | None = None, **how: Any
 ) -> tuple[Gate | None, GateRows]:
     """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in
     `read_rows`.
@@ -225,16 +233,16 @@ def read_any(
 
         gate = load_gate(artifact, file)
         check_measurable(gate)
-        return gate, read_rows(gate, artifact, file, reading, stream=stream, **how)
+        return gate, read_gate_rows(gate, artifact, file, reading, stream=stream, **how)
     check_large(None, None, reading.large)
     if reading.score_key is not None:  # a gate that ranks by these scores, and accepts all
         from metacal.gate import Gate, Marks
         from metacal.gate.marks import plain_name
 
-        scores = read_scored(file, reading)
+        scores = read_score_table(file, reading)
         marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
         return Gate.of(marks), GateRows(file, (scores.score,), scores.correct, scores)
-    found = read(file, reading, stream=stream)
+    found = read_table(file, reading, stream=stream)
     return None, GateRows(file, (found.table,), found.labels, found)
 
 
@@ -258,11 +266,11 @@ def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> N
     raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
 
 
-def read_rows(
+def read_gate_rows(
     gate: Gate,
     artifact: str,
     file: str,
-    reading: Reading,
+    reading: ReadOptions,
     *,
     all_stages: bool = True,
     any_groups: bool = False,
@@ -277,12 +285,12 @@ def read_rows(
 
     large = reading.large
     check_large(gate, artifact, large)
-    check_reading(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
+    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
     if len(gate.stages) > 1 and not gate.n_classes:
         from metacal.gate.judged import opened
 
-        names, flags = keys_of_models(gate, reading)
-        columns, truth, first = read_stages(
+        names, flags = cascade_column_names(gate, reading)
+        columns, truth, first = read_cascade_scores(
             file, reading, names, flags, agreement=gate.reads_agreement
         )
         return GateRows(file, opened(gate, columns)[1], truth, first)
@@ -292,26 +300,26 @@ def read_rows(
             " LARGEFILE."
         )
     if gate.kind == "scores":
-        scores = read_scored(file, reading, gate, artifact)
+        scores = read_score_table(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
     _refuse_gate(file)
-    found = read_for_gate(gate, artifact, file, stream=stream, **keywords(reading))
+    found = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
     if as_is and gate.kind == "logits":
         return GateRows(file, (found.table,), found.labels, found)
     tables = [gate.source.read(found.table, by_rows=True)]
     truth, other = found.labels, None
     if large is not None:
         _refuse_gate(large)
-        other = read_for_gate(gate.stage(1), artifact, large, **keywords(reading))
+        other = read_for_gate(gate.stage(1), artifact, large, **read_keywords(reading))
         tables.append(gate.stages[1].source.read(other.table, by_rows=True))
         # Of rows that are only decided on there may be fewer: those that need the large model.
         truth = (
-            truth_of_both(found, other, file, large) if len(found) == len(other) else found.labels
+            merge_labels(found, other, file, large) if len(found) == len(other) else found.labels
         )
     return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
 
 
-def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) -> Any:
+def merge_labels(one: Predictions, other: Predictions, small: str, large: str) -> Any:
     """The labels of two models' rows; refused where ids or labels say that these are not the same,
     in one order.
     """
@@ -335,9 +343,9 @@ def truth_of_both(one: Predictions, other: Predictions, small: str, large: str) 
     return other.labels if one.labels is None else one.labels
 
 
-def read_scored(
+def read_score_table(
     path: str,
-    reading: Reading,
+    reading: ReadOptions,
     gate: Gate | None = None,
     artifact: str | None = None,
     *,
@@ -349,7 +357,7 @@ def read_scored(
     from metacal.io.opening import NoScoreError
     from metacal.io.scores import read_scores
 
-    _refuse_logits(reading)
+    _check_no_logit_options(reading)
     if reading.agree_key is not None:
         raise click.UsageError(
             "--agree-key is for a cascade over scores with --max-loss; here --correct-key says"
@@ -369,8 +377,8 @@ def read_scored(
         ) from error
 
 
-def read_stages(
-    path: str, reading: Reading, names: list[str], flags: list[str], *, agreement: bool
+def read_cascade_scores(
+    path: str, reading: ReadOptions, names: list[str], flags: list[str], *, agreement: bool
 ) -> tuple[list[Any], Any, Scores]:
     """Read the scores of a cascade's models and their flags from one file.
 
@@ -395,12 +403,12 @@ def read_stages(
     """
     bare = replace(reading, correct_key=None, agree_key=None)
     one_each = [replace(bare, score_key=key) for key in (*names, *flags)]
-    found = [read_scored(path, one, agreement=agreement) for one in one_each]
+    found = [read_score_table(path, one, agreement=agreement) for one in one_each]
     columns = [one.score for one in found]
     return columns[: len(names)], columns[len(names) :] or None, found[0]
 
 
-def listed_keys(text: str | None) -> list[str]:
+def split_names(text: str | None) -> list[str]:
     """Return the names that an option lists, separated by commas.
 
     >>> listed_keys("small.p, middle.p"), listed_keys(None)
@@ -409,7 +417,7 @@ def listed_keys(text: str | None) -> list[str]:
     return [] if text is None else [name.strip() for name in text.split(",")]
 
 
-def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
+def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], list[str]]:
     """Return the names of the columns that hold the scores of a cascade's models, and the flags of
     each.
 
@@ -425,23 +433,23 @@ def keys_of_models(gate: Gate, reading: Reading) -> tuple[list[str], list[str]]:
     )  # it answers whatever its score is, and where others are compared with it, it is good
     names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
     n_truths = len(gate.stages) - gate.reads_agreement
-    scores, flags = listed_keys(reading.score_key), listed_keys(getattr(reading, key))
+    scores, flags = split_names(reading.score_key), split_names(getattr(reading, key))
     if len(scores or names) not in (len(names), len(gate.stages)) or len(flags) not in (
         0,
         n_truths,
     ):
         raise click.UsageError(
-            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {flag(key)},"
+            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {option_flag(key)},"
             " one for each model."
         )
     return (scores or names)[: len(names)], flags
 
 
-def _refuse_other_flags(reading: Reading, key: str) -> None:
+def _refuse_other_flags(reading: ReadOptions, key: str) -> None:
     """Refuse options that name other flags than `key`, which a saved cascade is judged by."""
     if reading.loss_key is not None:
         raise click.UsageError(
-            f"a cascade is about single answers: {flag(key)} names their column, not --loss-key."
+            f"a cascade is about single answers: {option_flag(key)} names their column, not --loss-key."
         )
     if key == "agree_key" and reading.correct_key is not None:
         raise click.UsageError(
@@ -457,7 +465,7 @@ def _refuse_other_flags(reading: Reading, key: str) -> None:
         )
 
 
-def _refuse_logits(reading: Reading) -> None:
+def _check_no_logit_options(reading: ReadOptions) -> None:
     """Refuse options that have no meaning for scores, as wrong usage."""
     context = click.get_current_context()
     given = [name for name in _OF_A_TABLE if getattr(reading, name) not in (None, ())]
@@ -467,5 +475,5 @@ def _refuse_logits(reading: Reading) -> None:
             given.append(parameter.opts[0].lstrip("-"))
     if given:
         raise click.UsageError(
-            f"{flag(given[0])} is about logits; a gate on scores has none: leave it out."
+            f"{option_flag(given[0])} is about logits; a gate on scores has none: leave it out."
         )

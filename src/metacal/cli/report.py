@@ -9,24 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.compare import calibrator_names, watched
+from metacal.cli.compare import calibrator_names, with_progress
 from metacal.cli.options import (
-    BINS,
-    RESAMPLES,
-    SEED,
-    Reading,
+    BINS_RANGE,
+    RESAMPLES_RANGE,
+    SEED_RANGE,
+    ReadOptions,
     as_command,
-    as_words,
-    group,
-    jobs_field,
-    level_field,
+    fraction_option,
+    jobs_option,
+    level_option,
     option,
-    share_option,
-    switch,
-    threads_for,
+    option_group,
+    resolve_n_jobs,
+    switch_option,
+    to_arguments,
 )
-from metacal.cli.outputs import check_not_an_input, output_option
-from metacal.cli.printing import echo, echo_data, note, progress_bar, say_json, was_told, wrapped
+from metacal.cli.outputs import check_not_input, output_option
+from metacal.cli.printing import (
+    echo,
+    echo_data,
+    flag_is_set,
+    print_json,
+    print_note,
+    progress_bar,
+    wrap_lines,
+)
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows
@@ -47,24 +55,26 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal report` is told."""
+    """Options of `metacal report`."""
 
     output: str = output_option("- is stdout.", "HTML", default="report.html")
     title: str | None = option("Heading of the page.  [default: Report on FILE]", "TEXT")
-    comparing: bool = switch("Compare calibrators on these rows too, cross-validated.", "--compare")
+    comparing: bool = switch_option(
+        "Compare calibrators on these rows too, cross-validated.", "--compare"
+    )
     calibrators: str | None = option(
         f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C"
     )
-    confidence: float = share_option("Of the bands under the point.", "C", default=0.9)
-    reading: Reading = group(Reading)
-    level: float = level_field()
-    bins: int = option("Bins of the diagrams.", type=BINS, default=15)
-    seed: int = option("Seed of bootstrap and folds.", type=SEED, default=0)
+    confidence: float = fraction_option("Of the bands under the point.", "C", default=0.9)
+    reading: ReadOptions = option_group(ReadOptions)
+    level: float = level_option()
+    bins: int = option("Bins of the diagrams.", type=BINS_RANGE, default=15)
+    seed: int = option("Seed of bootstrap and folds.", type=SEED_RANGE, default=0)
     resamples: int | None = option(
         "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
-        type=RESAMPLES,
+        type=RESAMPLES_RANGE,
     )
-    n_jobs: int | None = jobs_field()
+    n_jobs: int | None = jobs_option()
 
 
 @as_command(Options, "[GATE] FILE", sectioned=True)
@@ -94,18 +104,18 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal report cal.json test.npz --compare --title "Release 7"
       metacal report cal.json test.npz --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    from metacal.cli.reading import read_any
+    from metacal.cli.reading import read_gate_and_rows
 
     output = options.output
-    check_not_an_input(output, file, artifact, reading=options.reading)
-    if output == "-" and was_told("json"):
+    check_not_input(output, file, artifact, reading=options.reading)
+    if output == "-" and flag_is_set("json"):
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
     compared = calibrator_names(options.calibrators) or (
         list(COMPARED) if options.comparing else None
     )
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = read_any(artifact, file, options.reading, any_groups=True)
+        gate, given = read_gate_and_rows(artifact, file, options.reading, any_groups=True)
         bar.update()
         bar.set_description("Measuring")
         summary = _summarised(gate, artifact, given, compared, options)
@@ -116,14 +126,14 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     given.note_rows_without_score(len(given.found) - (summary.source.n_without_score or 0))
     if summary.promise is not None:
         given.warn_of_fit_rows(summary.promise.fit_rows, artifact)
-    if was_told("json"):
+    if flag_is_set("json"):
         sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
         read = {"file": file, "artifact": artifact, **sizes}
-        say_json({**read, **summary.to_dict(), "output": output, "bytes": size})
+        print_json({**read, **summary.to_dict(), "output": output, "bytes": size})
     elif output != "-":
-        echo(wrapped(_said(summary), hang=10))
+        echo(wrap_lines(_said(summary), hang=10))
     if output != "-":
-        note(
+        print_note(
             f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser:"
             f" {Path(output).resolve().as_uri()}"
         )
@@ -161,19 +171,19 @@ def _summarised(
         artifact=artifact,
         sha256=DISK.checksum(file) if alone else None,
         command=fit_command(file, options.reading),
-        progress=watched,
+        progress=with_progress,
         compare=compared,
         level=options.level,
         n_bins=options.bins,
         seed=options.seed,
         n_resamples=options.resamples,
-        n_jobs=threads_for(options.n_jobs),
+        n_jobs=resolve_n_jobs(options.n_jobs),
         delta=round(1.0 - options.confidence, 12),
         **known,
     )
 
 
-def fit_command(file: str, reading: Reading) -> str:
+def fit_command(file: str, reading: ReadOptions) -> str:
     """The start of the `metacal fit` command that reads this file in this way.
 
     Examples
@@ -187,7 +197,7 @@ def fit_command(file: str, reading: Reading) -> str:
             "group_key",
             "large",
         ):  # the point that is certified is one for all rows, of one model
-            words += as_words(name, value)
+            words += to_arguments(name, value)
     return shlex.join(words)
 
 

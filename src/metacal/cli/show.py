@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import as_command
-from metacal.cli.printing import NEXT, say, wrapped
+from metacal.cli.printing import N_FORECAST_ROWS, print_result, wrap_lines
 from metacal.display import visible
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def command(artifact: str) -> None:
     from metacal.io.artifact.document import read_content
 
     content, wrapping = read_content(artifact, click.get_current_context().meta.get("metacal.key"))
-    answer = described(content.gate, wrapping)
-    say({"artifact": artifact, **answer}, _text(artifact, content.gate, answer))
+    answer = describe_artifact(content.gate, wrapping)
+    print_result({"artifact": artifact, **answer}, _text(artifact, content.gate, answer))
 
 
-def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
+def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its
     stages.
     """
@@ -81,7 +81,7 @@ def described(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
             "reject_label": gate.reject_label if gate.n_classes else None,
             "promise": encode(gate.promise, "the promise"),
             "certificate": certificate,
-            "next_rows": gate.certificate.next_rows(NEXT).to_dict(),
+            "next_rows": gate.certificate.next_rows(N_FORECAST_ROWS).to_dict(),
             "data_hash": gate.data_hash,
         }
     return answer
@@ -91,7 +91,7 @@ def _described_source(source: Any) -> dict[str, Any]:
     """What ranks the rows, and what calibrates them."""
     if not source.n_classes:
         return {"input": "scores", "score": source.score, "higher_is": source.higher_is}
-    numbers = numbers_of(source.map)
+    numbers = describe_parameters(source.map)
     fitted = {
         "kind": source.calibrator_name,
         "preserves_accuracy": bool(source.map.preserves_accuracy),
@@ -103,7 +103,7 @@ def _described_source(source: Any) -> dict[str, Any]:
     }
 
 
-def numbers_of(fitted: Map) -> dict[str, Any]:
+def describe_parameters(fitted: Map) -> dict[str, Any]:
     """What was fitted: single numbers as they are, arrays by their shape and range, a map within by
     its own numbers.
     """
@@ -124,7 +124,7 @@ def _plain(value: Any) -> Any:
     from metacal.maps.map import Map
 
     if isinstance(value, Map):
-        return {"type": type(value).__name__, "numbers": numbers_of(value)}
+        return {"type": type(value).__name__, "numbers": describe_parameters(value)}
     if isinstance(value, np.ndarray) and value.size > _FEW:
         return {"shape": list(value.shape), "min": float(value.min()), "max": float(value.max())}
     if isinstance(value, np.ndarray):
@@ -137,14 +137,14 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
     kind = _KINDS[None if certificate is None else gate.kind].format(answer["kind"])
     lines = [f"{artifact}: {kind}", ""]
     if certificate is not None:
-        lines += [str(certificate), f"  expect       {certificate.next_rows(NEXT)}", ""]
+        lines += [str(certificate), f"  expect       {certificate.next_rows(N_FORECAST_ROWS)}", ""]
     for stage in stages:
         lines += _stage_lines(stage, promises=certificate is not None)
     if gate.kind == "scores":
-        lines.append(curve_line(gate))
+        lines.append(confidence_line(gate))
     if gate.n_classes:
         lines += [_rejected(gate, answer)] if certificate is not None else []
-        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{listed_classes(gate)}"
+        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{class_list_text(gate)}"
         lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
     if certificate is not None:
         lines.append(
@@ -155,7 +155,7 @@ def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
         f"  file         format {answer['format_version']}, written by metacal"
         f" {answer['metacal_version']}, intact, {_signed(answer['signature'])}"
     )
-    return "\n".join(wrapped(line) for line in lines)
+    return "\n".join(wrap_lines(line) for line in lines)
 
 
 def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
@@ -173,7 +173,7 @@ def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
     return [*lines, f"  numbers      {_numbers(base['numbers'], '; ')}"]
 
 
-def curve_line(gate: Gate) -> str:
+def confidence_line(gate: Gate) -> str:
     """What a gate on scores says of the probability of being right."""
     curve = gate.source.curve
     if curve is None:
@@ -220,7 +220,7 @@ def _shown(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def listed_classes(gate: Gate) -> str:
+def class_list_text(gate: Gate) -> str:
     """The first classes by name, cut where one is very long: a column that is none would stand
     among them.
     """

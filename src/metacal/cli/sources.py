@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from metacal.cli.options import Reading
-from metacal.cli.printing import was_told
-from metacal.cli.reading import check_reading, keys_of_models, read_rows
+from metacal.cli.options import ReadOptions
+from metacal.cli.printing import flag_is_set
+from metacal.cli.reading import cascade_column_names, check_read_options, read_gate_rows
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
@@ -47,7 +47,7 @@ _OTHER = (
 )
 
 
-def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | Table:
+def open_source(kept: Kept, artifact: str, path: str, options: Options) -> LineSource | TableSource:
     """FILE as a source for this watch, from where it was read to before."""
     gate, reading, follow = kept.watch.gate, options.reading, options.goes_on
     kind = reading.format or ("csv" if path == "-" else Path(path).suffix.lower().lstrip("."))
@@ -57,7 +57,7 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
                 f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}."
             )
         return _table_of(kept, gate, artifact, path, options)
-    check_reading(gate, artifact, reading)
+    check_read_options(gate, artifact, reading)
     if reading.large is not None or (gate.kind == "cascade" and gate.n_classes):
         raise click.UsageError(
             "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as"
@@ -83,7 +83,7 @@ def source_of(kept: Kept, artifact: str, path: str, options: Options) -> Text | 
         )
     header, lists = state.get("header"), state.get("lists", [])
     reader = Reader(_request(gate, path, reading), kind, options.probability_key, header, lists)
-    return Text(kept.watch, reader, lines, name, strict=was_told("strict"))
+    return LineSource(kept.watch, reader, lines, name, strict=flag_is_set("strict"))
 
 
 def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
@@ -106,9 +106,9 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
     raise InputError(_OTHER.format(path))
 
 
-def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options) -> Table:
+def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options) -> TableSource:
     name, append = os.path.abspath(path), options.append
-    given = read_rows(gate, artifact, path, options.reading)
+    given = read_gate_rows(gate, artifact, path, options.reading)
     labels, rows = given.truth, np.asarray(given.found.table)
     if gate.kind == "cascade":
         rows = np.stack(
@@ -123,7 +123,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
         labels = (
             given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
         )
-    table = Table(rows, labels, given.found.ids, given.found.groups, name, given.found.units)
+    table = TableSource(rows, labels, given.found.ids, given.found.groups, name, given.found.units)
     known = [
         state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None
     ]
@@ -132,7 +132,7 @@ def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options
     return table
 
 
-def _request(gate: Gate, path: str, reading: Reading) -> Request:
+def _request(gate: Gate, path: str, reading: ReadOptions) -> Request:
     """What is what in FILE, for this gate."""
     own = Request(
         path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key
@@ -141,7 +141,7 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
         name, key = reading.score_key or gate.source.score, reading.loss_key or reading.correct_key
         return replace(own, logits_key=name, label_key=key, scores=True, losses=gate.reads_losses)
     if gate.kind == "cascade":
-        scores, flags = keys_of_models(gate, reading)
+        scores, flags = cascade_column_names(gate, reading)
         own = replace(own, logits_key=scores[0], scores=True, agreement=gate.reads_agreement)
         return replace(own, later_scores=tuple(scores[1:]), flags=tuple(flags))
     return replace(
@@ -153,7 +153,7 @@ def _request(gate: Gate, path: str, reading: Reading) -> Request:
     )
 
 
-class Table:
+class TableSource:
     """A file of fixed length, by its rows."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Table:
         self.done = row
 
 
-class Text:
+class LineSource:
     """Lines of text as rows and labels; what cannot be read is put aside, or with `strict` an
     error.
     """

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import click
 
 from metacal.cli.options import (
-    Reading,
+    ReadOptions,
     as_command,
-    as_words,
-    between,
-    group,
+    fraction_option,
+    number_between,
     option,
-    share,
-    share_option,
-    switch,
+    option_group,
+    parse_fraction,
+    switch_option,
+    to_arguments,
 )
 from metacal.cli.outputs import output_option
-from metacal.cli.printing import echo, note
+from metacal.cli.printing import echo, print_note
 from metacal.display import aligned
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 #: What a mistake costs, more than a review does.
-_cost = between(
+_cost = number_between(
     1.0,
     1e6,
     "one above 1, such as 20",
@@ -41,20 +41,20 @@ _cost = between(
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal start` is told."""
+    """Options of `metacal start`."""
 
-    yes: bool = switch("Ask nothing: take the defaults.", "-y --yes")
+    yes: bool = switch_option("Ask nothing: take the defaults.", "-y --yes")
     mistake_cost: float | None = option(
         "What a mistake costs, in reviews.  [default: 20]", "N", type=_cost
     )
-    review: float | None = share_option(
+    review: float | None = fraction_option(
         "The share of rows that people can review.  [default: 0.2]", "S"
     )
     positive: str | None = option(
         "With one score for two classes: the class it speaks for.", "LABEL"
     )
     output: str = output_option("Folder for what is written.", "DIR", default=".")
-    reading: Reading = group(Reading, without=("large", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, without=("large", "agree_key"))
 
 
 @as_command(Options, "FILE", sectioned=True, answers=False)
@@ -86,9 +86,11 @@ def command(file: str, options: Options) -> None:
 
     said = {**vars(options.reading), "positive": options.positive}
     found = look(file, **{name: value for name, value in said.items() if value not in (None, ())})
-    note(f"{file}: {found.kind}.")
+    print_note(f"{file}: {found.kind}.")
     if found.seen:
-        note("\n".join(aligned([(f"  {what}", f"because {why}") for what, why in found.seen])))
+        print_note(
+            "\n".join(aligned([(f"  {what}", f"because {why}") for what, why in found.seen]))
+        )
     if found.question is not None:
         raise click.UsageError(f"{file}: {found.question} Nothing was written.")
     cost, review = _asked(options)
@@ -104,7 +106,7 @@ def command(file: str, options: Options) -> None:
     report = ["report", gate, file, *reading, "-o", page]
     _run(fit)
     _run(report)
-    note(
+    print_note(
         "\nAll rows of the file were used to fit, so the report does not judge the promise. With"
         f" other labelled rows:\n$ {shlex.join(['metacal', 'verify', gate, 'NEW', *reading])}"
     )
@@ -122,7 +124,7 @@ def _asked(options: Options) -> tuple[float, float]:
         )
     if review is None and not options.yes:
         review = click.prompt(
-            "Which share of the rows can be reviewed?", 0.2, value_proc=share, err=True
+            "Which share of the rows can be reviewed?", 0.2, value_proc=parse_fraction, err=True
         )
     return cost or 20.0, review or 0.2
 
@@ -133,7 +135,7 @@ def _words(found: Look, *without: str) -> list[str]:
         word
         for name, value in found.options.items()
         if name not in without
-        for word in as_words(name, value)
+        for word in to_arguments(name, value)
     ]
 
 
@@ -141,7 +143,7 @@ def _run(words: list[str]) -> None:
     """Run a command of metacal, as the user would."""
     import importlib
 
-    note(f"\n$ {shlex.join(['metacal', *words])}")
+    print_note(f"\n$ {shlex.join(['metacal', *words])}")
     command = importlib.import_module(f"metacal.cli.{words[0]}").command
     with command.make_context(
         words[0], list(words[1:]), parent=click.get_current_context()
@@ -158,7 +160,7 @@ def _say_budget(gate: str, review: float, other: list[str]) -> None:
     coverage = certificate.coverage
     if coverage is None or 1.0 - coverage <= review:
         return
-    note(
+    print_note(
         f"\nAbout {1.0 - coverage:.0%} of the rows go to review, more than the {review:.0%} you can"
         " do. Keep the promise and review more, or promise that budget instead and see on the"
         f" report what accuracy is left:\n$ {shlex.join(['metacal', *other])}"

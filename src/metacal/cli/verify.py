@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 
 import click
 
-from metacal.cli.options import Reading, as_command, between, group, name_option, option
-from metacal.cli.printing import NOT_SUPPORTED, REFUTED, say, wrapped
+from metacal.cli.options import (
+    ReadOptions,
+    as_command,
+    column_option,
+    number_between,
+    option,
+    option_group,
+)
+from metacal.cli.printing import EXIT_NOT_SUPPORTED, EXIT_REFUTED, print_result, wrap_lines
 
-surer_than_half = between(
+parse_confidence = number_between(
     0.5,
     1.0,
     "one above 0.5, such as 0.95",
@@ -21,17 +28,17 @@ surer_than_half = between(
 
 @dataclass(frozen=True)
 class Options:
-    """What `metacal verify` is told."""
+    """Options of `metacal verify`."""
 
     confidence: float = option(
         "Confidence of the interval; a kept promise is called refuted with probability at most (1 -"
         " C)/2.",
         "C",
-        type=surer_than_half,
+        type=parse_confidence,
         default=0.95,
     )
-    unit_key: str | None = name_option("Column of FILE that says which rows belong together.")
-    reading: Reading = group(Reading)
+    unit_key: str | None = column_option("Column of FILE that says which rows belong together.")
+    reading: ReadOptions = option_group(ReadOptions)
 
 
 @as_command(Options, "GATE", "FILE", sectioned=True)
@@ -59,7 +66,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal verify cal.json lastweek.parquet --unit-key patient
       metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import load_gate, read_rows
+    from metacal.cli.reading import load_gate, read_gate_rows
     from metacal.gate.judged import judged
     from metacal.promises.parts.units import Units
     from metacal.promises.verification import verify_decisions
@@ -71,7 +78,7 @@ def command(artifact: str, file: str, options: Options) -> None:
             " metacal evaluate measures its calibration."
         )
     reading = replace(options.reading, unit_key=options.unit_key)
-    given = read_rows(gate, artifact, file, reading)
+    given = read_gate_rows(gate, artifact, file, reading)
     bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     seen = judged(
         gate,
@@ -101,8 +108,8 @@ def command(artifact: str, file: str, options: Options) -> None:
         {"file": file, "artifact": artifact, **result.to_dict(), **more},
         f" of {file} through {artifact}",
     )
-    say(answer, wrapped(result.text(text)))
+    print_result(answer, wrap_lines(result.text(text)))
     if result.refuted:
-        click.get_current_context().exit(REFUTED)
+        click.get_current_context().exit(EXIT_REFUTED)
     if seen.fit_rows is not None:
-        click.get_current_context().exit(NOT_SUPPORTED)
+        click.get_current_context().exit(EXIT_NOT_SUPPORTED)
