@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import MAX_JOBS
 from metacal.cli.printing import echo, print_json, print_note, progress_bar
+from metacal.cli.values import MAX_JOBS
 from metacal.display import aligned
 from metacal.errors import InputError
 

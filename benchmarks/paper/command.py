@@ -17,8 +17,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED_RANGE
 from metacal.cli.printing import echo, print_json
+from metacal.cli.values import SEED_RANGE
 
 
 @click.command("paper")

@@ -17,8 +17,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED_RANGE
 from metacal.cli.printing import echo, print_json, print_note
+from metacal.cli.values import SEED_RANGE
 from metacal.errors import InputError
 
 

@@ -18,8 +18,8 @@ from benchmarks.experiments.options import (
     run,
     say_written,
 )
-from metacal.cli.options import SEED_RANGE, parse_fraction
 from metacal.cli.printing import echo, print_json
+from metacal.cli.values import SEED_RANGE, parse_fraction
 
 
 @click.command("selective")

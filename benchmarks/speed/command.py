@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from benchmarks.experiments.options import json_option
-from metacal.cli.options import REPEATS_RANGE, SEED_RANGE
 from metacal.cli.printing import echo, print_json, print_note, progress_bar
+from metacal.cli.values import REPEATS_RANGE, SEED_RANGE
 from metacal.display import aligned
 from metacal.errors import InputError
 

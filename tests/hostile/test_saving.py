@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
-from metacal.cli import main, options
+from metacal.cli import main, values
 from metacal.errors import ArtifactError, InputError
 from metacal.estimators.metacal import MetaCal
 from metacal.export import saved as artifact
@@ -86,7 +86,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
 
 
 def test_the_most_threads_are_the_same_on_either_side():
-    assert options.MAX_JOBS == sources.MOST_JOBS
+    assert values.MAX_JOBS == sources.MOST_JOBS
 
 
 UNLOADABLE = {

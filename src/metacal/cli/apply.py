@@ -12,7 +12,6 @@ from metacal.cli.options import (
     OUTPUT_FORMATS,
     ReadOptions,
     as_command,
-    bad_option,
     jobs_option,
     option,
     option_group,
@@ -21,6 +20,7 @@ from metacal.cli.options import (
 )
 from metacal.cli.outputs import check_not_input, is_folder_output, output_option
 from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
+from metacal.cli.values import bad_option
 from metacal.io.formats import endings
 
 if TYPE_CHECKING:

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    SEED_RANGE,
     ReadOptions,
-    RegistryChoice,
     as_command,
     file_option,
     fraction_option,
     jobs_option,
     option,
     option_group,
-    parse_numbers,
     resolve_n_jobs,
     switch_option,
 )
@@ -33,6 +30,7 @@ from metacal.cli.outputs import (
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
+from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
 from metacal.errors import InputError
 from metacal.maps.methods import every_method
 from metacal.scores.registry import NAMED

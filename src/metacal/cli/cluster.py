@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import bad_option, option
+from metacal.cli.options import option
+from metacal.cli.values import bad_option
 from metacal.errors import InputError, needs_extra
 
 

@@ -11,17 +11,15 @@ from click.shell_completion import CompletionItem
 
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    REPEATS_RANGE,
-    SEED_RANGE,
     ReadOptions,
     as_command,
-    bad_option,
     jobs_option,
     option,
     option_group,
     resolve_n_jobs,
 )
 from metacal.cli.printing import print_note, print_result, progress_bar
+from metacal.cli.values import REPEATS_RANGE, SEED_RANGE, bad_option
 from metacal.maps.methods import METHODS, every_method
 
 

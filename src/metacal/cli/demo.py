@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import SEED_RANGE, as_command, option
+from metacal.cli.options import as_command, option
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import print_note, print_result, wrap_lines
+from metacal.cli.values import SEED_RANGE
 from metacal.display import aligned
 
 if TYPE_CHECKING:

@@ -10,9 +10,6 @@ import click
 
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    BINS_RANGE,
-    RESAMPLES_RANGE,
-    SEED_RANGE,
     ReadOptions,
     as_command,
     jobs_option,
@@ -22,6 +19,7 @@ from metacal.cli.options import (
     resolve_n_jobs,
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
+from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:

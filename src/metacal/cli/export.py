@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from metacal.cli.options import as_command, bad_option, option
+from metacal.cli.options import as_command, option
 from metacal.cli.outputs import check_not_input
 from metacal.cli.printing import flag_is_set, print_json, print_note
+from metacal.cli.values import bad_option
 
 
 def input_option(what: str) -> Any:

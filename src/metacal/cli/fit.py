@@ -11,16 +11,12 @@ import click
 
 from metacal.cli.cluster import executor_option, open_cluster
 from metacal.cli.options import (
-    SEED_RANGE,
     ReadOptions,
-    RegistryChoice,
     as_command,
-    bad_option,
     column_option,
     jobs_option,
     option,
     option_group,
-    parse_numbers,
     resolve_n_jobs,
     switch_option,
 )
@@ -36,6 +32,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import class_list_text, confidence_line
+from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
 from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO, NAMED
 

@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import (
-    SEED_RANGE,
     ReadOptions,
-    RegistryChoice,
     as_command,
-    bad_option,
     column_option,
     file_option,
     fraction_option,
@@ -33,6 +30,7 @@ from metacal.cli.outputs import (
 )
 from metacal.cli.printing import echo, flag_is_set, print_json, print_note, wrap_lines
 from metacal.cli.promise_options import PromiseOptions, max_miscoverage_option, min_accuracy_option
+from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:

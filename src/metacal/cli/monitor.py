@@ -18,11 +18,11 @@ from metacal.cli.options import (
     fraction_option,
     option,
     option_group,
-    parse_fraction,
     switch_option,
 )
 from metacal.cli.outputs import OutputPath, check_not_input
 from metacal.cli.printing import EXIT_REFUTED, print_note, print_result, wrap_lines
+from metacal.cli.values import parse_fraction
 from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:

@@ -1,93 +1,29 @@
-"""Options that several commands share. Only click and what is as light are imported here."""
+"""Command-line options that are described by the fields of dataclasses.
+
+Each command has a dataclass `Options`. A field made with `option` is one option of the command
+line, and a field made with `option_group` holds another such dataclass, whose options the
+command shares with other commands. `as_command` turns a function with a parameter `options` into
+a click command.
+
+Only click and modules that load equally fast are imported here.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import Field, dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import click
 
+from metacal.cli.values import MAX_JOBS, bad_option, parse_fraction
 from metacal.io.formats import endings
-
-
-class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
-    """One of the names in a registry, which is asked when a command line is read: a plugin may have
-    added to it.
-    """
-
-    def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:
-        self.registered, self.more = registered, more
-        self.case_sensitive = True
-
-    @property
-    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The names that are registered now."""
-        return (*self.registered(), *self.more)
-
-
-#: What counts may be: more is a slip of the finger, and would fill the memory or never end.
-BINS_RANGE = click.IntRange(1, 1000)
-RESAMPLES_RANGE = click.IntRange(0, 100_000)
-REPEATS_RANGE = click.IntRange(1, 1000)
-#: scikit-learn takes seeds of 32 bits.
-SEED_RANGE = click.IntRange(0, 2**32 - 1)
-#: As many threads as a saved file may ask for.
-MAX_JOBS = 1024
-
-
-def bad_option(name: str, why: str) -> click.BadParameter:
-    """What is said of an option whose value cannot be."""
-    return click.BadParameter(why, param_hint=f"'{name}'")
-
-
-def number_between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
-    """What parses a number strictly between two: what is `wanted` instead of another text, `why`
-    not another number.
-
-    Whoever wrote a percentage is helped.
-
-    Examples
-    --------
-    >>> between(0.0, 1e15, "a cost, such as 50", "is not a positive number")("50")
-    50.0
-    """
-
-    def parsed(value: Any) -> float:
-        try:
-            number = float(value)
-        except ValueError:
-            raise click.BadParameter(
-                f"{str(value)[:40]!r} is not a number; give {wanted}."
-            ) from None
-        if not low < number < high:
-            hint = (
-                f"; write {number:g}% as {number / 100:g}" if high == 1.0 < number < 100.0 else ""
-            )
-            raise click.BadParameter(f"{value} {why}{hint}.")
-        return number
-
-    return parsed
-
-
-parse_fraction = number_between(
-    0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1"
-)
-
-
-def parse_numbers(value: str) -> list[float]:
-    """Parse numbers separated by commas."""
-    try:
-        return [float(one) for one in value.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
-
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
-#: Heading -> the options below it, the common ones first; those that no section names stand below
-#: the last.
+#: Heading of each help section and its options, common ones first. The last section lists the
+#: options that no other section lists.
 _SECTIONS = {
     "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
     "What is written": "output output-format json title",
@@ -104,25 +40,67 @@ _SECTIONS = {
 
 
 class SectionedCommand(click.Command):
-    """A command with many options: its help has them in sections."""
+    """Command whose help lists the options in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write each section that has options, then all others."""
-        left: list[click.Parameter] = [
-            one for one in self.get_params(ctx) if isinstance(one, click.Option)
+        """Write each section that has options."""
+        remaining_options: list[click.Parameter] = [
+            parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
         ]
-        for title, listed in _SECTIONS.items():
-            names = [f"--{name}" for name in listed.split()] or [one.opts[-1] for one in left]
-            here = sorted(
-                (one for one in left if one.opts[-1] in names),
-                key=lambda one: names.index(one.opts[-1]),
-            )
-            left = [one for one in left if one not in here]
-            if records := [
-                record for one in here if (record := one.get_help_record(ctx)) is not None
-            ]:
+        for title, section_names in _SECTIONS.items():
+            flags = [f"--{name}" for name in section_names.split()]
+            if not flags:
+                flags = [parameter.opts[-1] for parameter in remaining_options]
+            section_options = [
+                parameter for parameter in remaining_options if parameter.opts[-1] in flags
+            ]
+            section_options.sort(key=lambda parameter: flags.index(parameter.opts[-1]))
+            remaining_options = [
+                parameter for parameter in remaining_options if parameter not in section_options
+            ]
+            help_records = [parameter.get_help_record(ctx) for parameter in section_options]
+            shown_records = [record for record in help_records if record is not None]
+            if shown_records:
                 with formatter.section(title):
-                    formatter.write_dl(records)
+                    formatter.write_dl(shown_records)
+
+
+@dataclass(frozen=True)
+class _OptionSpec:
+    """Description of a command-line option, stored in the metadata of a dataclass field.
+
+    Attributes
+    ----------
+    build : callable
+        Builds the click option from the name of the field.
+    help : str
+        Help text, without the options that this option needs.
+    needs : tuple of str
+        Fields of which at least one must be given together with this option.
+    excludes : tuple of str
+        Fields that must not be given together with this option.
+    """
+
+    build: Callable[[str], click.Option]
+    help: str
+    needs: tuple[str, ...]
+    excludes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _GroupSpec:
+    """Dataclass of shared options, stored in the metadata of a dataclass field.
+
+    Attributes
+    ----------
+    options : type
+        The dataclass.
+    without : tuple of str
+        Fields of it that the command does not have.
+    """
+
+    options: type
+    without: tuple[str, ...]
 
 
 # ── options as fields ─────────────────────────────────────────────────────────────────────────────
@@ -137,142 +115,174 @@ def option(
     excludes: tuple[str, ...] = (),
     **more: Any,
 ) -> Any:
-    """A field of a dataclass that is an option of the command line too.
+    """Return a dataclass field that is also an option of the command line.
 
-    `written` has its flags, where these are not --like-its-name, and what the help calls its value.
-    Any default but False is shown. It is refused without one of the options that it `needs`, which
-    the help then begins with, and beside those that it `excludes`. `more` goes to `click.Option`.
+    Parameters
+    ----------
+    help : str
+        Help text.
+    written : str, default=""
+        Flags of the option and placeholder of its value, separated by spaces, as in
+        "-o --output FILE". Without flags, the flag is derived from the name of the field.
+    default : object, default=None
+        Default value. The help shows it, unless it is None or False.
+    needs : tuple of str, default=()
+        Fields of which at least one must be given together with this option. The help text
+        begins with them.
+    excludes : tuple of str, default=()
+        Fields that must not be given together with this option.
+    **more
+        Further parameters of `click.Option`.
+
+    Returns
+    -------
+    dataclasses.Field
     """
-    flags = [word for word in written.split() if word.startswith("-")]
-    more |= {"metavar": "".join(word for word in written.split() if word not in flags) or None}
-    more["help"] = f"With {_either(needs)}: {help}" if needs else help
+    words = written.split()
+    flags = [word for word in words if word.startswith("-")]
+    metavar = "".join(word for word in words if word not in flags)
+    click_parameters = {**more, "metavar": metavar or None, "help": help}
+    if needs:
+        click_parameters["help"] = f"With {_join_flags(needs)}: {help}"
     if more.get("multiple"):
         default = ()
     elif default is not None and default is not False:
-        more = {"default": default, "show_default": True, **more}
-    known = {"make": lambda name: click.Option([*(flags or (option_flag(name),)), name], **more)}
-    return field(
-        default=default, metadata={**known, "needs": needs, "excludes": excludes, "help": help}
-    )
+        click_parameters = {"default": default, "show_default": True, **click_parameters}
+
+    def build(field_name: str) -> click.Option:
+        declarations = flags or [option_flag(field_name)]
+        return click.Option([*declarations, field_name], **click_parameters)
+
+    spec = _OptionSpec(build=build, help=help, needs=needs, excludes=excludes)
+    return field(default=default, metadata={"option": spec})
 
 
 def fraction_option(help: str, metavar: str, **more: Any) -> Any:
-    """One whose value is a share, strictly between 0 and 1."""
+    """Return a field for an option whose value is strictly between 0 and 1."""
     return option(help, metavar, type=parse_fraction, **more)
 
 
 def column_option(help: str, **more: Any) -> Any:
-    """One that names a column."""
+    """Return a field for an option that names a column."""
     return option(help, "NAME", **more)
 
 
 def switch_option(help: str, written: str = "", **more: Any) -> Any:
-    """One without a value: it was given, or not."""
+    """Return a field for an option without a value: True if given, else False."""
     return option(help, written, default=False, is_flag=True, **more)
 
 
 def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
-    """One that names a file."""
+    """Return a field for an option that names a file."""
     return option(help, metavar, type=click.Path(), **more)
 
 
 def option_flag(name: str) -> str:
-    """What users call the option of a field.
+    """Return the command-line flag of a field.
 
     Examples
     --------
-    >>> flag("group_key")
+    >>> option_flag("group_key")
     '--group-key'
     """
     return "--" + name.replace("_", "-")
 
 
-def _either(names: tuple[str, ...]) -> str:
+def _join_flags(names: tuple[str, ...]) -> str:
+    """Join the flags of some fields with "or"."""
     return " or ".join(map(option_flag, names))
 
 
 def to_arguments(name: str, value: Any) -> list[str]:
-    """The words of a command line that give an option this value: none where it has none.
+    """Return the command-line words that give an option this value.
 
     Examples
     --------
-    >>> as_words("label_key", "truth"), as_words("drop", ("a", "b")), as_words("input", None)
-    (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'], [])
+    >>> to_arguments("label_key", "truth"), to_arguments("drop", ("a", "b"))
+    (['--label-key', 'truth'], ['--drop', 'a', '--drop', 'b'])
+    >>> to_arguments("input", None)
+    []
     """
-    values = value if isinstance(value, tuple) else () if value is None else (value,)
-    return [word for one in values for word in (option_flag(name), str(one))]
+    if value is None:
+        return []
+    values = value if isinstance(value, tuple) else (value,)
+    arguments = []
+    for entry in values:
+        arguments += [option_flag(name), str(entry)]
+    return arguments
 
 
 def option_group(options: type, *, without: tuple[str, ...] = ()) -> Any:
-    """A field for the options of another dataclass, all but some."""
-    return field(default=None, metadata={"group": options, "without": without})
+    """Return a field that holds a dataclass of shared options, except those in `without`."""
+    return field(default=None, metadata={"group": _GroupSpec(options, without)})
 
 
-def _flat(options: type, without: tuple[str, ...] = ()) -> Iterator[Field[Any]]:
-    """The fields that are options, those of groups among them."""
-    for one in fields(options):
-        if "group" in one.metadata:
-            yield from _flat(one.metadata["group"], one.metadata["without"])
-        elif "make" in one.metadata and one.name not in without:
-            yield one
+def _iter_options(
+    options: type, without: tuple[str, ...] = ()
+) -> Iterator[tuple[str, _OptionSpec]]:
+    """Yield name and description of each option, including those of option groups."""
+    for dataclass_field in fields(options):
+        metadata = dataclass_field.metadata
+        if "group" in metadata:
+            yield from _iter_options(metadata["group"].options, metadata["group"].without)
+        elif "option" in metadata and dataclass_field.name not in without:
+            yield dataclass_field.name, metadata["option"]
 
 
-def _check_together(options: type, given: dict[str, Any]) -> None:
-    """Refuse an option without what it needs, or beside what it excludes."""
-    said = {
+def _check_combination(options: type, values: dict[str, Any]) -> None:
+    """Raise a usage error if an option lacks one that it needs or meets one it excludes."""
+    given_names = {
         name
-        for name, value in given.items()
+        for name, value in values.items()
         if value is not None and value is not False and value != ()
     }
-    for one in (one for one in _flat(options) if one.name in said):
-        needs, beside = (
-            one.metadata["needs"],
-            [other for other in one.metadata["excludes"] if other in said],
-        )
-        if needs and not said.intersection(needs):
+    for name, spec in _iter_options(options):
+        if name not in given_names:
+            continue
+        if spec.needs and not given_names.intersection(spec.needs):
             raise click.UsageError(
-                f"{option_flag(one.name)} goes with {_either(needs)}: {one.metadata['help']}"
+                f"{option_flag(name)} goes with {_join_flags(spec.needs)}: {spec.help}"
             )
-        if beside:
-            raise click.UsageError(
-                f"{option_flag(one.name)} and {option_flag(beside[0])} exclude each other; give one."
-            )
+        for excluded_name in spec.excludes:
+            if excluded_name in given_names:
+                raise click.UsageError(
+                    f"{option_flag(name)} and {option_flag(excluded_name)} exclude each other;"
+                    " give one."
+                )
 
 
-def _gathered(options: type, given: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
-    """The dataclass of what was given, which is taken out; what is not given keeps its default."""
-    own: dict[str, Any] = {}
-    for one in fields(options):
-        if "group" in one.metadata:
-            own[one.name] = _gathered(one.metadata["group"], given, one.metadata["without"])
-        elif one.name in given and one.name not in without:
-            own[one.name] = given.pop(one.name)
-    return options(**own)
+def _build_options(options: type, values: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
+    """Build the dataclass of options from parsed values, which are removed from `values`."""
+    arguments: dict[str, Any] = {}
+    for dataclass_field in fields(options):
+        name = dataclass_field.name
+        group_spec = dataclass_field.metadata.get("group")
+        if group_spec is not None:
+            arguments[name] = _build_options(group_spec.options, values, group_spec.without)
+        elif name in values and name not in without:
+            arguments[name] = values.pop(name)
+    return options(**arguments)
 
 
-#: What --format and --output-format may be: what a file is, where its name does not say.
-FORMATS, OUTPUT_FORMATS = (
-    [ending[1:] for ending in endings(written=written)] for written in (False, True)
-)
+#: Values of --format.
+FORMATS = [ending[1:] for ending in endings(written=False)]
+#: Values of --output-format.
+OUTPUT_FORMATS = [ending[1:] for ending in endings(written=True)]
 
 
-def _into_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Leave what was given where answers, warnings, notes and readers of saved files look for
-    it.
-    """
+def _store_in_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Store the value in the click context, where printing and file reading look it up."""
     if value not in (None, False):
         ctx.meta[f"metacal.{parameter.name}"] = value
 
 
-#: Of an option that the command itself is not given.
-_STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _into_context}
+#: Parameters of an option that is stored in the context instead of passed to the command.
+_STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _store_in_context}
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How to find table, labels and classes in the user's file, and a second model's table in
-    another.
-    """
+    """Options for reading a user's file: where it has table, labels, classes and scores."""
 
     large: str | None = file_option(
         "With a cascade: the large model's predictions, of all rows or of those that need it.",
@@ -342,8 +352,8 @@ class ReadOptions:
     keep: tuple[str, ...] = ()
 
 
-def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
-    """Refuse 0 threads and absurdly many as wrong usage."""
+def _check_n_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
+    """Raise a usage error for 0 threads and for more than `MAX_JOBS`."""
     if n_jobs == 0:
         raise bad_option("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
     if n_jobs is not None and abs(n_jobs) > MAX_JOBS:
@@ -355,28 +365,28 @@ def _checked_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | 
 
 
 def jobs_option() -> Any:
-    """A field for -n."""
+    """Return a field for -n."""
     return option(
         "Threads; -1: one per core. Never changes the result.  [default: -1]",
         "-n --jobs --n-jobs N",
         type=int,
-        callback=_checked_jobs,
+        callback=_check_n_jobs,
     )
 
 
 def level_option() -> Any:
-    """A field for --level."""
+    """Return a field for --level."""
     return fraction_option("Level of the intervals.", "P", default=0.95)
 
 
 def resolve_n_jobs(n_jobs: int | None) -> int:
-    """The threads to use: all cores unless the user says otherwise."""
+    """Return the number of threads, -1 (all cores) by default."""
     return -1 if n_jobs is None else n_jobs
 
 
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
-#: Every command that reads a saved file has it; `metacal.cli.reading.load_gate` asks for it.
+#: Option of every command that reads a saved gate. `metacal.cli.reading.load_gate` uses it.
 _key_option = click.Option(
     ["--key"],
     type=click.Path(),
@@ -393,7 +403,7 @@ _json_option = click.Option(
     **_STORED_IN_CONTEXT,
     help="Print the answer as JSON, and nothing else.",
 )
-#: Every command gets it, from the group.
+#: Option of every command; `metacal.cli.Commands` adds it.
 quiet_option = click.Option(
     ["-q", "--quiet"],
     is_flag=True,
@@ -405,50 +415,64 @@ quiet_option = click.Option(
 def as_command(
     options: type | None, *arguments: str, sectioned: bool = False, answers: bool = True
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """A function as a command with the options that the fields of a dataclass describe: it gets one
-    as `options`.
+    """Return a decorator that turns a function into a click command.
 
-    `arguments` are files as help calls them, one in brackets where it may be left out. GATE, of
-    which the function gets the path as `artifact`, comes with --key; --json with every command that
-    `answers`.
+    Parameters
+    ----------
+    options : type or None
+        Dataclass that describes the options. The function gets an instance as `options`.
+    *arguments : str
+        Names of the file arguments as the help shows them, in brackets if optional. GATE adds
+        --key, and the function gets its path as `artifact`.
+    sectioned : bool, default=False
+        Whether the help lists the options in sections.
+    answers : bool, default=True
+        Whether the command has --json.
+
+    Returns
+    -------
+    callable
     """
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         @functools.wraps(function)
-        def gathered(**given: Any) -> Any:
-            if "paths" in given:
-                given |= _gate_and_file(given.pop("paths"))
+        def run_command(**values: Any) -> Any:
+            if "paths" in values:
+                values |= _split_paths(values.pop("paths"))
             if options is not None:
-                _check_together(options, given)
-                given["options"] = _gathered(options, given)
-            return function(**given)
+                _check_combination(options, values)
+                values["options"] = _build_options(options, values)
+            return function(**values)
 
-        params: list[click.Parameter] = [_argument(name) for name in arguments]
-        params += (
-            [] if options is None else [one.metadata["make"](one.name) for one in _flat(options)]
-        )
-        params += [_key_option] if any("GATE" in name for name in arguments) else []
-        params += [_json_option] if answers else []
-        return click.command(cls=SectionedCommand if sectioned else click.Command, params=params)(
-            gathered
-        )
+        params: list[click.Parameter] = [_build_argument(name) for name in arguments]
+        if options is not None:
+            params += [spec.build(name) for name, spec in _iter_options(options)]
+        if any("GATE" in name for name in arguments):
+            params.append(_key_option)
+        if answers:
+            params.append(_json_option)
+        command_class = SectionedCommand if sectioned else click.Command
+        return click.command(cls=command_class, params=params)(run_command)
 
     return decorate
 
 
-def _argument(name: str) -> click.Argument:
-    own = {"GATE": "artifact", "[GATE] FILE": "paths"}.get(name, name.strip("[]").lower())
-    several = own == "paths"
-    required = several or not name.startswith("[")
+def _build_argument(name: str) -> click.Argument:
+    """Build the click argument that the help shows under this name."""
+    if name == "[GATE] FILE":
+        # click cannot make the first of two arguments optional, so it collects both as one.
+        return click.Argument(["paths"], metavar=name, nargs=-1, required=True, type=click.Path())
+    parameter_name = "artifact" if name == "GATE" else name.strip("[]").lower()
     return click.Argument(
-        [own], metavar=name, nargs=-1 if several else 1, required=required, type=click.Path()
+        [parameter_name], metavar=name, required=not name.startswith("["), type=click.Path()
     )
 
 
-def _gate_and_file(paths: tuple[str, ...]) -> dict[str, str | None]:
-    """A saved gate first where there is one, and the rows."""
+def _split_paths(paths: tuple[str, ...]) -> dict[str, str | None]:
+    """Split the paths of "[GATE] FILE" into the optional gate and the file of rows."""
     if len(paths) > 2:
         raise click.UsageError(
             f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
         )
-    return {"artifact": paths[0] if len(paths) == 2 else None, "file": paths[-1]}
+    artifact = paths[0] if len(paths) == 2 else None
+    return {"artifact": artifact, "file": paths[-1]}

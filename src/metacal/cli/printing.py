@@ -1,4 +1,8 @@
-"""How answers look: JSON for machines; for people, aligned tables and lines that fit the screen."""
+"""Printing: JSON for programs, aligned text for people.
+
+Results go to stdout. Notes, warnings and progress bars go to stderr. Every text for people
+passes through `echo`, which escapes control characters that a terminal would interpret.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,41 @@ import click
 from metacal.display import on_a_terminal, visible
 
 WIDTH = 100
-#: Exit codes: the data do not support what was asked; a promise is refuted, or there is an alarm. 2
-#: is wrong usage.
-EXIT_NOT_SUPPORTED, EXIT_REFUTED = 1, 3
-#: How many rows ahead people are told what to expect.
+#: Exit code if the data do not support the requested result. Exit code 2 means wrong usage.
+EXIT_NOT_SUPPORTED = 1
+#: Exit code if a promise is refuted or an alarm was raised.
+EXIT_REFUTED = 3
+#: Number of new rows for which a certificate forecasts the number of accepted rows.
 N_FORECAST_ROWS = 1000
-#: Where the context of a command has what people were told: a warning that stands there is not said
-#: again.
+#: Key of the click context under which printed texts are stored. A warning whose text was
+#: already printed is not repeated.
 PRINTED_TEXTS_KEY = "metacal.said"
 
 
 def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
-    """Print for people: all that a command says goes through here, and nothing that a terminal
-    could obey gets out.
-    """
+    """Print a text for people, with control characters escaped."""
     ctx = click.get_current_context(silent=True)
     if ctx is not None:
-        ctx.meta.setdefault(PRINTED_TEXTS_KEY, []).append(" ".join(str(text).split()))
+        printed_texts = ctx.meta.setdefault(PRINTED_TEXTS_KEY, [])
+        printed_texts.append(" ".join(str(text).split()))
     click.echo(visible(str(text)), err=err, nl=nl)
 
 
 def echo_data(text: str) -> None:
-    """Print a result as it is into a pipe or a file; on a terminal, made visible."""
-    click.echo(visible(text) if on_a_terminal(sys.stdout) else text, nl=False)
+    """Print a result unchanged, except that a terminal gets control characters escaped."""
+    if on_a_terminal(sys.stdout):
+        text = visible(text)
+    click.echo(text, nl=False)
 
 
 def print_json(answer: Any) -> None:
     """Print strict JSON on stdout."""
-    # JSON in ASCII has every control character written out but one.
+    # ASCII JSON escapes every control character except DEL.
     click.echo(json.dumps(answer, indent=2, allow_nan=False).replace("\x7f", "\\u007f"))
 
 
 def print_result(answer: Any, text: object) -> None:
-    """Print the result: with --json an answer for machines, else a text for people."""
+    """Print `answer` as JSON if --json was given, else print `text`."""
     if flag_is_set("json"):
         print_json(answer)
     else:
@@ -52,20 +58,21 @@ def print_result(answer: Any, text: object) -> None:
 
 
 def print_note(text: str) -> None:
-    """Tell people something that is not the result: on stderr, unless they said --quiet."""
+    """Print a note on stderr, unless --quiet was given."""
     if not flag_is_set("quiet"):
         echo(text, err=True)
 
 
 def flag_is_set(name: str) -> bool:
-    """Whether the command was called with --quiet, --json, or --strict."""
+    """Check whether --quiet, --json or --strict was given to the current command."""
     ctx = click.get_current_context(silent=True)
     return ctx is not None and bool(ctx.meta.get(f"metacal.{name}"))
 
 
 def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
-    """Return a tqdm bar on stderr: it appears after a second, leaves nothing behind, and only shows
-    on a terminal.
+    """Return a tqdm progress bar on stderr.
+
+    The bar appears after one second, only on a terminal, and is erased when it is closed.
 
     Examples
     --------
@@ -74,6 +81,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     """
     from tqdm import tqdm
 
+    # For tqdm, None means: show the bar only on a terminal.
     disable = True if flag_is_set("quiet") else None
     return tqdm(
         total=total,
@@ -87,24 +95,26 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
 
 
 def wrap_lines(text: str, hang: int = 15, width: int = WIDTH) -> str:
-    """Break long lines; what follows a break is indented by `hang`.
+    """Wrap each line of a text, indenting the continuation of indented lines by `hang`.
 
     Examples
     --------
-    >>> print(wrapped("  note         one two three", width=22))
+    >>> print(wrap_lines("  note         one two three", width=22))
       note         one two
                    three
     """
-    lines = []
+    wrapped_lines = []
     for line in text.splitlines():
-        start = line[: len(line) - len(line.lstrip())]
-        after = " " * hang if start else ""
-        lines += textwrap.wrap(
+        indent = line[: len(line) - len(line.lstrip())]
+        continuation_indent = " " * hang if indent else ""
+        pieces = textwrap.wrap(
             line.strip(),
             width,
-            initial_indent=start,
-            subsequent_indent=after,
+            initial_indent=indent,
+            subsequent_indent=continuation_indent,
             break_long_words=False,
             break_on_hyphens=False,
-        ) or [""]
-    return "\n".join(lines)
+        )
+        # textwrap returns no line for an empty one.
+        wrapped_lines += pieces or [""]
+    return "\n".join(wrapped_lines)

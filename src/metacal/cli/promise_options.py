@@ -15,15 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from metacal.cli.options import (
-    bad_option,
-    file_option,
-    fraction_option,
-    number_between,
-    option,
-    option_flag,
-    switch_option,
-)
+from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
+from metacal.cli.values import bad_option, number_between
 from metacal.errors import InputError
 
 if TYPE_CHECKING:

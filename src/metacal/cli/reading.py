@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.options import ReadOptions, bad_option, option_flag
+from metacal.cli.options import ReadOptions, option_flag
 from metacal.cli.printing import print_note
+from metacal.cli.values import bad_option
 from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:

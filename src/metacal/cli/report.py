@@ -11,9 +11,6 @@ import click
 
 from metacal.cli.compare import calibrator_names, with_progress
 from metacal.cli.options import (
-    BINS_RANGE,
-    RESAMPLES_RANGE,
-    SEED_RANGE,
     ReadOptions,
     as_command,
     fraction_option,
@@ -35,6 +32,7 @@ from metacal.cli.printing import (
     progress_bar,
     wrap_lines,
 )
+from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 
 if TYPE_CHECKING:
     from metacal.cli.reading import GateRows

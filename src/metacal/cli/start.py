@@ -15,15 +15,14 @@ from metacal.cli.options import (
     ReadOptions,
     as_command,
     fraction_option,
-    number_between,
     option,
     option_group,
-    parse_fraction,
     switch_option,
     to_arguments,
 )
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, print_note
+from metacal.cli.values import number_between, parse_fraction
 from metacal.display import aligned
 
 if TYPE_CHECKING:

@@ -8,15 +8,9 @@ from dataclasses import dataclass, replace
 
 import click
 
-from metacal.cli.options import (
-    ReadOptions,
-    as_command,
-    column_option,
-    number_between,
-    option,
-    option_group,
-)
+from metacal.cli.options import ReadOptions, as_command, column_option, option, option_group
 from metacal.cli.printing import EXIT_NOT_SUPPORTED, EXIT_REFUTED, print_result, wrap_lines
+from metacal.cli.values import number_between
 
 parse_confidence = number_between(
     0.5,

@@ -1,0 +1,108 @@
+"""Types and parsers of option values, and the error for an invalid value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+
+class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
+    """Choice between the names in a registry, read at each use because plugins may add names.
+
+    Parameters
+    ----------
+    registered : callable
+        Returns the names that are registered now.
+    *more : str
+        Further choices that are not in the registry.
+    """
+
+    def __init__(self, registered: Callable[[], Iterable[str]], *more: str) -> None:
+        self.registered = registered
+        self.more = more
+        self.case_sensitive = True
+
+    @property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names that are registered now, followed by the fixed choices."""
+        return (*self.registered(), *self.more)
+
+
+# Ranges of counts. A larger number is most likely a typing error, and would exhaust the memory or
+# never finish.
+BINS_RANGE = click.IntRange(1, 1000)
+
+
+RESAMPLES_RANGE = click.IntRange(0, 100_000)
+
+
+REPEATS_RANGE = click.IntRange(1, 1000)
+
+
+#: scikit-learn accepts seeds of 32 bits.
+SEED_RANGE = click.IntRange(0, 2**32 - 1)
+
+
+#: Largest number of threads; a saved file may request as many.
+MAX_JOBS = 1024
+
+
+def bad_option(name: str, why: str) -> click.BadParameter:
+    """Build the usage error for an option with an invalid value."""
+    return click.BadParameter(why, param_hint=f"'{name}'")
+
+
+def number_between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
+    """Build a parser for numbers strictly between two limits.
+
+    Parameters
+    ----------
+    low, high : float
+        Limits, which are excluded.
+    wanted : str
+        Description of a valid value, for the error about a text that is not a number.
+    why : str
+        Description of the problem, for the error about a number outside the limits.
+
+    Returns
+    -------
+    callable
+        Converts a value to float. Raises `click.BadParameter` if the value is invalid; if it
+        looks like a percentage, the error suggests the fraction.
+
+    Examples
+    --------
+    >>> number_between(0.0, 1e15, "a cost, such as 50", "is not a positive number")("50")
+    50.0
+    """
+
+    def parse(value: Any) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            raise click.BadParameter(
+                f"{str(value)[:40]!r} is not a number; give {wanted}."
+            ) from None
+        if not low < number < high:
+            hint = ""
+            if high == 1.0 < number < 100.0:
+                hint = f"; write {number:g}% as {number / 100:g}"
+            raise click.BadParameter(f"{value} {why}{hint}.")
+        return number
+
+    return parse
+
+
+parse_fraction = number_between(
+    0.0, 1.0, "one between 0 and 1, such as 0.95", "is not strictly between 0 and 1"
+)
+
+
+def parse_numbers(value: str) -> list[float]:
+    """Parse numbers separated by commas."""
+    try:
+        return [float(part) for part in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
