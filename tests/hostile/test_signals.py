@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.cli import Stopped, stoppable
+from metacal.cli.signals import StopRequested, raise_on_stop_signals
 
 pytestmark = [
     pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals"),
@@ -151,7 +151,7 @@ def test_a_second_signal_does_not_disturb_the_clearing_up(tmp_path):
     from metacal.io.writing import atomic_path
 
     def interrupted():
-        with stoppable(), atomic_path(tmp_path / "a.txt") as part:
+        with raise_on_stop_signals(), atomic_path(tmp_path / "a.txt") as part:
             part.write_text("half")
             try:
                 os.kill(os.getpid(), signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_a_second_signal_does_not_disturb_the_clearing_up(tmp_path):
             finally:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Stopped) as caught:
+    with pytest.raises(StopRequested) as caught:
         interrupted()
     assert caught.value.args == (signal.SIGTERM,)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,7 @@
-"""The `metacal` command: one file per command, imported when it is called, so that `--help` answers
-at once.
+"""The `metacal` command.
+
+Each command is a module of this package with the same name. It is imported only when the command
+is called, so that `metacal --help` responds at once.
 """
 
 from __future__ import annotations
@@ -7,23 +9,22 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-import signal
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, ClassVar
 
 import click
 
 from metacal import __version__
 from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
+from metacal.cli.signals import StopRequested, raise_on_stop_signals
 from metacal.display import visible
 from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
-#: Command -> what it does; its file bears its name.
+# One-line summary of each command, shown by `metacal --help`. The order is the one in which people
+# need the commands.
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "start": (
@@ -51,42 +52,50 @@ SUMMARIES = {
 }
 
 
-#: Modules to import before a command runs, with commas between: they register calibrators, scores
-#: and promises.
+#: Environment variable with the modules to import before a command runs, separated by commas. They
+#: register calibrators, scores and promises.
 PLUGINS_VARIABLE = "METACAL_PLUGINS"
-#: Characters of an error or a warning.
-_LONGEST = 2000
+
+
+#: Environment variable that shows the traceback of an unexpected error.
+_TRACEBACK_VARIABLE = "METACAL_TRACEBACK"
+#: Maximal number of characters of an error or a warning.
+_MAX_MESSAGE_LENGTH = 2000
 
 
 class WrongFileError(click.ClickException):
-    """A file, or what was asked of it, is wrong: exit code 2, as of wrong usage; 1 says that the
-    rows are too few.
-    """
+    """Error in a file, or in what was requested of it, with the exit code of wrong usage."""
 
     exit_code = 2
 
 
 class Commands(click.Group):
-    """The commands by name; each module is imported only when its command is called."""
+    """Group of commands whose modules are imported when a command is called.
 
-    #: Command -> what it does, and the module that has it as `command`.
+    Attributes
+    ----------
+    summaries : dict of str to str
+        Summary of each command.
+    place : str
+        Format of the name of the module that defines a command as `command`.
+    """
+
     summaries: ClassVar[dict[str, str]] = SUMMARIES
     place: ClassVar[str] = "metacal.cli.{}"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command, in the order in which people need them."""
+        """Return the names of all commands, in the order in which people need them."""
         return list(self.summaries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command's module, and before it whatever the user's plugins add; every command
-        has --quiet.
-        """
+        """Import plugins and the command's module, and add --quiet to the command."""
         if cmd_name not in self.summaries:
             return None
         _import_plugins(ctx)
         from metacal.cli.options import quiet_option
 
-        command: click.Command = importlib.import_module(self.place.format(cmd_name)).command
+        module = importlib.import_module(self.place.format(cmd_name))
+        command: click.Command = module.command
         if quiet_option not in command.params:
             command.params.append(quiet_option)
         return command
@@ -99,85 +108,106 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one was probably meant."""
+        """Find the command, or raise a usage error that suggests a similar name."""
         name = args[0]
-        if name not in self.summaries and not name.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(name.lower(), self.summaries, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {close[0]!r}?"
-                if close
-                else f"there are {', '.join(self.summaries)}."
-            )
+        is_unknown_name = name not in self.summaries and not name.startswith("-")
+        if is_unknown_name and not ctx.resilient_parsing:
+            close_matches = difflib.get_close_matches(name.lower(), self.summaries, n=1, cutoff=0.5)
+            if close_matches:
+                hint = f"did you mean {close_matches[0]!r}?"
+            else:
+                hint = f"there are {', '.join(self.summaries)}."
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; whatever goes wrong is one line on stderr and an exit code."""
-        # Arrow's own allocator reserves a gigabyte of address space at once, which a memory limit
-        # does not grant.
+        """Run the command, turning every failure into one line on stderr and an exit code."""
+        # Arrow's own allocator reserves a gigabyte of address space at once, which exceeds common
+        # memory limits.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with spelled_as_commands(), _plain_warnings(ctx), stoppable():
+            with spelled_as_commands(), _show_warnings_once(ctx), raise_on_stop_signals():
                 result = super().invoke(ctx)
             sys.stdout.flush()
-        except click.ClickException as error:
-            raise _escape_controls(error) from error.__cause__
         except (click.Abort, click.exceptions.Exit):
             raise
-        except MetacalError as error:
-            too_few = isinstance(error, InfeasibleTargetError)
-            raise (click.ClickException if too_few else WrongFileError)(
-                _as_one_line(error)
-            ) from error
         except KeyboardInterrupt:
             click.echo("Aborted.", err=True)
             ctx.exit(130)
-        except Stopped as stopped:
+        except StopRequested as stop:
             click.echo("Stopped.", err=True)
-            ctx.exit(
-                128 + stopped.args[0]
-            )  # what a shell reports for a process that a signal ended
+            # A shell reports this exit code for a process that a signal ended.
+            ctx.exit(128 + stop.args[0])
         except BrokenPipeError:
-            # The reader (head, less) has gone. What is still buffered must not raise again when
-            # Python exits.
+            # The reader (head, less) is gone. Output that is still buffered must not raise again
+            # when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            raise WrongFileError(_as_one_line(f"{where}{error.strerror or error}.")) from error
-        except MemoryError:
-            raise click.ClickException(
-                "there is not enough memory for this file; use a smaller one."
-            ) from None
         except Exception as error:
-            if os.environ.get("METACAL_TRACEBACK"):
+            command_error = _as_click_exception(error)
+            if command_error is None:
                 raise
-            raise click.ClickException(
-                f"{type(error).__name__}: {_as_one_line(error)} (unexpected: please report it, with"
-                " what METACAL_TRACEBACK=1 shows)"
-            ) from error
+            raise command_error from _cause_to_show(error)
         return result
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        """Read the words of the command line; what they hold is shown only when it is harmless."""
+        """Parse the command line, escaping control characters in usage errors."""
         try:
             return super().make_context(*args, **extra)
         except click.ClickException as error:
             raise _escape_controls(error) from error.__cause__
 
 
+def _as_click_exception(error: Exception) -> click.ClickException | None:
+    """Translate an error of a command to one that click prints; None to show the traceback."""
+    if isinstance(error, click.ClickException):
+        return _escape_controls(error)
+    if isinstance(error, InfeasibleTargetError):
+        return click.ClickException(_as_one_line(error))
+    if isinstance(error, MetacalError):
+        return WrongFileError(_as_one_line(error))
+    if isinstance(error, OSError):
+        prefix = f"{error.filename}: " if error.filename else ""
+        return WrongFileError(_as_one_line(f"{prefix}{error.strerror or error}."))
+    if isinstance(error, MemoryError):
+        return click.ClickException("there is not enough memory for this file; use a smaller one.")
+    if os.environ.get(_TRACEBACK_VARIABLE):
+        return None
+    return click.ClickException(
+        f"{type(error).__name__}: {_as_one_line(error)} (unexpected: please report it, with"
+        f" what {_TRACEBACK_VARIABLE}=1 shows)"
+    )
+
+
+def _cause_to_show(error: Exception) -> BaseException | None:
+    """Return the cause of the translated error."""
+    if isinstance(error, click.ClickException):
+        return error.__cause__
+    if isinstance(error, MemoryError):
+        return None
+    return error
+
+
 def _import_plugins(ctx: click.Context) -> None:
-    """Import the modules that the environment names; one that cannot be imported is wrong usage."""
-    for name in filter(None, map(str.strip, os.environ.get(PLUGINS_VARIABLE, "").split(","))):
+    """Import the modules that the environment variable lists.
+
+    Raises
+    ------
+    click.UsageError
+        If a module cannot be imported. Shell completion skips it instead.
+    """
+    listed_names = os.environ.get(PLUGINS_VARIABLE, "").split(",")
+    module_names = [name.strip() for name in listed_names if name.strip()]
+    for module_name in module_names:
         try:
-            importlib.import_module(name)
+            importlib.import_module(module_name)
         except Exception as error:
-            if ctx.resilient_parsing:  # the shell completes a line: it completes what there is
+            if ctx.resilient_parsing:
                 continue
-            if os.environ.get("METACAL_TRACEBACK"):
+            if os.environ.get(_TRACEBACK_VARIABLE):
                 raise
             raise click.UsageError(
-                f"{PLUGINS_VARIABLE} names the module {name!r}, which cannot be imported:"
+                f"{PLUGINS_VARIABLE} names the module {module_name!r}, which cannot be imported:"
                 f" {type(error).__name__}: {_as_one_line(error).rstrip('.')}. Install it, put its"
                 " folder on PYTHONPATH, or take its name out.",
                 ctx,
@@ -215,131 +245,49 @@ def main() -> None:
 
 
 @contextmanager
-def _plain_warnings(ctx: click.Context) -> Iterator[None]:
-    """Show each warning once, as one line on stderr when the result is out, unless that says it;
-    with --quiet none.
+def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
+    """Show each distinct warning once, as one line on stderr.
 
-    What runs until it is stopped shows them at once.
+    Warnings appear after the result, unless the printed text already contains them. `monitor`
+    may run for ever, so its warnings appear at once. With --strict, a warning of metacal is an
+    error.
     """
-    heard: dict[str, None] = {}
-    at_once = ctx.invoked_subcommand == "monitor"
+    warning_texts: dict[str, None] = {}
+    shows_at_once = ctx.invoked_subcommand == "monitor"
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _as_one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
             raise MetacalError(f"{text} (a warning, which --strict makes an error)")
-        if at_once and text not in heard:
+        if shows_at_once and text not in warning_texts:
             print_note(f"Warning: {text}")
-        heard[text] = None
+        warning_texts[text] = None
 
     with warnings.catch_warnings():
         warnings.showwarning = show
         try:
             yield
         finally:
-            said = visible(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
-            for text in () if at_once else heard:
-                if text not in said:
-                    print_note(f"Warning: {text}")
+            if not shows_at_once:
+                printed_text = visible(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
+                for text in warning_texts:
+                    if text not in printed_text:
+                        print_note(f"Warning: {text}")
 
 
 def _escape_controls(error: click.ClickException) -> click.ClickException:
-    """The same error; what it says of the user's words or of a file is written out where a terminal
-    would obey it.
-    """
+    """Escape control characters in the texts of an error, in place."""
+    attributes = vars(error)
     for name in ("message", "option_name", "filename", "ui_filename"):
-        if isinstance(vars(error).get(name), str):
-            vars(error)[name] = visible(vars(error)[name])
+        if isinstance(attributes.get(name), str):
+            attributes[name] = visible(attributes[name])
     return error
 
 
 def _as_one_line(message: object) -> str:
+    """Return a message as one line, with control characters escaped and the middle cut."""
     text = visible(" ".join(str(message).split()))
-    # What a file holds may be of any length; nobody reads so much on one line.
-    return (
-        text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
-    )
-
-
-# ── being told to stop ────────────────────────────────────────────────────────────────────────────
-
-# SIGTERM and SIGHUP unwind the command as Ctrl-C does, so that no half-written file stays. By
-# default these signals end the process on the spot, between two lines of Python.
-
-Handler = Callable[[int, FrameType | None], Any]
-
-
-class Stopped(BaseException):
-    """The signal of this number said to stop. No `Exception`: nothing on the way up may take it for
-    a failure.
-    """
-
-
-@contextmanager
-def _replace_handlers(
-    names: tuple[str, ...], handle: Handler, where: Callable[[Any], bool]
-) -> Iterator[dict[int, Any]]:
-    """Within this the signals are handled otherwise `where` their handlers are such; yields these,
-    as they were before.
-
-    Only the main thread may handle signals, and Windows has no SIGHUP.
-    """
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
-        before = {
-            number: signal.getsignal(number)
-            for number in numbers
-            if where(signal.getsignal(number))
-        }
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield before
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Within this, SIGTERM and SIGHUP raise `Stopped` in the main thread, once; then the signals
-    are as before.
-
-    Examples
-    --------
-    >>> import os
-    >>> try:
-    ...     with stoppable():
-    ...         os.kill(os.getpid(), signal.SIGTERM)
-    ... except Stopped as stopped:
-    ...     print(stopped)
-    15
-    """
-
-    def stop(number: int, frame: FrameType | None) -> Any:
-        # A second signal must not interrupt the clearing up after the first.
-        for each in numbers:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
-
-    # One that is ignored stays so: that is what nohup does.
-    with _replace_handlers(
-        ("SIGTERM", "SIGHUP"), stop, lambda handler: handler == signal.SIG_DFL
-    ) as numbers:
-        yield
-
-
-@contextmanager
-def delay_signals() -> Iterator[None]:
-    """Within this, signals that stop the command wait: what must be done whole is."""
-    came: list[int] = []
-    before: dict[int, Any] = {}
-    try:
-        with _replace_handlers(
-            ("SIGINT", "SIGTERM", "SIGHUP"), lambda number, frame: came.append(number), callable
-        ) as before:
-            yield
-    finally:
-        for number in came[:1]:
-            before[number](number, None)
+    if len(text) <= _MAX_MESSAGE_LENGTH:
+        return text
+    half_length = _MAX_MESSAGE_LENGTH // 2
+    return f"{text[:half_length]} ... {text[-half_length:]}"

@@ -1,4 +1,4 @@
-"""metacal apply: calibrated probabilities and decisions for new rows, block by block."""
+"""`metacal apply`: calibrated probabilities and decisions for new rows, block by block."""
 
 from __future__ import annotations
 
@@ -95,21 +95,158 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, keep=options.keep))
-    output = options.output
-    _check_output(output, options.output_format)
-    check_not_input(output, file, artifact, reading=options.reading)
-    if options.executor is not None and not is_folder_output(output):
-        raise click.UsageError(
-            "--executor writes a folder of results, a file for each that is read; end its name with"
-            " /: -o out/."
-        )
-    if options.prune and not is_folder_output(output):
-        raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
+    _check_output_options(options)
+    check_not_input(options.output, file, artifact, reading=options.reading)
+    _check_folder_options(options)
 
     from metacal.cli.reading import load_gate
 
     gate = load_gate(artifact, file)
-    if is_folder_output(output) and gate.kind != "logits":
+    _check_gate_options(gate, artifact, options)
+    if is_folder_output(options.output):
+        applied = _apply_to_folder(gate, artifact, file, options)
+    else:
+        applied = _apply_to_file(gate, artifact, file, options)
+    if flag_is_set("json"):
+        counts = _counts_as_json(gate, applied, options)
+        print_json({"file": file, "artifact": artifact, **counts})
+    else:
+        _print_notes(gate, applied, options.output)
+
+
+def _counts_as_json(gate: Gate, applied: Applied, options: Options) -> dict[str, Any]:
+    """Return the counts of rows and files as JSON types."""
+    counts: dict[str, Any] = {"n_rows": applied.n_rows}
+    if applied.n_accepted is not None:
+        counts["n_accepted"] = applied.n_accepted
+        counts["coverage"] = applied.n_accepted / applied.n_rows
+    if gate.kind == "scores":
+        counts["n_without_score"] = applied.n_without_score
+    if applied.answered_by:
+        counts["large"] = options.reading.large
+        counts["answered_by"] = applied.answered_by
+    counts["output"] = options.output
+    if is_folder_output(options.output):
+        for name in ("n_files", "n_kept", "empty", "orphans", "pruned", "edited"):
+            counts[name] = getattr(applied, name)
+    return counts
+
+
+def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
+    """Write one file of decisions.
+
+    For a cascade without --large, the decisions tell which rows need the large model.
+    """
+    from metacal.cli.reading import read_gate_rows
+    from metacal.io.apply import write_decisions
+    from metacal.rows import told
+
+    gate_rows = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
+    tables = list(gate_rows.tables)
+    if gate.n_classes:
+        tables = [rows.table for rows in gate_rows.tables]
+    with progress_bar(len(gate_rows.found), "row", "rows") as bar, told(bar.update):
+        return write_decisions(
+            gate,
+            gate_rows.found,
+            options.output,
+            options.output_format,
+            tables=tables,
+            rejected=options.rejected,
+            n_jobs=resolve_n_jobs(options.n_jobs),
+        )
+
+
+def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
+    """Write a folder of results, one per file read, on this machine or on a cluster."""
+    from metacal.cli.reading import check_large, check_read_options, read_keywords
+    from metacal.io.apply import apply
+    from metacal.rows import told
+
+    check_large(gate, artifact, options.reading.large)
+    check_read_options(gate, artifact, options.reading)
+    n_jobs = resolve_n_jobs(options.n_jobs)
+    with (
+        open_cluster(options.executor, n_jobs) as client,
+        progress_bar(None, "row", "rows") as bar,
+        told(bar.update),
+    ):
+        applied = apply(
+            artifact,
+            file,
+            str(options.output),
+            n_jobs=n_jobs,
+            executor=client,
+            say=print_note,
+            rejected=options.rejected,
+            output_format=options.output_format,
+            prune=options.prune,
+            **read_keywords(options.reading),
+        )
+    _print_folder_notes(applied)
+    return applied
+
+
+def _print_folder_notes(applied: Applied) -> None:
+    """Print notes about sources without rows and results without a source."""
+    if applied.empty:
+        print_note(f"No rows, and so no result: {', '.join(applied.empty)}.")
+    if applied.orphans:
+        orphans = ", ".join(applied.orphans)
+        if applied.pruned:
+            print_note(f"Removed, for the source is gone: {orphans}.")
+        else:
+            print_note(
+                f"The source is gone, the result is still there (--prune removes it): {orphans}."
+            )
+    if applied.edited:
+        print_note(
+            "The source is gone, but the result was changed by hand, and stays:"
+            f" {', '.join(applied.edited)}."
+        )
+
+
+def _check_output_options(options: Options) -> None:
+    """Raise a usage error if the output conflicts with --json or has no format."""
+    output = options.output
+    if output is None and not flag_is_set("json"):
+        raise click.UsageError(
+            "say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout."
+        )
+    if output == "-" and flag_is_set("json"):
+        raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
+    _check_output_ending(output, options.output_format)
+
+
+def _check_folder_options(options: Options) -> None:
+    """Raise a usage error if an option needs a folder as output and it is not one."""
+    if is_folder_output(options.output):
+        return
+    if options.executor is not None:
+        raise click.UsageError(
+            "--executor writes a folder of results, a file for each that is read; end its name with"
+            " /: -o out/."
+        )
+    if options.prune:
+        raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
+
+
+def _check_output_ending(output: str | None, output_format: str | None) -> None:
+    """Raise a usage error if neither name nor --output-format determines the format."""
+    if output is None or output == "-" or output_format is not None or is_folder_output(output):
+        return
+    if not output.lower().endswith(endings(written=True)):
+        known_endings = ", ".join(endings(written=True))
+        raise bad_option(
+            "-o",
+            f"{output} must end in {known_endings} (or be -), or say what it is with"
+            " --output-format.",
+        )
+
+
+def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
+    """Raise a usage error if the options do not fit the kind of the gate."""
+    if is_folder_output(options.output) and gate.kind != "logits":
         raise click.UsageError(
             f"a folder of results is for a gate on logits; give a file for those of {artifact}."
         )
@@ -117,118 +254,35 @@ def command(artifact: str, file: str, options: Options) -> None:
         raise click.UsageError(
             "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
         )
-    done = (_applied_to_folder if is_folder_output(output) else _applied)(
-        gate, artifact, file, options
-    )
-    if flag_is_set("json"):
-        print_json({"file": file, "artifact": artifact, **_counts(gate, done, options)})
-        return
-    if done.n_without_score and gate.kind == "scores":
+
+
+def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
+    """Print how many rows were accepted, who answered them, and what is left to do."""
+    if applied.n_without_score and gate.kind == "scores":
         print_note(
-            f"{done.n_without_score:,} of {done.n_rows:,} rows have no score: they are rejected."
+            f"{applied.n_without_score:,} of {applied.n_rows:,} rows have no score: they are"
+            " rejected."
         )
     if output != "-":
-        n = done.n_accepted
-        kept = "" if n is None else f", {n:,} accepted ({100 * n / done.n_rows:.1f}%)"
-        who = ", ".join(f"{name} {count:,}" for name, count in done.answered_by.items())
-        files = (
-            f" ({done.n_files:,} files, {done.n_kept:,} of them kept)"
-            if is_folder_output(output)
-            else ""
-        )
-        print_note(
-            f"{done.n_rows:,} rows{kept}{f'; answered by: {who}' if who else ''}; written to"
-            f" {output}{files}."
-        )
-    if done.answered_by.get("nobody"):
+        print_note(_summary_sentence(applied, output))
+    if applied.answered_by.get("nobody"):
         print_note(
             "Run the large model on the rows that nobody has answered, and give its predictions as"
             " --large."
         )
 
 
-def _counts(gate: Gate, done: Applied, options: Options) -> dict[str, Any]:
-    """What was decided on and written, as JSON."""
-    counts: dict[str, Any] = {"n_rows": done.n_rows}
-    if done.n_accepted is not None:
-        counts |= {"n_accepted": done.n_accepted, "coverage": done.n_accepted / done.n_rows}
-    if gate.kind == "scores":
-        counts["n_without_score"] = done.n_without_score
-    if done.answered_by:
-        counts |= {"large": options.reading.large, "answered_by": done.answered_by}
-    counts["output"] = options.output
-    if is_folder_output(options.output):
-        names = ("n_files", "n_kept", "empty", "orphans", "pruned", "edited")
-        counts |= {name: getattr(done, name) for name in names}
-    return counts
-
-
-def _applied(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write one file; of a cascade without --large, which rows need the large model."""
-    from metacal.cli.reading import read_gate_rows
-    from metacal.io.apply import write_decisions
-    from metacal.rows import told
-
-    given = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
-    tables = [one.table if gate.n_classes else one for one in given.tables]
-    known: dict[str, Any] = {"rejected": options.rejected, "n_jobs": resolve_n_jobs(options.n_jobs)}
-    with progress_bar(len(given.found), "row", "rows") as bar, told(bar.update):
-        return write_decisions(
-            gate, given.found, options.output, options.output_format, tables=tables, **known
-        )
-
-
-def _applied_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write a folder of files, here or on a cluster, and name what is odd in it."""
-    from metacal.cli.reading import check_large, check_read_options, read_keywords
-    from metacal.io.apply import apply
-    from metacal.rows import told
-
-    check_large(gate, artifact, options.reading.large)
-    check_read_options(gate, artifact, options.reading)
-    threads, known = resolve_n_jobs(options.n_jobs), read_keywords(options.reading)
-    known |= {name: getattr(options, name) for name in ("rejected", "output_format", "prune")}
-    with (
-        open_cluster(options.executor, threads) as there,
-        progress_bar(None, "row", "rows") as bar,
-        told(bar.update),
-    ):
-        done = apply(
-            artifact,
-            file,
-            str(options.output),
-            n_jobs=threads,
-            executor=there,
-            say=print_note,
-            **known,
-        )
-    if done.empty:
-        print_note(f"No rows, and so no result: {', '.join(done.empty)}.")
-    if done.orphans and done.pruned:
-        print_note(f"Removed, for the source is gone: {', '.join(done.orphans)}.")
-    elif done.orphans:
-        print_note(
-            "The source is gone, the result is still there (--prune removes it):"
-            f" {', '.join(done.orphans)}."
-        )
-    if done.edited:
-        print_note(
-            "The source is gone, but the result was changed by hand, and stays:"
-            f" {', '.join(done.edited)}."
-        )
-    return done
-
-
-def _check_output(output: str | None, output_format: str | None) -> None:
-    if output is None and not flag_is_set("json"):
-        raise click.UsageError(
-            "say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout."
-        )
-    if output == "-" and flag_is_set("json"):
-        raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
-    said = output in (None, "-") or is_folder_output(output) or output_format is not None
-    if not said and not str(output).lower().endswith(endings(written=True)):
-        known = ", ".join(endings(written=True))
-        raise bad_option(
-            "-o", f"{output} must end in {known} (or be -), or say what it is with --output-format."
-        )
+def _summary_sentence(applied: Applied, output: str | None) -> str:
+    """Return the sentence that counts rows, accepted rows, answers and files."""
+    accepted = ""
+    if applied.n_accepted is not None:
+        accepted_percentage = 100 * applied.n_accepted / applied.n_rows
+        accepted = f", {applied.n_accepted:,} accepted ({accepted_percentage:.1f}%)"
+    answered_by = ""
+    if applied.answered_by:
+        counts = [f"{name} {count:,}" for name, count in applied.answered_by.items()]
+        answered_by = f"; answered by: {', '.join(counts)}"
+    files = ""
+    if is_folder_output(output):
+        files = f" ({applied.n_files:,} files, {applied.n_kept:,} of them kept)"
+    return f"{applied.n_rows:,} rows{accepted}{answered_by}; written to {output}{files}."

@@ -1,14 +1,17 @@
-"""metacal attach: the calibrated gate inside a classifier that is served already."""
+"""`metacal attach`: put a calibrated gate into the ONNX graph of a classifier."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.export import check_onnx_output, input_option, onnx_output_option, print_export
 from metacal.cli.options import as_command, column_option, option, switch_option
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
 
 
 @dataclass(frozen=True)
@@ -43,33 +46,45 @@ def command(model: str, artifact: str, options: Options) -> None:
       metacal attach forest.onnx cal.json --input probabilities -o served.onnx
       metacal attach model.onnx cal.json --inputs rows.npz -o served.onnx
     """  # noqa: D301
-    check_onnx_output(options.output, model, artifact)  # a name that ends in .onnx is no --inputs
+    # --inputs needs no check: an .npz cannot be an output that ends in .onnx.
+    check_onnx_output(options.output, model, artifact)
 
     from metacal.cli.reading import load_gate
     from metacal.export.onnx import save_attached
 
     gate = load_gate(artifact, model)
-    if gate.kind != "logits":
-        held = (
-            f"a gate on the score {gate.source.score!r}"
-            if gate.kind == "scores"
-            else "a cascade of two models"
-        )
-        raise click.UsageError(
-            f"{artifact} holds {held}; what is attached to a model is a gate on its logits."
-            " `metacal export` makes a graph of its own of any gate."
-        )
-    feed = None if options.inputs is None else read_inputs(options.inputs)
-    known: dict[str, Any] = {
-        "logits": options.logits,
-        "input": options.kind,
-        "unchecked": options.unchecked,
-    }
-    print_export(save_attached(model, gate, options.output, inputs=feed, **known), artifact)
+    _check_reads_logits(gate, artifact)
+    model_inputs = None
+    if options.inputs is not None:
+        model_inputs = read_inputs(options.inputs)
+    saved_model = save_attached(
+        model,
+        gate,
+        options.output,
+        inputs=model_inputs,
+        logits=options.logits,
+        input=options.kind,
+        unchecked=options.unchecked,
+    )
+    print_export(saved_model, artifact)
+
+
+def _check_reads_logits(gate: Gate, artifact: str) -> None:
+    """Raise a usage error if the gate does not decide on the logits of one model."""
+    if gate.kind == "logits":
+        return
+    if gate.kind == "scores":
+        content = f"a gate on the score {gate.source.score!r}"
+    else:
+        content = "a cascade of two models"
+    raise click.UsageError(
+        f"{artifact} holds {content}; what is attached to a model is a gate on its logits."
+        " `metacal export` makes a graph of its own of any gate."
+    )
 
 
 def read_inputs(path: str) -> dict[str, Any]:
-    """The arrays of an .npz by name; never pickled objects."""
+    """Read the arrays of an .npz file, keyed by name, without unpickling objects."""
     import numpy as np
 
     from metacal.io.formats import FORMATS

@@ -1,4 +1,4 @@
-"""--executor: where the blocks of a table are worked on, if not in threads of this process."""
+"""Option --executor: run the work on blocks of a table on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -13,55 +13,79 @@ from metacal.cli.values import bad_option
 from metacal.errors import InputError, needs_extra
 
 
-def _checked(ctx: click.Context, parameter: click.Parameter, where: str | None) -> str | None:
-    """Refuse what names no cluster, before anything is read."""
-    if where is not None and where != "dask" and not where.startswith("dask://"):
-        known = "dask, or dask://HOST:PORT, the address of a scheduler"
-        raise bad_option("--executor", f"{where!r} names no cluster; give {known}.")
-    return where
+def _check_executor(
+    ctx: click.Context, parameter: click.Parameter, where: str | None
+) -> str | None:
+    """Raise a usage error if the value is not the address of a cluster."""
+    if where is None or where == "dask" or where.startswith("dask://"):
+        return where
+    raise bad_option(
+        "--executor",
+        f"{where!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
+    )
 
 
 def executor_option() -> Any:
-    """A field for --executor."""
+    """Return a field for --executor."""
     return option(
         "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never"
         " changes the result.",
         "WHERE",
-        callback=_checked,
+        callback=_check_executor,
     )
 
 
 @contextmanager
 def open_cluster(where: str | None, processes: int) -> Iterator[Any]:
-    """The client of a cluster that is running, or of one on this machine as long as this lasts;
-    None for neither.
+    """Yield a client of a Dask cluster.
+
+    Parameters
+    ----------
+    where : str or None
+        Value of --executor: "dask://HOST:PORT" for a running cluster, "dask" for a local cluster
+        that ends with this context, or None for no cluster.
+    processes : int
+        Number of processes of a local cluster. If it is not positive, one per core.
+
+    Yields
+    ------
+    distributed.Client or None
     """
     if where is None:
         yield None
         return
     with needs_extra("--executor", "dask"):
         import distributed
-    from metacal.rows.executors import cores
 
     dask: Any = distributed
-
-    if where != "dask":
-        address = f"tcp://{where.removeprefix('dask://')}"
-        try:
-            client = dask.Client(address, timeout=10, set_as_default=False)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"no Dask scheduler answers at {address} ({error}); is it running there?"
-            ) from None
-        with client:
+    if where == "dask":
+        local_cluster = _start_local_cluster(dask, processes)
+        with local_cluster, dask.Client(local_cluster, set_as_default=False) as client:
             yield client
-        return
-    options = {
-        "processes": True,
-        "threads_per_worker": 1,
-        "dashboard_address": None,
-        "silence_logs": 50,
-    }
-    local = dask.LocalCluster(n_workers=processes if processes > 0 else cores(), **options)
-    with local, dask.Client(local, set_as_default=False) as client:
-        yield client
+    else:
+        with _connect_to_scheduler(dask, where) as client:
+            yield client
+
+
+def _connect_to_scheduler(dask: Any, where: str) -> Any:
+    """Connect to a running scheduler. Raise InputError if none answers."""
+    address = f"tcp://{where.removeprefix('dask://')}"
+    try:
+        return dask.Client(address, timeout=10, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler answers at {address} ({error}); is it running there?"
+        ) from None
+
+
+def _start_local_cluster(dask: Any, processes: int) -> Any:
+    """Start a cluster of single-threaded processes on this machine."""
+    from metacal.rows.executors import cores
+
+    return dask.LocalCluster(
+        n_workers=processes if processes > 0 else cores(),
+        processes=True,
+        threads_per_worker=1,
+        dashboard_address=None,
+        silence_logs=50,
+    )

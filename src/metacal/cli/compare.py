@@ -1,4 +1,4 @@
-"""metacal compare: every calibrator on the same rows, by repeated cross-validation."""
+"""`metacal compare`: every calibrator on the same rows, by repeated cross-validation."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from metacal.cli.values import REPEATS_RANGE, SEED_RANGE, bad_option
 from metacal.maps.methods import METHODS, every_method
 
 
-def _compared() -> list[str]:
+def _comparable_names() -> list[str]:
+    """Return the names of all calibrators except "auto", which chooses among them."""
     return [name for name in every_method() if name != "auto"]
 
 
 def _complete_names(
     ctx: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Complete the last name of a list with commas."""
-    before, comma, last = incomplete.rpartition(",")
-    names = (
-        name for name in _compared() if name.startswith(last) and name not in before.split(",")
-    )
-    return [CompletionItem(f"{before}{comma}{name}") for name in names]
+    """Complete the last name of a comma-separated list."""
+    earlier_text, comma, prefix = incomplete.rpartition(",")
+    earlier_names = earlier_text.split(",")
+    completions = []
+    for name in _comparable_names():
+        if name.startswith(prefix) and name not in earlier_names:
+            completions.append(CompletionItem(f"{earlier_text}{comma}{name}"))
+    return completions
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Options:
     """Options of `metacal compare`."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_compared())}]",
+        f"Which to compare.  [default: all: {', '.join(_comparable_names())}]",
         "A,B,C",
         shell_complete=_complete_names,
     )
@@ -73,8 +76,7 @@ def command(file: str, options: Options) -> None:
       metacal compare val.csv --json | jq .best.nll
       metacal compare 'val/*.parquet' --executor dask://host:8786
     """  # noqa: D301
-    executor, threads = options.executor, resolve_n_jobs(options.n_jobs)
-    names, n_folds = calibrator_names(options.calibrators), options.folds * options.repeats
+    names = calibrator_names(options.calibrators)
 
     import numpy as np
 
@@ -83,48 +85,67 @@ def command(file: str, options: Options) -> None:
     from metacal.rows.plausibility import unquestioned
     from metacal.rows.validate import class_list, label_codes, logits_from
 
-    found = read_table(file, options.reading, stream=True if executor is not None else None)
-    # Folds are drawn from the rows: whoever fits holds all of them in memory.
-    logits = logits_from(found.table, found.input)
-    logits = logits if executor is not None else np.asarray(logits)
-    codes = label_codes(
-        found.require_truth(), len(found), class_list(found.class_names, logits.shape[1])
-    )
+    uses_cluster = options.executor is not None
+    predictions = read_table(file, options.reading, stream=True if uses_cluster else None)
+    logits = logits_from(predictions.table, predictions.input)
+    if not uses_cluster:
+        # Folds are drawn from the rows, so a fit needs all of them in memory.
+        logits = np.asarray(logits)
+    classes = class_list(predictions.class_names, logits.shape[1])
+    codes = label_codes(predictions.require_truth(), len(predictions), classes)
+
+    n_folds = options.folds * options.repeats
     print_cost_note(METHODS if names is None else names, logits.shape, n_folds)
-    plan: dict[str, Any] = {
-        "n_splits": options.folds,
-        "n_repeats": options.repeats,
-        "random_state": options.seed,
-    }
-    with unquestioned(), open_cluster(executor, threads) as there:
+    n_jobs = resolve_n_jobs(options.n_jobs)
+    with unquestioned(), open_cluster(options.executor, n_jobs) as client:
         result = compare(
-            logits, codes, names, **plan, n_jobs=threads, progress=with_progress, executor=there
+            logits,
+            codes,
+            names,
+            n_splits=options.folds,
+            n_repeats=options.repeats,
+            random_state=options.seed,
+            n_jobs=n_jobs,
+            progress=with_progress,
+            executor=client,
         )
     print_result({"file": file, **result.to_dict()}, result)
 
 
 def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
-    """What it will take, where that is more than a minute, and how many of the folds that buys."""
+    """Print the expected CPU time if it exceeds a minute, and how many folds it allows.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of the calibrators to compare.
+    shape : tuple of int
+        Number of rows and number of classes.
+    n_folds : int
+        Number of folds that were requested.
+    """
     from metacal.estimators.compare import BUDGET
     from metacal.estimators.cost import affordable_folds, fold_seconds
 
-    names, (n_rows, n_classes) = list(names), shape
-    used = affordable_folds(names, n_rows, n_classes, n_folds, BUDGET)
-    seconds = used * fold_seconds(names, n_rows, n_classes)
-    if seconds > 60.0:
-        some = (
-            ""
-            if used == n_folds
-            else f", for {used} of {n_folds} folds; fewer --calibrators leave time for more"
+    method_names = list(names)
+    n_rows, n_classes = shape
+    n_affordable = affordable_folds(method_names, n_rows, n_classes, n_folds, BUDGET)
+    cpu_minutes = n_affordable * fold_seconds(method_names, n_rows, n_classes) / 60.0
+    if cpu_minutes <= 1.0:
+        return
+    fold_note = ""
+    if n_affordable < n_folds:
+        fold_note = (
+            f", for {n_affordable} of {n_folds} folds; fewer --calibrators leave time for more"
         )
-        print_note(
-            f"This takes up to about {seconds / 60.0:.0f} min of CPU time, less if classes are"
-            f" alike{some}."
-        )
+    print_note(
+        f"This takes up to about {cpu_minutes:.0f} min of CPU time, less if classes are"
+        f" alike{fold_note}."
+    )
 
 
 def with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
-    """Pass fits on, with a bar that shows how many are done."""
+    """Yield each fit while a progress bar counts them."""
     with progress_bar(total, "fit", "fits") as bar:
         for fit in fits:
             yield fit
@@ -132,13 +153,14 @@ def with_progress(fits: Iterator[Any], total: int) -> Iterator[Any]:
 
 
 def calibrator_names(calibrators: str | None) -> list[str] | None:
-    """Return the calibrators that a list with commas names; None where none was given."""
+    """Parse a comma-separated list of calibrators; None if there is no list."""
     if calibrators is None:
         return None
     names = [name.strip() for name in calibrators.split(",")]
+    known_names = _comparable_names()
     for name in names:
-        if name not in _compared():
+        if name not in known_names:
             raise bad_option(
-                "--calibrators", f"{name!r} is no calibrator; there are {', '.join(_compared())}."
+                "--calibrators", f"{name!r} is no calibrator; there are {', '.join(known_names)}."
             )
     return names

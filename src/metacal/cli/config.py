@@ -1,6 +1,4 @@
-"""metacal config: what this installation runs on, and why; what a report of a problem should
-name.
-"""
+"""`metacal config`: the kernel, the versions and the environment, for problem reports."""
 
 from __future__ import annotations
 

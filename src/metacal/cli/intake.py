@@ -19,8 +19,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from metacal.cli import Stopped, delay_signals
 from metacal.cli.printing import print_note
+from metacal.cli.signals import StopRequested, delay_signals
 from metacal.cli.sources import LineSource, TableSource
 from metacal.errors import InputError
 from metacal.io.artifact.watch import MONITOR, Kept, Taken, checkpoint
@@ -297,7 +297,7 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, shown: StatusD
         if shown.page is not None:
             shown.publish(ended=True)
             shown.page.wait()
-    except (KeyboardInterrupt, Stopped) as signal:
+    except (KeyboardInterrupt, StopRequested) as signal:
         stopped = signal
     try:
         intake.checkpoint()

@@ -1,5 +1,7 @@
-"""What a command writes, and where: never over what it reads; a saved gate only once it has been
-read back.
+"""Output files of commands.
+
+A command never overwrites a file that it reads. A gate is saved only after the text to be saved was
+loaded again and decides the same.
 """
 
 from __future__ import annotations
@@ -19,40 +21,43 @@ if TYPE_CHECKING:
 
 
 class OutputPath(click.Path):
-    """A file to write; the names that systems have for standard output are -."""
+    """Path of a file to write, with "-" for every name of standard output."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path as text."""
-        return (
-            "-"
-            if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-            else super().convert(value, param, ctx)
-        )
+        """Return the path as text."""
+        if value in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+            return "-"
+        return super().convert(value, param, ctx)
 
 
 def output_option(help: str, metavar: str, **more: Any) -> Any:
-    """A field for -o."""
+    """Return a field for -o."""
     return option(help, f"-o --output {metavar}", type=OutputPath(), **more)
 
 
 def is_folder_output(output: str | None) -> bool:
-    """Whether results go to a folder, a file for each that is read: one that is there, or a name
-    that ends in /.
-    """
-    return (
-        output is not None
-        and output != "-"
-        and (output.endswith(("/", os.sep)) or os.path.isdir(output))
-    )
+    """Check whether results go to a folder: an existing one, or a name that ends in "/"."""
+    if output is None or output == "-":
+        return False
+    return output.endswith(("/", os.sep)) or os.path.isdir(output)
 
 
 def check_is_file(output: str | None) -> None:
-    """Refuse to save a gate on standard output, where the certificate goes, or where there is no
-    folder.
+    """Raise an error if a gate cannot be saved under this name.
+
+    Raises
+    ------
+    click.BadParameter
+        If `output` is standard output, where the certificate is printed.
+    InputError
+        If the folder of `output` does not exist.
     """
     if output == "-":
-        where = "a file, such as -o cal.json; --json prints the certificate on standard output"
-        raise bad_option("-o", f"what is saved goes into {where}.")
+        raise bad_option(
+            "-o",
+            "what is saved goes into a file, such as -o cal.json; --json prints the certificate"
+            " on standard output.",
+        )
     if output is not None:
         from metacal.io.writing import check_folder
 
@@ -62,25 +67,28 @@ def check_is_file(output: str | None) -> None:
 def check_not_input(
     output: str | None, *inputs: str | None, reading: ReadOptions | None = None
 ) -> None:
-    """Refuse to write over a file that is being read, under whatever name: another path, a link,
-    --classes @FILE.
+    """Raise a usage error if the output is a file that the command reads.
+
+    Parameters
+    ----------
+    output : str or None
+        Path to write.
+    *inputs : str or None
+        Paths to read. They are compared as files, so a link to `output` counts as well.
+    reading : ReadOptions or None, default=None
+        Options that may name further files to read.
     """
-    if reading is not None:
-        named = reading.classes is not None and reading.classes.startswith("@")
-        inputs = (
-            *inputs,
-            reading.large,
-            reading.labels,
-            reading.classes[1:] if named and reading.classes else None,
-        )
     from metacal.io.many import is_read
 
-    for path in inputs:
-        if (
-            output not in (None, "-")
-            and path not in (None, "-")
-            and is_read(str(output), str(path), endings())
-        ):
+    if output is None or output == "-":
+        return
+    input_paths = list(inputs)
+    if reading is not None:
+        input_paths += [reading.large, reading.labels]
+        if reading.classes is not None and reading.classes.startswith("@"):
+            input_paths.append(reading.classes[1:])
+    for path in input_paths:
+        if path is not None and path != "-" and is_read(output, path, endings()):
             raise click.UsageError(f"{output} is also read; write to another file.")
 
 
@@ -88,7 +96,7 @@ def check_not_input(
 
 
 def sign_option() -> Any:
-    """A field for --sign, of the commands that save a gate."""
+    """Return a field for --sign, for commands that save a gate."""
     return file_option(
         "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
         "--sign KEYFILE",
@@ -96,7 +104,7 @@ def sign_option() -> Any:
 
 
 def check_can_sign(key: str | None, output: str | None) -> None:
-    """Refuse a key that cannot sign before anything is fitted."""
+    """Check before fitting that the key file can sign and that there is a file to sign."""
     if key is None:
         return
     from metacal.io.artifact.signature import read_key
@@ -107,8 +115,18 @@ def check_can_sign(key: str | None, output: str | None) -> None:
 
 
 def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:
-    """Put the gate into a file, once what is to be saved has been read back and decides the same;
-    nothing for None.
+    """Save a gate after checking that the saved text loads and decides the same.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate to save.
+    path : str or None
+        File to write. With None, nothing is saved.
+    key : str or None
+        File with the key that signs the gate.
+    n_jobs : int or None, default=None
+        Number of threads that the saved gate requests.
     """
     if path is None:
         return
@@ -119,10 +137,21 @@ def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None 
 
 
 def print_saved_note(output: str | None, key: str | None, *, then: str, without: str) -> None:
-    """Say where it was saved and what comes `then`, or what `-o` would do; whoever reads JSON has
-    not asked.
+    """Print a note about where the gate was saved and what to do next.
+
+    Parameters
+    ----------
+    output : str or None
+        File that was saved, or None.
+    key : str or None
+        File with the key that signed it, or None.
+    then : str
+        Command to run next, if the gate was saved.
+    without : str
+        Advice to save it, if it was not saved. Omitted with --json.
     """
     if output is not None:
-        print_note(f"Saved to {output}{' and signed' if key else ''}. Next: {then}")
+        signed = " and signed" if key else ""
+        print_note(f"Saved to {output}{signed}. Next: {then}")
     elif not flag_is_set("json"):
         print_note(f"Nothing was saved; {without}")
