@@ -137,7 +137,7 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
     For a cascade without --large, the decisions tell which rows need the large model.
     """
-    from metacal.cli.reading import read_gate_rows
+    from metacal.cli.gate_rows import read_gate_rows
     from metacal.io.apply import write_decisions
     from metacal.rows import told
 
@@ -145,10 +145,10 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
     tables = list(gate_rows.tables)
     if gate.n_classes:
         tables = [rows.table for rows in gate_rows.tables]
-    with progress_bar(len(gate_rows.found), "row", "rows") as bar, told(bar.update):
+    with progress_bar(len(gate_rows.columns), "row", "rows") as bar, told(bar.update):
         return write_decisions(
             gate,
-            gate_rows.found,
+            gate_rows.columns,
             options.output,
             options.output_format,
             tables=tables,
@@ -159,7 +159,8 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
 def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
     """Write a folder of results, one per file read, on this machine or on a cluster."""
-    from metacal.cli.reading import check_large, check_read_options, read_keywords
+    from metacal.cli.gate_rows import check_large
+    from metacal.cli.reading import check_read_options, read_keywords
     from metacal.io.apply import apply
     from metacal.rows import told
 

@@ -1,5 +1,7 @@
-"""metacal cascade: from the predictions of two models to a promise over both, and a saved
-cascade.
+"""`metacal cascade`: from the predictions of several models to one promise and a saved cascade.
+
+In a cascade, the first model answers the rows that it is sure of, and the next model answers the
+rest. The rows that no model is sure of may go to people.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from metacal.cli.fitters import map_fitter, parse_reject_label
 from metacal.cli.options import (
     ReadOptions,
     as_command,
@@ -94,6 +97,11 @@ class Options:
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_option()
 
+    @property
+    def uses_people(self) -> bool:
+        """Whether people answer the rows that no model is sure of."""
+        return self.max_loss is None and not self.no_people
+
 
 @as_command(Options, "SMALL", "[LARGE]")
 def command(small: str, large: str | None, options: Options) -> None:
@@ -121,88 +129,115 @@ def command(small: str, large: str | None, options: Options) -> None:
       metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv
     """  # noqa: D301
-    output, key = options.output, options.key
-    check_not_input(output, small, large, key, options.thresholds_from, reading=options.reading)
-    promise, people = _promise(options)
-    check_can_sign(key, output)
+    check_not_input(
+        options.output,
+        small,
+        large,
+        options.key,
+        options.thresholds_from,
+        reading=options.reading,
+    )
+    promise = _build_promise(options)
+    check_can_sign(options.key, options.output)
 
     from metacal.rows import told
 
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
         if options.reading.score_key is not None:
-            gate = _fitted_on_scores(small, large, promise, people, options)
+            gate = _fit_scores(small, large, promise, options)
         elif large is None:
             raise click.UsageError(
                 "give the large model's predictions too, or --score-key for a cascade of scores."
             )
         else:
-            gate = _fitted(small, large, promise, people, options)
-    save_gate(gate, output, key, options.n_jobs)
+            gate = _fit_logits(small, large, promise, options)
+    save_gate(gate, options.output, options.key, options.n_jobs)
     assert gate.certificate is not None
-    about = {"small": small, "large": large, "artifact": output, "signed": key is not None}
-    answer = {**about, "certificate": gate.certificate.to_dict(words=True)}
+    answer = {
+        "small": small,
+        "large": large,
+        "artifact": options.output,
+        "signed": options.key is not None,
+        "certificate": gate.certificate.to_dict(words=True),
+    }
     print_result(answer, wrap_lines(str(gate.certificate)))
-    then = f"metacal apply {output} NEW-SMALL{'' if large is None else ' --large NEW-LARGE'}"
-    without = "-o cascade.json saves the cascade for metacal apply."
-    print_saved_note(output, key, then=then, without=without)
+    large_argument = "" if large is None else " --large NEW-LARGE"
+    print_saved_note(
+        options.output,
+        options.key,
+        then=f"metacal apply {options.output} NEW-SMALL{large_argument}",
+        without="-o cascade.json saves the cascade for metacal apply.",
+    )
 
 
-def _promise(options: Options) -> tuple[Promise, bool]:
-    """What is promised, and whether people are in the cascade."""
+def _build_promise(options: Options) -> Promise:
+    """Build the promise: MinAccuracy or MaxLoss."""
     from metacal.promises.rules.accuracy import MinAccuracy
     from metacal.promises.rules.cascade import MaxLoss
 
     delta = round(1.0 - options.confidence, 12)
     if options.max_loss is None and options.min_accuracy is not None:
-        return MinAccuracy(options.min_accuracy, delta), not options.no_people
+        return MinAccuracy(options.min_accuracy, delta)
     if options.max_loss is None or options.min_accuracy is not None:
         raise click.UsageError(
             "give one promise: --max-loss (say 0.01: at most 1% more wrong answers than the large"
             " model alone) or --min-accuracy (say 0.95: what is answered is right at least 95% of"
             " the time)."
         )
-    return MaxLoss(options.max_loss, delta), False
+    return MaxLoss(options.max_loss, delta)
 
 
-def _fitted(small: str, large: str, promise: Promise, people: bool, options: Options) -> Gate:
-    from metacal.cli.fit import map_fitter, parse_reject_label
-    from metacal.cli.reading import merge_labels, read_table
+def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> Gate:
+    """Fit a cascade of two models on their logits."""
+    from metacal.cli.gate_rows import merge_labels
+    from metacal.cli.reading import read_table
     from metacal.gate import fit_cascade
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
     from metacal.rows import Rows, validate, workers
-    from metacal.scores import score_rows
 
-    one, other = read_table(small, options.reading), read_table(large, options.reading)
-    _check_same_rows(one, other, small, large)
-    check_score(options.score, one.input)
-    tables = [validate.logits_from(found.table, found.input) for found in (one, other)]
-    truth = merge_labels(one, other, small, large)
-    scores = None
-    if options.thresholds_from is not None:
-        more = read_table(options.thresholds_from, options.reading)
-        scores = score_rows(Rows(validate.logits_from(more.table, more.input)), options.score)
+    small_predictions = read_table(small, options.reading)
+    large_predictions = read_table(large, options.reading)
+    _check_same_rows(small_predictions, large_predictions, small, large)
+    check_score(options.score, small_predictions.input)
+    small_logits = validate.logits_from(small_predictions.table, small_predictions.input)
+    large_logits = validate.logits_from(large_predictions.table, large_predictions.input)
+    labels = merge_labels(small_predictions, large_predictions, small, large)
+    pilot_scores = _read_pilot_scores(options)
+    if labels is None:
+        labels = small_predictions.require_truth()
+    fitter = map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with workers(resolve_n_jobs(options.n_jobs)) as executor:
         return fit_cascade(
-            Rows(tables[0], executor=executor),
-            Rows(tables[1], executor=executor),
-            one.require_truth() if truth is None else truth,
+            Rows(small_logits, executor=executor),
+            Rows(large_logits, executor=executor),
+            labels,
             promise,
             options.score,
-            map_fitter(options.calibrator, options.seed, tables[0].shape[1])[0],
-            plan=Plan(people, options.review_cost, options.seed, scores),
-            classes=one.class_names,
-            reject_label=parse_reject_label(options.reject_label, one),
-            input=one.input,
-            classes_given=one.class_names is not None,
+            fitter.fit,
+            plan=Plan(options.uses_people, options.review_cost, options.seed, pilot_scores),
+            classes=small_predictions.class_names,
+            reject_label=parse_reject_label(options.reject_label, small_predictions),
+            input=small_predictions.input,
+            classes_given=small_predictions.class_names is not None,
         )
 
 
-def _fitted_on_scores(
-    file: str, large: str | None, promise: Promise, people: bool, options: Options
-) -> Gate:
-    import numpy as np
+def _read_pilot_scores(options: Options) -> Any:
+    """Return the scores of the rows in --thresholds-from, or None without that option."""
+    if options.thresholds_from is None:
+        return None
+    from metacal.cli.reading import read_table
+    from metacal.rows import Rows, validate
+    from metacal.scores import score_rows
 
+    predictions = read_table(options.thresholds_from, options.reading)
+    logits = validate.logits_from(predictions.table, predictions.input)
+    return score_rows(Rows(logits), options.score)
+
+
+def _fit_scores(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
+    """Fit a cascade of any number of models on their scores, all in one file."""
     from metacal.cli.reading import read_cascade_scores, split_names
     from metacal.gate.cascade import fit_scored_cascade
 
@@ -210,81 +245,118 @@ def _fitted_on_scores(
         raise click.UsageError(
             "with --score-key one file holds the scores of all models; leave out the second."
         )
-    of_agreement = options.max_loss is not None
-    names, flags = (
-        split_names(options.reading.score_key),
-        _flags_of_models(options.reading, of_agreement=of_agreement),
+    uses_agreement = options.max_loss is not None
+    score_names = split_names(options.reading.score_key)
+    flag_names = _flag_names(options.reading, uses_agreement=uses_agreement)
+    cascade_scores = read_cascade_scores(
+        file, options.reading, score_names, flag_names, agreement=uses_agreement
     )
-    scores, truth, _ = read_cascade_scores(
-        file, options.reading, names, flags, agreement=of_agreement
-    )
-    for name, score in zip(names, scores):
-        if len(missing := np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))):
-            raise InputError(
-                f"{file}: row {missing[0] + 1} has no {name!r}; leave out rows that a model gave"
-                " none."
-            )
+    _check_no_missing_scores(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
     return fit_scored_cascade(
-        scores,
+        cascade_scores.scores,
         promise,
-        agrees=truth if of_agreement else None,
-        correct=None if of_agreement else truth,
+        agrees=cascade_scores.flags if uses_agreement else None,
+        correct=None if uses_agreement else cascade_scores.flags,
         costs=options.costs,
-        score_names=names,
+        score_names=score_names,
         higher_is=higher_is,
-        people=people,
+        people=options.uses_people,
         pool=options.pool,
         random_state=options.seed,
     )
 
 
-def _flags_of_models(reading: ReadOptions, *, of_agreement: bool) -> list[str]:
+def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any]) -> None:
+    """Raise InputError if a score of any model is missing."""
+    import numpy as np
+
+    for name, score in zip(score_names, scores):
+        missing_rows = np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))
+        if len(missing_rows):
+            raise InputError(
+                f"{file}: row {missing_rows[0] + 1} has no {name!r}; leave out rows that a model"
+                " gave none."
+            )
+
+
+def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
     """Return the names of the columns that hold a flag for each model.
+
+    Parameters
+    ----------
+    reading : ReadOptions
+        Options for reading the file.
+    uses_agreement : bool
+        Whether the promise needs flags of agreement with the last model. Otherwise it needs flags
+        of correctness.
+
+    Returns
+    -------
+    list of str
 
     Raises
     ------
     click.UsageError
-        If they are missing, or those of the other promise were named.
+        If no flags were named, or those of the other promise.
     """
     from metacal.cli.reading import split_names
 
-    if of_agreement and reading.agree_key is None:
-        said = (
-            "--max-loss over scores needs --agree-key, which says of each model but the last"
-            " whether it gives the last model's answer."
-        )
-        if reading.correct_key is not None:
-            said += (
-                " --correct-key does not say that: two models may both be wrong and differ. If you"
-                " know only which answers are correct, promise --min-accuracy."
-            )
-        raise click.UsageError(said)
-    if of_agreement and reading.correct_key is not None:
-        raise click.UsageError(
-            "--max-loss over scores is about agreement: leave out --correct-key."
-        )
-    if not of_agreement and (reading.correct_key is None or reading.agree_key is not None):
+    if uses_agreement:
+        _check_agreement_options(reading)
+        return split_names(reading.agree_key)
+    if reading.correct_key is None or reading.agree_key is not None:
         raise click.UsageError(
             "--min-accuracy over scores needs --correct-key, which says of every model whether it"
             " is correct; --agree-key is for --max-loss."
         )
-    return split_names(reading.agree_key if of_agreement else reading.correct_key)
+    return split_names(reading.correct_key)
 
 
-def _check_same_rows(one: Predictions, other: Predictions, small: str, large: str) -> None:
-    """Refuse two files that do not hold as many rows of the same classes."""
-    if one.table.shape != other.table.shape:
-        rows, columns = one.table.shape, other.table.shape
-        raise InputError(
-            f"{small} has {rows[0]:,} rows of {rows[1]} columns, {large} {columns[0]:,} of"
-            f" {columns[1]}; give both models' predictions of the same rows, in the same order."
+def _check_agreement_options(reading: ReadOptions) -> None:
+    """Raise a usage error unless --agree-key was given, and --correct-key was not."""
+    if reading.agree_key is None:
+        message = (
+            "--max-loss over scores needs --agree-key, which says of each model but the last"
+            " whether it gives the last model's answer."
         )
-    if (
-        one.class_names is not None
-        and other.class_names is not None
-        and one.class_names != other.class_names
-    ):
+        if reading.correct_key is not None:
+            message += (
+                " --correct-key does not say that: two models may both be wrong and differ. If you"
+                " know only which answers are correct, promise --min-accuracy."
+            )
+        raise click.UsageError(message)
+    if reading.correct_key is not None:
+        raise click.UsageError(
+            "--max-loss over scores is about agreement: leave out --correct-key."
+        )
+
+
+def _check_same_rows(
+    small_predictions: Predictions, large_predictions: Predictions, small: str, large: str
+) -> None:
+    """Raise InputError if two files differ in the number of rows, or in the classes.
+
+    Parameters
+    ----------
+    small_predictions, large_predictions : Predictions
+        Predictions of the two models.
+    small, large : str
+        Names of their files in messages.
+    """
+    small_shape = small_predictions.table.shape
+    large_shape = large_predictions.table.shape
+    if small_shape != large_shape:
+        raise InputError(
+            f"{small} has {small_shape[0]:,} rows of {small_shape[1]} columns, {large}"
+            f" {large_shape[0]:,} of {large_shape[1]}; give both models' predictions of the same"
+            " rows, in the same order."
+        )
+    small_names = small_predictions.class_names
+    large_names = large_predictions.class_names
+    if small_names is None or large_names is None:
+        return
+    if small_names != large_names:
         raise InputError(
             f"{small} and {large} have other classes, or in another order; write both in one order."
         )

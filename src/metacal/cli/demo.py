@@ -1,4 +1,4 @@
-"""metacal demo: the whole story on real logits that ship with the package."""
+"""`metacal demo`: fit, test and report on real logits that ship with the package."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from metacal.promises.quantity import Limits
     from metacal.promises.verdict import Verdict
 
-#: Data set -> how it is introduced, and the accuracy asked of what is accepted.
+# Description of each data set, and the accuracy to promise for accepted rows.
 DATASETS = {
     "cifar10-resnet110": ("ResNet-110 on CIFAR-10, photographs in 10 classes", 0.97),
     "cifar100-resnet110": ("ResNet-110 on CIFAR-100, photographs in 100 classes", 0.87),
 }
+# Limit of the miscoverage, error probability of the promises, and number of rows to fit.
 ALPHA, DELTA, N_FIT = 0.05, 0.1, 5000
 #: Names of the classes, for the report; CIFAR-100 keeps its numbers.
 CLASSES = {
@@ -59,7 +60,27 @@ Now on your own predictions, an .npz with logits and labels or a .csv with a col
 
 @dataclass(frozen=True)
 class DemoRow:
-    """One line of the table."""
+    """Row of the table that compares the methods.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method.
+    promise : str, default="-"
+        Promised limits.
+    ece_accepted, ece_all : float or None
+        Expected calibration error of the accepted and of all test rows.
+    coverage : float or None
+        Fraction of test rows that are accepted.
+    accuracy_accepted : float or None
+        Selective accuracy. None if no test row is accepted.
+    miscoverage : float or None
+        Fraction of correct predictions that are rejected.
+    verdict : Verdict or None
+        Whether the promise was kept on the test rows.
+    problem : str or None
+        Reason why the promise could not be certified.
+    """
 
     method: str
     promise: str = "-"
@@ -72,25 +93,32 @@ class DemoRow:
     problem: str | None = None
 
     def cells(self) -> tuple[str, ...]:
-        """The line as it is printed."""
-        numbers = (
+        """Return the cells of the row as text."""
+        metrics = (
             self.ece_accepted,
             self.ece_all,
             self.coverage,
             self.accuracy_accepted,
             self.miscoverage,
         )
-        kept = "-" if self.verdict is None else self.verdict.word
-        return (
-            self.method,
-            self.promise,
-            *("-" if n is None else f"{n:.4f}" for n in numbers),
-            kept,
-        )
+        metric_cells = ["-" if value is None else f"{value:.4f}" for value in metrics]
+        verdict_cell = "-" if self.verdict is None else self.verdict.word
+        return (self.method, self.promise, *metric_cells, verdict_cell)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {**vars(self), "verdict": None if self.verdict is None else self.verdict.to_dict()}
+        """Return the row as JSON types."""
+        verdict = None if self.verdict is None else self.verdict.to_dict()
+        return {**vars(self), "verdict": verdict}
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Rows to fit on and rows to test on."""
+
+    fit_logits: Any
+    fit_labels: Any
+    test_logits: Any
+    test_labels: Any
 
 
 @dataclass(frozen=True)
@@ -121,110 +149,183 @@ def command(options: Options) -> None:
     """  # noqa: D301
     import metacal
 
-    dataset, seed, output = options.dataset, options.seed, options.output
-    (fit_x, fit_y), (test_x, test_y) = metacal.datasets.load(dataset).split(
-        N_FIT, random_state=seed
+    dataset = metacal.datasets.load(options.dataset)
+    fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
+    data = DemoData(*fit_part, *test_part)
+    introduction, beta = DATASETS[options.dataset]
+    rows, gate = _compare_methods(data, beta, options.seed)
+    n_fit = len(data.fit_labels)
+    n_test = len(data.test_labels)
+    report_size = metacal.report.write_report(
+        gate,
+        data.test_logits,
+        data.test_labels,
+        options.output,
+        seed=options.seed,
+        # A demonstration needs no narrower bootstrap intervals.
+        n_resamples=200,
+        title=f"metacal demo: {introduction}",
+        class_names=CLASSES.get(options.dataset),
+        file=f"{options.dataset}, {n_test:,} test rows",
+        command="metacal fit test.npz",
     )
-    introduction, beta = DATASETS[dataset]
-    lines, gate = _compare((fit_x, fit_y), (test_x, test_y), beta, seed)
     certificate = None if gate is None else gate.certificate_
-    page: dict[str, Any] = {
-        "title": f"metacal demo: {introduction}",
-        "class_names": CLASSES.get(dataset),
+    answer = {
+        "dataset": options.dataset,
+        "seed": options.seed,
+        "n_fit": n_fit,
+        "n_test": n_test,
+        "rows": [row.to_dict() for row in rows],
+        "output": options.output,
+        "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
-    page |= {"file": f"{dataset}, {len(test_y):,} test rows", "command": "metacal fit test.npz"}
-    # A few hundred resamples are enough to look at.
-    size = metacal.report.write_report(
-        gate, test_x, test_y, output, seed=seed, n_resamples=200, **page
-    )
-    answer = {"dataset": dataset, "seed": seed, "n_fit": len(fit_y), "n_test": len(test_y)}
-    answer |= {"rows": [line.to_dict() for line in lines], "output": output}
-    answer["certificate"] = None if certificate is None else certificate.to_dict(words=True)
-    head = f"{introduction}: {len(fit_y):,} rows to fit, {len(test_y):,} to test (seed {seed})"
-    text = "\n".join(
-        [head, "", *_table(lines), "", _COLUMNS, "", *_explained(lines, certificate), _NEXT]
-    )
-    print_result(answer, text)
+    heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
+    lines = [heading, "", *_table_lines(rows), "", _COLUMNS, ""]
+    lines += [*_explanation_lines(rows, certificate), _NEXT]
+    print_result(answer, "\n".join(lines))
     print_note(
-        f"The report is in {output} ({size / 1000:,.0f} kB). Open it in a browser:"
-        f" {Path(output).resolve().as_uri()}"
+        f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
+        f" {Path(options.output).resolve().as_uri()}"
     )
 
 
-def _compare(
-    fit: tuple[Any, Any], test: tuple[Any, Any], beta: float, seed: int
+def _compare_methods(
+    data: DemoData, beta: float, seed: int
 ) -> tuple[list[DemoRow], MetaCal | None]:
+    """Fit and test every method.
+
+    Parameters
+    ----------
+    data : DemoData
+        Rows to fit and to test on.
+    beta : float
+        Accuracy to promise.
+    seed : int
+        Seed of the paper's rules.
+
+    Returns
+    -------
+    rows : list of DemoRow
+        Measurements of each method.
+    gate : MetaCal or None
+        Last gate that was certified.
+    """
     import metacal as mc
     from metacal.maps.temperature import TemperatureMap
 
-    lines = [
-        _measured("uncalibrated", test, TemperatureMap(1.0)(test[0])),
-        _measured(
-            "temperature scaling", test, mc.TemperatureScaling().fit(*fit).predict_proba(test[0])
-        ),
+    uncalibrated = TemperatureMap(1.0)(data.test_logits)
+    temperature_scaling = mc.TemperatureScaling().fit(data.fit_logits, data.fit_labels)
+    temperature_scaled = temperature_scaling.predict_proba(data.test_logits)
+    rows = [
+        _measure("uncalibrated", data, uncalibrated),
+        _measure("temperature scaling", data, temperature_scaled),
     ]
-    gates: list[tuple[str, Promise]] = [
+    promises: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
         ("Meta-Cal, certified", mc.MinAccuracy(beta, delta=DELTA)),
         ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
         ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(beta, random_state=seed)),
     ]
-    chosen = None
-    for method, promise in gates:
-        limits = _promised(promise.limits)
+    certified_gate = None
+    for method, promise in promises:
+        limits = _limits_text(promise.limits)
         try:
-            gate = mc.MetaCal(promise).fit(*fit)
+            gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
-            lines.append(DemoRow(method, limits, problem=str(error)))
+            rows.append(DemoRow(method, limits, problem=str(error)))
             continue
-        lines.append(_measured(method, test, gate.predict_proba(test[0]), gate, limits))
+        rows.append(_measure(method, data, gate.predict_proba(data.test_logits), gate, limits))
         if gate.certificate_.guarantee == "certified":
-            chosen = gate
-    return lines, chosen
+            certified_gate = gate
+    return rows, certified_gate
 
 
-def _measured(
-    method: str, test: tuple[Any, Any], proba: Any, gate: MetaCal | None = None, promise: str = "-"
+def _measure(
+    method: str,
+    data: DemoData,
+    probabilities: Any,
+    gate: MetaCal | None = None,
+    promise: str = "-",
 ) -> DemoRow:
+    """Measure one method on the test rows.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method.
+    data : DemoData
+        Rows to test on.
+    probabilities : array of shape (n_rows, n_classes)
+        Its probabilities for the test rows.
+    gate : MetaCal or None, default=None
+        Its gate. Without one, every row is accepted.
+    promise : str, default="-"
+        Promised limits.
+
+    Returns
+    -------
+    DemoRow
+    """
     import numpy as np
 
     from metacal import metrics
 
-    logits, labels = test
-    correct = logits.argmax(axis=1) == labels
-    accept = np.ones(len(labels), dtype=bool) if gate is None else gate.accepts(logits)
+    labels = data.test_labels
+    correct = data.test_logits.argmax(axis=1) == labels
+    accept = np.ones(len(labels), dtype=bool)
+    verdict = None
+    if gate is not None:
+        accept = gate.accepts(data.test_logits)
+        verdict = gate.verify(data.test_logits, labels).verdict
+    ece_accepted = None
+    accuracy_accepted = None
+    if accept.any():
+        ece_accepted = metrics.ece(probabilities[accept], labels[accept])
+        accuracy_accepted = metrics.coverage_accuracy(accept, correct)
     return DemoRow(
         method,
         promise,
-        ece_accepted=metrics.ece(proba[accept], labels[accept]) if accept.any() else None,
-        ece_all=metrics.ece(proba, labels),
+        ece_accepted=ece_accepted,
+        ece_all=metrics.ece(probabilities, labels),
         coverage=metrics.coverage(accept),
-        accuracy_accepted=metrics.coverage_accuracy(accept, correct) if accept.any() else None,
+        accuracy_accepted=accuracy_accepted,
         miscoverage=metrics.miscoverage(accept, correct),
-        verdict=None if gate is None else gate.verify(logits, labels).verdict,
+        verdict=verdict,
     )
 
 
-def _table(lines: list[DemoRow]) -> list[str]:
-    over = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
-    under = ("method", "promise", "accepted", "all", "coverage", "accepted", "coverage", "verdict")
-    table = aligned([over, under, *(line.cells() for line in lines)])
-    return [*table[:2], "-" * max(map(len, table)), *table[2:]]
+def _table_lines(rows: list[DemoRow]) -> list[str]:
+    """Return the table of measurements as aligned lines below a two-line heading."""
+    first_heading = ("", "", "ECE", "ECE", "", "accuracy", "mis-", "")
+    second_heading = (
+        "method",
+        "promise",
+        "accepted",
+        "all",
+        "coverage",
+        "accepted",
+        "coverage",
+        "verdict",
+    )
+    lines = aligned([first_heading, second_heading, *(row.cells() for row in rows)])
+    rule = "-" * max(map(len, lines))
+    return [*lines[:2], rule, *lines[2:]]
 
 
-def _explained(lines: list[DemoRow], certificate: Certificate | None) -> list[str]:
-    found = [
-        wrap_lines(f"{line.method}, {line.promise}: {line.problem}")
-        for line in lines
-        if line.problem
-    ]
+def _explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:
+    """Return the reasons for missing gates, and the certificate."""
+    lines = []
+    for row in rows:
+        if row.problem:
+            lines.append(wrap_lines(f"{row.method}, {row.promise}: {row.problem}"))
     if certificate is not None:
-        found += [
-            f"The certificate of the gate for {_promised(certificate.limits)}:",
-            wrap_lines(str(certificate)),
-        ]
-    return [*found, ""]
+        lines.append(f"The certificate of the gate for {_limits_text(certificate.limits)}:")
+        lines.append(wrap_lines(str(certificate)))
+    lines.append("")
+    return lines
 
 
-def _promised(limits: Limits) -> str:
-    return " and ".join(f"{quantity.short} {quantity.sign} {limit:g}" for quantity, limit in limits)
+def _limits_text(limits: Limits) -> str:
+    """Return the promised limits as text, such as "accuracy >= 0.97"."""
+    parts = [f"{quantity.short} {quantity.sign} {limit:g}" for quantity, limit in limits]
+    return " and ".join(parts)

@@ -1,4 +1,4 @@
-"""metacal evaluate: calibration, the gate, and whether its promise is kept, on labelled rows."""
+"""`metacal evaluate`: calibration, the gate, and its promise, measured on labelled rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
+    from metacal.cli.gate_rows import GateRows
     from metacal.estimators.evaluate import GateEvaluation
+    from metacal.gate import Gate
     from metacal.promises.estimate import AccuracyEstimate
-
-    Measured = GateEvaluation | AccuracyEstimate
 
 
 @dataclass(frozen=True)
@@ -74,62 +74,92 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     """  # noqa: D301
     from metacal.promises.estimate import AccuracyEstimate
 
-    result = _measured(artifact, file, options)
+    result = _evaluate_file(artifact, file, options)
+    answer: dict[str, Any]
     if isinstance(result, AccuracyEstimate):
         warn_caller(
             f"{file}: there are no labels here, so nothing is measured, only estimated. If there"
             " are some, name them with --label-key (--correct-key for scores) or give a file of"
             " them with --labels."
         )
-        answer, text = {"estimate": result.to_dict()}, wrap_lines(str(result), hang=0)
+        answer = {"estimate": result.to_dict()}
+        text = wrap_lines(str(result), hang=0)
     else:
-        about = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
-        answer, text = result.to_dict(), result.text(about, partial(wrap_lines, hang=10), few=True)
+        subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
+        answer = result.to_dict()
+        text = result.text(subject, partial(wrap_lines, hang=10), few=True)
     print_result({"file": file, "artifact": artifact, **answer}, text)
 
 
-def _measured(artifact: str | None, file: str, options: Options) -> Measured:
-    """What `mc.evaluate` says: a table may stay in its file, and threads or a cluster work on
-    it.
-    """
-    from metacal.cli.reading import read_gate_and_rows
-    from metacal.estimators.evaluate import evaluate
+def _evaluate_file(
+    artifact: str | None, file: str, options: Options
+) -> GateEvaluation | AccuracyEstimate:
+    """Evaluate a gate on a file, or estimate its accuracy if the file has no labels."""
+    from metacal.cli.gate_rows import read_gate_and_rows
     from metacal.estimators.verify import estimate_accuracy
-    from metacal.rows import told
-    from metacal.rows.validate import class_list, label_codes, logits_from
 
-    threads, stream = resolve_n_jobs(options.n_jobs), True if options.executor is not None else None
-    gate, given = read_gate_and_rows(artifact, file, options.reading, as_is=True, stream=stream)
+    stream = True if options.executor is not None else None
+    gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, as_is=True, stream=stream)
     if gate is not None and gate.kind != "logits" and options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
-    found, (table, *later) = given.found, given.tables
-    promises = gate is not None and gate.certificate is not None and len(gate.stages) == 1
-    if given.truth is None and promises and gate.is_calibrated:  # type: ignore[union-attr]
-        return estimate_accuracy(gate, table, level=options.level, groups=given.found.groups)
-    truth = given.require_truth()
+    if gate_rows.truth is None and gate is not None and _supports_estimate(gate):
+        return estimate_accuracy(
+            gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups
+        )
+    result = _evaluate_rows(gate, gate_rows, options)
+    gate_rows.note_rows_without_score(result.after.n_rows)
+    gate_rows.warn_of_fit_rows(result.fit_rows, artifact)
+    return result
+
+
+def _supports_estimate(gate: Gate) -> bool:
+    """Check whether the accuracy of accepted rows can be estimated without labels."""
+    return gate.certificate is not None and len(gate.stages) == 1 and gate.is_calibrated
+
+
+def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> GateEvaluation:
+    """Evaluate a gate, or a classifier without one, on labelled rows."""
+    from metacal.estimators.evaluate import evaluate
+    from metacal.rows import told
+
+    n_jobs = resolve_n_jobs(options.n_jobs)
+    table = gate_rows.tables[0]
+    large_table = None
+    truth = gate_rows.require_truth()
     if gate is None:
-        truth = label_codes(truth, len(found), class_list(found.class_names, table.shape[1]))
-        table = table if stream and found.input == "logits" else logits_from(table, found.input)
-    elif later and not gate.n_classes:  # a score of each model
-        table, later = given.tables, []
-    plan = {"level": options.level, "n_resamples": options.resamples, "random_state": options.seed}
-    known: dict[str, Any] = {
-        **plan,
-        "n_bins": options.bins,
-        "groups": given.found.groups,
-        "n_jobs": threads,
-    }
-    resampling = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling as bar, told(bar.update), open_cluster(options.executor, threads) as there:
-        result = evaluate(
+        table, truth = _validate_classifier(gate_rows, truth, stream=options.executor is not None)
+    elif len(gate_rows.tables) > 1 and gate.n_classes:
+        large_table = gate_rows.tables[1]
+    elif len(gate_rows.tables) > 1:
+        # A cascade over scores reads the scores of all models at once.
+        table = gate_rows.tables
+    resampling_bar = progress_bar(None, "row", "rows, resampled for the intervals")
+    with resampling_bar as bar, told(bar.update), open_cluster(options.executor, n_jobs) as client:
+        return evaluate(
             gate,
             table,
             truth,
-            large=next(iter(later), None),
-            executor=there,
+            large=large_table,
+            executor=client,
             overwrite=True,
-            **known,
+            level=options.level,
+            n_resamples=options.resamples,
+            random_state=options.seed,
+            n_bins=options.bins,
+            groups=gate_rows.columns.groups,
+            n_jobs=n_jobs,
         )
-    given.note_rows_without_score(result.after.n_rows)
-    given.warn_of_fit_rows(result.fit_rows, artifact)
-    return result
+
+
+def _validate_classifier(gate_rows: GateRows, truth: Any, *, stream: bool) -> tuple[Any, Any]:
+    """Return validated logits and label codes of a classifier without a gate."""
+    from metacal.rows.validate import class_list, label_codes, logits_from
+
+    predictions = gate_rows.columns
+    table = gate_rows.tables[0]
+    classes = class_list(predictions.class_names, table.shape[1])
+    codes = label_codes(truth, len(predictions), classes)
+    # The workers of a cluster validate the logits that they read themselves.
+    if not (stream and predictions.input == "logits"):
+        table = logits_from(table, predictions.input)
+    return table, codes

@@ -1,4 +1,4 @@
-"""metacal export: the calibrated gate for another runtime."""
+"""`metacal export`: a calibrated gate as an ONNX graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from metacal.cli.values import bad_option
 
 
 def input_option(what: str) -> Any:
-    """A field for --input, of what a graph will be given."""
+    """Return a field for --input, the kind of table that a graph reads."""
     return option(
         f"{what}.  [default: what GATE was fitted on]",
         "--input",
@@ -23,7 +23,7 @@ def input_option(what: str) -> Any:
 
 
 def onnx_output_option() -> Any:
-    """A field for -o, of a graph."""
+    """Return a field for -o, the ONNX file to write."""
     return option(
         "Where the model goes: a name that ends in .onnx.", "-o --output OUT", required=True
     )
@@ -82,41 +82,49 @@ def command(artifact: str, options: Options) -> None:
     gate = load_gate(artifact)
     if options.part is not None and gate.kind != "cascade":
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
-    exported = gate.stage(0) if options.part == "small" else gate
-    known: dict[str, Any] = {
+    if options.part == "small":
+        gate = gate.stage(0)
+    parameters: dict[str, Any] = {
+        "input": options.kind,
         "opset": options.opset,
         "ir_version": options.ir_version,
         "dtype": options.dtype,
     }
-    print_export(save(exported, options.output, input=options.kind, **known), artifact)
+    print_export(save(gate, options.output, **parameters), artifact)
 
 
 def check_onnx_output(output: str, *inputs: str) -> None:
-    """Refuse an output that is no .onnx file, or is read, as wrong usage."""
+    """Raise a usage error if the output does not end in .onnx or is one of the inputs."""
     if not output.lower().endswith(".onnx"):
         raise bad_option("-o", f"{output} must end in .onnx.")
     check_not_input(output, *inputs)
 
 
-def print_export(saved: Any, artifact: str) -> None:
-    """Say what was written, from which saved gate."""
-    promise = saved.metadata.get("metacal.promise")
+def print_export(saved_model: Any, artifact: str) -> None:
+    """Print a description of the written model, and of the gate that it contains."""
+    promise = saved_model.metadata.get("metacal.promise")
     if flag_is_set("json"):
-        facts = {
-            name: getattr(saved, name)
-            for name in ("opset", "ir_version", "outputs", "ran", "metadata")
-        }
-        print_json({"artifact": artifact, "output": saved.path, **facts, "promise": promise})
+        print_json(
+            {
+                "artifact": artifact,
+                "output": saved_model.path,
+                "opset": saved_model.opset,
+                "ir_version": saved_model.ir_version,
+                "outputs": saved_model.outputs,
+                "ran": saved_model.ran,
+                "metadata": saved_model.metadata,
+                "promise": promise,
+            }
+        )
         return
-    how = (
-        "checked and run"
-        if saved.ran
-        else "checked and loaded, but NOT RUN: no inputs could be made up"
-    )
+    if saved_model.ran:
+        check_result = "checked and run"
+    else:
+        check_result = "checked and loaded, but NOT RUN: no inputs could be made up"
     print_note(
-        f"Outputs {', '.join(saved.outputs)}; operator set {saved.opset}, IR version"
-        f" {saved.ir_version}; {how}."
+        f"Outputs {', '.join(saved_model.outputs)}; operator set {saved_model.opset}, IR version"
+        f" {saved_model.ir_version}; {check_result}."
     )
     if promise:
         print_note(f"Promise: {promise}")
-    print_note(f"Written to {saved.path}.")
+    print_note(f"Written to {saved_model.path}.")

@@ -1,15 +1,15 @@
-"""metacal fit: from labelled predictions to a certificate and a saved gate."""
+"""`metacal fit`: from labelled predictions to a certificate and a saved gate."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.cluster import executor_option, open_cluster
+from metacal.cli.fitters import map_fitter, parse_reject_label
 from metacal.cli.options import (
     ReadOptions,
     as_command,
@@ -37,9 +37,11 @@ from metacal.maps.methods import every_method
 from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
-    from metacal.gate import Decided, FitMap, Gate, Recipe
+    from metacal.gate import Decided, FitMap, Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
+    from metacal.promises.parts.units import Units
+    from metacal.promises.promise import Promise
 
 
 @dataclass(frozen=True)
@@ -100,14 +102,13 @@ class Options:
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
     key: str | None = sign_option()
 
-    def units(self, found: Predictions | Scores) -> Any:
-        """Which rows of FILE belong together, and what is counted of them; None where each is
-        alone.
-        """
+    def units(self, columns: Predictions | Scores) -> Units | None:
+        """Return the clusters of dependent rows, or None if every row is its own cluster."""
         from metacal.promises.parts.units import Units
 
-        per: Literal["row", "unit"] = "row" if self.every_row else "unit"
-        return None if found.units is None else Units(found.units, per, self.largest_unit)
+        if columns.units is None:
+            return None
+        return Units(columns.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
 @as_command(Options, "FILE", sectioned=True)
@@ -148,218 +149,289 @@ def command(file: str, options: Options) -> None:
       --min-accuracy 0.97 -o cal.json metacal fit visits.csv --unit-key patient --every-row
       --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
-    output, key, asked = options.output, options.key, options.asked
-    reading = replace(options.reading, unit_key=options.unit_key)
-    check_is_file(output)
-    check_not_input(output, file, key, reading=reading)
-    if options.executor is not None and options.calibrator is not None:
-        every_method()[options.calibrator].check_remote()
-    asked.check_parts(by_group=reading.group_key is not None)
-    check_can_sign(key, output)
-    if reading.score_key is not None:
-        if options.executor is not None:
-            raise click.UsageError(
-                "--executor works on logits; scores are few enough for this machine."
-            )
-        if asked.per_class:
-            raise click.UsageError(
-                "given scores have no classes: --per-class needs a classifier's logits."
-            )
+    options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
+    _check_options(file, options)
 
-    from metacal.cli.reading import read_score_table, read_table
     from metacal.rows import told
 
-    stays = (
-        True if options.executor is not None else None
-    )  # descriptions travel to a cluster, never rows
-    found: Any = (
-        read_table(file, reading, stream=stays)
-        if reading.score_key is None
-        else read_score_table(file, reading)
-    )
-    fitted = _fitted if reading.score_key is None else _fitted_on_scores
     with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
-        gate = fitted(found, options)
-    save_gate(gate, output, key, options.n_jobs)
-    about = {"file": file, "artifact": output, "n_rows": len(found)}
-    _report(gate, about, signed=key is not None)
-    then, without = (
-        f"metacal evaluate {output} TEST",
-        "-o cal.json saves the gate for metacal apply.",
+        gate, n_rows = _fit_file(file, options)
+    save_gate(gate, options.output, options.key, options.n_jobs)
+    _print_fit(
+        gate,
+        {"file": file, "artifact": options.output, "n_rows": n_rows},
+        signed=options.key is not None,
     )
-    print_saved_note(output, key, then=then, without=without)
+    print_saved_note(
+        options.output,
+        options.key,
+        then=f"metacal evaluate {options.output} TEST",
+        without="-o cal.json saves the gate for metacal apply.",
+    )
 
 
-def _fitted_on_scores(found: Scores, options: Options) -> Gate:
-    """A gate on the scores of FILE."""
-    import numpy as np
+def _check_options(file: str, options: Options) -> None:
+    """Raise a usage error for invalid combinations, before any file is read."""
+    reading = options.reading
+    check_is_file(options.output)
+    check_not_input(options.output, file, options.key, reading=reading)
+    if options.executor is not None and options.calibrator is not None:
+        every_method()[options.calibrator].check_remote()
+    options.asked.check_subgroups(by_group=reading.group_key is not None)
+    check_can_sign(options.key, options.output)
+    if reading.score_key is None:
+        return
+    if options.executor is not None:
+        raise click.UsageError(
+            "--executor works on logits; scores are few enough for this machine."
+        )
+    if options.asked.per_class:
+        raise click.UsageError(
+            "given scores have no classes: --per-class needs a classifier's logits."
+        )
 
-    from metacal.gate import Marks, fit_scored
 
-    asked, higher_is = options.asked, options.reading.higher_is or "surer"
-    if (
-        asked.at_threshold is not None
-    ):  # on the score: as one on its doubt, a score that equals it is accepted
-        (doubt,) = Marks("score", higher_is).doubts(np.array([asked.at_threshold]))  # type: ignore[arg-type]
-        asked = replace(asked, at_threshold=float(doubt))
-    truth, losses = found.require_truth(), options.reading.loss_key is not None
+def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
+    """Read a file and fit a gate. Return the gate and the number of rows."""
+    from metacal.cli.reading import read_score_table, read_table
+
+    if options.reading.score_key is not None:
+        scores = read_score_table(file, options.reading)
+        return _fit_scores(scores, options), len(scores)
+    # A cluster gets descriptions of files, never rows, so the table stays in its file.
+    stream = True if options.executor is not None else None
+    predictions = read_table(file, options.reading, stream=stream)
+    return _fit_logits(predictions, options), len(predictions)
+
+
+def _fit_scores(scores: Scores, options: Options) -> Gate:
+    """Fit a gate on scores."""
+    from metacal.gate import fit_scored
+
+    higher_is: Any = options.reading.higher_is or "surer"
+    promise_options = options.asked
+    if promise_options.at_threshold is not None:
+        uncertainty_threshold = _score_to_uncertainty(promise_options.at_threshold, higher_is)
+        promise_options = replace(promise_options, at_threshold=uncertainty_threshold)
+    promise = promise_options.promise(options.seed, per_group=scores.groups is not None)
+    truth = scores.require_truth()
+    has_losses = options.reading.loss_key is not None
     return fit_scored(
-        found.score,
-        None if losses else truth,
-        asked.promise(options.seed, per_group=found.groups is not None),
-        loss=truth if losses else None,
-        score_name=found.name,
-        higher_is=higher_is,  # type: ignore[arg-type]
-        units=options.units(found),
-        groups=found.groups,
+        scores.score,
+        None if has_losses else truth,
+        promise,
+        loss=truth if has_losses else None,
+        score_name=scores.name,
+        higher_is=higher_is,
+        units=options.units(scores),
+        groups=scores.groups,
         random_state=options.seed,
         marks=options.marks,
     )
 
 
-def _fitted(found: Predictions, options: Options) -> Gate:
-    """What `MetaCal(...).fit` does, without the estimator: importing scikit-learn takes longer than
-    most fits.
+def _score_to_uncertainty(score: float, higher_is: Any) -> float:
+    """Convert a score to the uncertainty by which a gate ranks rows."""
+    import numpy as np
+
+    from metacal.gate import Marks
+
+    return float(Marks("score", higher_is).doubts(np.array([score]))[0])
+
+
+def _fit_logits(predictions: Predictions, options: Options) -> Gate:
+    """Fit a gate on logits.
+
+    It does the same as `MetaCal.fit`, without importing scikit-learn, which takes longer than most
+    fits.
     """
-    from metacal.gate import check_gate, fit_gate
+    from metacal.gate import check_gate
+    from metacal.rows import validate, workers
+
+    n_jobs = resolve_n_jobs(options.n_jobs)
+    n_classes = predictions.table.shape[1]
+    class_names = _class_names(predictions, options.positive)
+    promise = _build_promise(predictions, class_names, options)
+    check_gate(promise, options.score, predictions.input, options.decision)
+    is_unlabelled = predictions.labels is None and not promise.needs_labels
+    if is_unlabelled and options.calibrator is not None:
+        raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
+    fitter = map_fitter(options.calibrator or promise.calibrator, options.seed, n_classes)
+    with (
+        open_cluster(options.executor, n_jobs) as client,
+        workers(n_jobs, client) as executor,
+    ):
+        table = validate.logits_from(
+            predictions.table, predictions.input, executor=executor, later=True
+        )
+        classes = validate.class_list(class_names, table.shape[1])
+        codes = None
+        if not is_unlabelled:
+            codes = validate.label_codes(predictions.require_truth(), len(table), classes)
+        gate = _fit_table(
+            predictions, table, codes, classes, promise, fitter.fit, options, executor
+        )
+    if is_unlabelled:
+        return gate
+    return gate.with_source(recipe=fitter.recipe(), score_column=predictions.score_column)
+
+
+def _fit_table(
+    predictions: Predictions,
+    table: Any,
+    codes: Any,
+    classes: Any,
+    promise: Promise,
+    fit_map: FitMap,
+    options: Options,
+    executor: Any,
+) -> Gate:
+    """Fit a gate on a validated table of logits.
+
+    Parameters
+    ----------
+    predictions : Predictions
+        All columns of the file.
+    table : array or stored table of shape (n_rows, n_classes)
+        Validated logits.
+    codes : array of int or None
+        Class code of each label.
+    classes : array
+        Class of each column.
+    promise : Promise
+        Promise to certify.
+    fit_map : callable
+        Fits the base calibration map.
+    options : Options
+        Options of the command.
+    executor : object
+        Executor of the work on blocks of rows.
+
+    Returns
+    -------
+    Gate
+    """
+    from metacal.gate import fit_gate
     from metacal.promises.notes import remark
     from metacal.promises.parts.units import select_rows
-    from metacal.rows import Rows, validate, workers
+    from metacal.rows import Rows, validate
 
-    seed, calibrator, threads = options.seed, options.calibrator, resolve_n_jobs(options.n_jobs)
-    own = (
-        None
-        if found.class_names or found.table.shape[1] != 2
-        else _two_labels(found, options.positive)
+    has_class_names = predictions.class_names is not None
+    is_numbered_from_zero = classes.tolist() == list(range(len(classes)))
+    return fit_gate(
+        Rows(table, executor=executor, unseen=validate.may_wait(table, predictions.input)),
+        codes,
+        promise,
+        options.score,
+        fit_map,
+        classes=classes,
+        classes_given=has_class_names or not is_numbered_from_zero,
+        input=predictions.input,
+        notes=[remark(text=text) for text in predictions.remarks],
+        reject_label=parse_reject_label(options.reject_label, predictions),
+        selection=select_rows(
+            len(predictions), options.units(predictions), random_state=options.seed
+        ),
+        gives_way=options.calibrator is None,
+        decision=options.decision,
+        groups=predictions.groups,
     )
-    names = found.class_names if own is None else own.tolist()
-    promise: Any = options.asked.promise(
-        seed, names, per_group=found.groups is not None, positive=_named(options.positive, names)
-    )
-    check_gate(promise, options.score, found.input, options.decision)
-    bare = found.labels is None and not promise.needs_labels
-    if bare and calibrator is not None:
-        raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
-    fit_map, recipe = map_fitter(calibrator or promise.calibrator, seed, found.table.shape[1])
-    with open_cluster(options.executor, threads) as remote, workers(threads, remote) as executor:
-        table = validate.logits_from(found.table, found.input, executor=executor, later=True)
-        classes = validate.class_list(found.class_names if own is None else own, table.shape[1])
-        gate = fit_gate(
-            Rows(table, executor=executor, unseen=validate.may_wait(table, found.input)),
-            None if bare else validate.label_codes(found.require_truth(), len(table), classes),
-            promise,
-            options.score,
-            fit_map,
-            classes=classes,
-            classes_given=found.class_names is not None
-            or classes.tolist() != [*range(len(classes))],
-            input=found.input,
-            notes=[remark(text=text) for text in found.remarks],
-            reject_label=parse_reject_label(options.reject_label, found),
-            selection=select_rows(len(found), options.units(found), random_state=seed),
-            gives_way=calibrator is None,
-            decision=options.decision,
-            groups=found.groups,
-        )
-    return gate if bare else gate.with_source(recipe=recipe(), score_column=found.score_column)
 
 
-def _two_labels(found: Predictions, positive: str | None) -> Any:
-    """What the classes are called where two columns have no names: as the labels are, the positive
-    one last.
+def _class_names(predictions: Predictions, positive: str | None) -> Any:
+    """Return the classes in column order, or None to number them from 0.
+
+    If two columns have no names, the labels name the classes, and the positive class comes last.
     """
+    has_two_unnamed_columns = not predictions.class_names and predictions.table.shape[1] == 2
+    if not has_two_unnamed_columns or predictions.labels is None:
+        return predictions.class_names
     from metacal.rows.labels import flat_labels, two_classes
 
-    if found.labels is None:
+    labels = flat_labels(predictions.labels).tolist()
+    positive_label = _find_label(positive, labels)
+    classes = two_classes(predictions.labels, positive_label, one_score=positive is not None)
+    return predictions.class_names if classes is None else classes
+
+
+def _build_promise(predictions: Predictions, class_names: Any, options: Options) -> Any:
+    """Build the promise for the classes and groups of a file."""
+    if class_names is not None and not isinstance(class_names, tuple):
+        class_names = class_names.tolist()
+    return options.asked.promise(
+        options.seed,
+        class_names,
+        per_group=predictions.groups is not None,
+        positive=_find_label(options.positive, class_names),
+    )
+
+
+def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
+    """Return the label that is written as `text`; without labels there are 0 and 1."""
+    if text is None:
         return None
-    named = _named(positive, flat_labels(found.labels).tolist())
-    return two_classes(found.labels, named, one_score=positive is not None)
+    distinct_labels = dict.fromkeys([0, 1] if labels is None else labels)
+    label_by_text = {str(label): label for label in distinct_labels}
+    if text not in label_by_text:
+        shown_labels = ", ".join(list(label_by_text)[:5])
+        raise click.UsageError(f"--positive {text} is none of the labels ({shown_labels}).")
+    return label_by_text[text]
 
 
-def _named(positive: str | None, labels: Sequence[Any] | None) -> Any:
-    """The label that is written so."""
-    if positive is None:
-        return None
-    known = {str(label): label for label in dict.fromkeys([0, 1] if labels is None else labels)}
-    if positive not in known:
-        raise click.UsageError(
-            f"--positive {positive} is none of the labels ({', '.join([*known][:5])})."
-        )
-    return known[positive]
+def _print_fit(gate: Gate, answer: dict[str, Any], *, signed: bool) -> None:
+    """Print the certificate and a description of the gate.
 
-
-def map_fitter(
-    name: str | None, seed: int | None, n_classes: int
-) -> tuple[FitMap, Callable[[], Recipe | None]]:
-    """What fits the base map, the usual one without a name, and what says, once it has, how it was
-    fitted.
+    Parameters
+    ----------
+    gate : Gate
+        Fitted gate.
+    answer : dict
+        First entries of the JSON answer.
+    signed : bool
+        Whether the saved gate is signed.
     """
-    from metacal.gate import Recipe
-    from metacal.maps.composed import default_base
-    from metacal.maps.methods import CHOOSERS, METHODS, calibrator
-
-    seed = 0 if seed is None else seed  # folds of a calibrator certify nothing
-    if name in CHOOSERS:  # an estimator, and with it scikit-learn
-        chooser = calibrator(name)(random_state=seed)
-        return lambda *given: chooser.fit_rows(*given).map_, lambda: chooser.gate_.source.recipe
-    method = METHODS[name or default_base(n_classes)]
-    options = {"random_state": seed} if "random_state" in method.options else {}
-    return partial(method.fit_function(), **options), lambda: Recipe(method.public_name, options)
-
-
-def _report(gate: Gate, about: dict[str, Any], *, signed: bool) -> None:
-    """Print the certificate and what was fitted."""
     assert gate.certificate is not None
-    ahead = gate.certificate.next_rows(N_FORECAST_ROWS)
-    lines = [str(gate.certificate), f"  expect       {ahead}"]
+    forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
+    lines = [str(gate.certificate), f"  expect       {forecast}"]
     if gate.n_classes:
-        fitted = _described(gate)
-        about |= {"n_classes": gate.n_classes, "calibrator": fitted}
-        numbers = ", ".join(
-            f"{name.replace('_', ' ')} {value:.4g}"
-            for name, value in fitted.items()
-            if name != "kind"
-        )
+        calibrator = _describe_calibrator(gate)
+        answer |= {"n_classes": gate.n_classes, "calibrator": calibrator}
         lines.append(f"  classes      {gate.n_classes:,}{class_list_text(gate)}")
-        lines.append(f"  calibrator   {fitted['kind']}{numbers and ', '}{numbers}")
+        lines.append(_calibrator_line(calibrator))
     else:
-        about["accept_if"] = gate.condition
+        answer["accept_if"] = gate.condition
         lines.append(confidence_line(gate))
-    certified = {
+    answer |= {
         "certificate": gate.certificate.to_dict(words=True),
-        "next_rows": ahead.to_dict(),
+        "next_rows": forecast.to_dict(),
         "signed": signed,
     }
-    print_result({**about, **certified}, wrap_lines("\n".join(lines)))
+    print_result(answer, wrap_lines("\n".join(lines)))
 
 
-def parse_reject_label(text: str | None, found: Predictions) -> str | int | None:
-    """The label as the classes are, a name or a number; None where none was given."""
-    if text is None or (found.class_names is not None and isinstance(found.class_names[0], str)):
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        raise bad_option(
-            "--reject-label", f"{text!r} must be a whole number, as the classes are."
-        ) from None
+def _calibrator_line(calibrator: dict[str, Any]) -> str:
+    """Return the line with name and parameters of the calibrator."""
+    parts = [calibrator["kind"]]
+    for name, value in calibrator.items():
+        if name != "kind":
+            parts.append(f"{name.replace('_', ' ')} {value:.4g}")
+    return f"  calibrator   {', '.join(parts)}"
 
 
-def _described(gate: Gate) -> dict[str, Any]:
-    """The base calibrator's name and its numbers, as far as they are single numbers."""
+def _describe_calibrator(gate: Gate) -> dict[str, Any]:
+    """Return name and scalar parameters of the base calibrator as JSON types."""
     from metacal.maps.map import parts_of
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
     assert gate.source.recipe is not None
-    numbers = {
-        name: value
-        for name, value in vars(gate.source.map).items()
-        if isinstance(value, int | float)
+    base_map = gate.source.map
+    parameters = {
+        name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
-    for part in (gate.source.map, *parts_of(gate.source.map)):
+    for part in (base_map, *parts_of(base_map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
-            numbers = {"temperature": part.temperature}
+            parameters = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):
-            numbers["uniform"] = part.uniform
-    return {"kind": gate.source.recipe.estimator, **numbers}
+            parameters["uniform"] = part.uniform
+    return {"kind": gate.source.recipe.estimator, **parameters}

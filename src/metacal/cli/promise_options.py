@@ -1,8 +1,7 @@
-"""The options that say what is promised, and the promise that they ask for. Only click is imported
-here.
+"""Options that describe a promise, and the promise that they describe.
 
-A new promise adds its option, switch, a field of `PromiseOptions`, and a line to
-`PromiseOptions.promise`.
+To add a promise, add its option as a field of `PromiseOptions`, its name to `_PROMISES`, and its
+constructor to `PromiseOptions.promise`. Only click is imported here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -27,19 +25,19 @@ parse_cost = number_between(0.0, 1e15, "a cost, such as 50", "is not a positive 
 
 
 def min_accuracy_option(what: str = "is accepted") -> Any:
-    """A field for --min-accuracy."""
+    """Return a field for --min-accuracy."""
     return fraction_option(f"Promise: what {what} is right at least B of the time.", "B")
 
 
 def max_miscoverage_option() -> Any:
-    """A field for --max-miscoverage."""
+    """Return a field for --max-miscoverage."""
     return fraction_option("Promise: at most A of the right answers are rejected.", "A")
 
 
 _TWO_CLASS_PROMISES = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
 _ACCURACY_AND_MISCOVERAGE = "--min-accuracy and --max-miscoverage"
-#: Promises that go together, and their options.
+#: Promises of which a command takes one, with the options of each.
 _PROMISES = {
     _ACCURACY_AND_MISCOVERAGE: ("min_accuracy", "max_miscoverage"),
     "--max-review": ("max_review",),
@@ -50,9 +48,16 @@ _PROMISES = {
 }
 
 
+def _negative_class(positive: Any, classes: Sequence[Any]) -> Any:
+    """Return the other one of two classes; by default the second class is positive."""
+    if positive is None:
+        return classes[0]
+    return next((name for name in classes if name != positive), None)
+
+
 @dataclass(frozen=True)
 class PromiseOptions:
-    """What the user wants promised, option by option."""
+    """Options that describe a promise."""
 
     min_accuracy: float | None = min_accuracy_option()
     max_miscoverage: float | None = max_miscoverage_option()
@@ -146,43 +151,48 @@ class PromiseOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant, before any file is read."""
-        given = [title for title, names in _PROMISES.items() if self._given(*names)]
-        if not given:
+        """Raise a usage error for options that contradict each other."""
+        promises = [title for title, names in _PROMISES.items() if self._given(*names)]
+        if not promises:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97%"
                 " of the time), --max-miscoverage (say 0.05: at most 5% of the right answers are"
                 " rejected), or both; --max-review, --max-cost, --max-risk or --cheapest; of two"
                 " classes --min-precision, --min-recall, --max-false-positive-rate."
             )
-        if len(given) > 1:
-            raise click.UsageError(f"{' and '.join(given)} do not go together; give one promise.")
-        self._check_costs()
-        looked = self._given("after_looking", "at_threshold")
-        if looked and given[0] != _ACCURACY_AND_MISCOVERAGE:
+        if len(promises) > 1:
             raise click.UsageError(
-                f"{option_flag(looked[0])} is for {_ACCURACY_AND_MISCOVERAGE}; certify {given[0]} on rows that it was not"
-                " chosen on."
+                f"{' and '.join(promises)} do not go together; give one promise."
+            )
+        self._check_costs()
+        post_selection_options = self._given("after_looking", "at_threshold")
+        if post_selection_options and promises[0] != _ACCURACY_AND_MISCOVERAGE:
+            raise click.UsageError(
+                f"{option_flag(post_selection_options[0])} is for {_ACCURACY_AND_MISCOVERAGE};"
+                f" certify {promises[0]} on rows that it was not chosen on."
             )
         if self.rule == "paper":
-            self._check_the_papers()
+            self._check_paper_rule()
 
     def _given(self, *names: str) -> list[str]:
-        """Those of these options that the user gave."""
-        return [
-            name
-            for name in names
-            if getattr(self, name) is not None and getattr(self, name) is not False
-        ]
+        """Return those of the named options that the user gave."""
+        given_names = []
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value is not False:
+                given_names.append(name)
+        return given_names
 
     @property
-    def sided(self) -> bool:
-        """Whether something is promised about what rows of two classes are called."""
+    def is_two_class(self) -> bool:
+        """Whether the promise is about the positive or the negative of two classes."""
         return bool(self._given(*_TWO_CLASS_PROMISES))
 
-    def _check_the_papers(self) -> None:
-        """The paper has a rule for each limit and none for both, and none of them says how
-        surely.
+    def _check_paper_rule(self) -> None:
+        """Raise a usage error if the paper has no rule for these options.
+
+        The paper has one rule for each of the two limits, none for both together, and no confidence
+        level.
         """
         if len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) != 1:
             raise click.UsageError(
@@ -190,41 +200,47 @@ class PromiseOptions:
             )
         for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
             raise click.UsageError(
-                f"{option_flag(name)} does not go with --rule paper, which guarantees nothing; leave it"
-                " out."
+                f"{option_flag(name)} does not go with --rule paper, which guarantees nothing; leave"
+                " it out."
             )
 
     def _check_costs(self) -> None:
-        """Costs where they are needed."""
+        """Raise a usage error if a promise about costs lacks a cost."""
         for name in self._given("max_cost", "cheapest"):
             if len(self._given("cost_wrong", "cost_matrix")) != 1:
-                wanted = "--cost-wrong (say 50 for any wrong answer) or --cost-matrix FILE"
-                raise click.UsageError(f"{option_flag(name)} needs {wanted}.")
+                raise click.UsageError(
+                    f"{option_flag(name)} needs --cost-wrong (say 50 for any wrong answer) or"
+                    " --cost-matrix FILE."
+                )
         if self.cheapest and self.cost_review is None:
             raise click.UsageError(
                 "--cheapest needs --cost-review (say 1): what it costs to review a row."
             )
 
-    def check_parts(self, by_group: bool) -> None:
-        """Refuse what cannot be promised for each class or group."""
-        one = len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) == 1 or (
-            by_group and self.sided
-        )
-        if (self.per_class or by_group) and not one:
-            which = "--per-class" if self.per_class else "--group-key"
-            also = "" if self.per_class else ", or what rows of two classes are called"
+    def check_subgroups(self, *, by_group: bool) -> None:
+        """Raise a usage error if the promise cannot be made for each class or group."""
+        if not self.per_class and not by_group:
+            return
+        has_one_limit = len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) == 1
+        if has_one_limit or (by_group and self.is_two_class):
+            return
+        if self.per_class:
             raise click.UsageError(
-                f"{which} takes one promise: --min-accuracy or --max-miscoverage{also}."
+                "--per-class takes one promise: --min-accuracy or --max-miscoverage."
             )
+        raise click.UsageError(
+            "--group-key takes one promise: --min-accuracy or --max-miscoverage, or what rows of two"
+            " classes are called."
+        )
 
     @property
     def delta(self) -> float | None:
-        """How surely; 1 - 0.9 is 0.09999999999999998: say 0.1, as the user did."""
-        return (
-            None
-            if self.in_expectation
-            else round(1.0 - (0.9 if self.confidence is None else self.confidence), 12)
-        )
+        """Error probability of the promise, or None for a promise in expectation."""
+        if self.in_expectation:
+            return None
+        confidence = 0.9 if self.confidence is None else self.confidence
+        # 1 - 0.9 is 0.09999999999999998; the user means 0.1.
+        return round(1.0 - confidence, 12)
 
     def promise(
         self,
@@ -234,11 +250,23 @@ class PromiseOptions:
         per_group: bool = False,
         positive: Any = None,
     ) -> Promise:
-        """The promise itself, for each group where there are some.
+        """Build the promise.
 
-        `seed` draws the split of the paper's rules and the order of bets; None derives it from the
-        rows. `classes` are the names of the columns, if they have any: a table of costs may name
-        them. `positive` is the positive of two classes.
+        Parameters
+        ----------
+        seed : int or None, default=None
+            Seed of the split of the paper's rules and of the order of bets. None derives it from the
+            rows.
+        classes : sequence or None, default=None
+            Names of the logit columns, if they have any. A cost matrix may use these names.
+        per_group : bool, default=False
+            Whether the promise holds for each group of rows.
+        positive : object, default=None
+            Positive one of two classes.
+
+        Returns
+        -------
+        Promise
 
         Examples
         --------
@@ -249,21 +277,33 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        shares: Literal["each", "fcr", "together"] = (
-            "each" if self.each else "fcr" if self.fcr else "together"
-        )
+        if self.is_two_class:
+            promise = self._two_class_promise(positive, [0, 1] if classes is None else classes)
+        else:
+            promise = self._promise_for_all_rows(seed, classes)
         fallback = "pooled" if self.pool_small else None
-        names = [0, 1] if classes is None else classes
-        whole = self._about_sides(positive, names) if self.sided else self._for_all(seed, classes)
         if per_group:
-            return mc.PerGroup(whole, shares, fallback)
-        return mc.PerClass(whole, shares, fallback) if self.per_class else whole
+            return mc.PerGroup(promise, self._error_rate, fallback)
+        if self.per_class:
+            return mc.PerClass(promise, self._error_rate, fallback)
+        return promise
 
-    def _for_all(self, seed: int | None, classes: Sequence[Any] | None = None) -> Promise:
-        """The promise for all rows, or for the rows of one class or group."""
+    @property
+    def _error_rate(self) -> Literal["each", "fcr", "together"]:
+        """Error rate over subgroups that delta bounds."""
+        if self.each:
+            return "each"
+        if self.fcr:
+            return "fcr"
+        return "together"
+
+    def _promise_for_all_rows(
+        self, seed: int | None, classes: Sequence[Any] | None = None
+    ) -> Promise:
+        """Build the promise for all rows, or for those of one class or group."""
         import metacal as mc
 
-        # What is not given of these is not asked for: `__post_init__` has seen to it.
+        # `__post_init__` has checked that the limits which a promise needs are not None.
         alpha: Any = self.max_miscoverage
         beta: Any = self.min_accuracy
         delta: Any = self.delta
@@ -272,89 +312,128 @@ class PromiseOptions:
         if self.max_risk is not None:
             return mc.MaxRisk(self.max_risk, delta, self.near_binary, seed)
         if self.cheapest or self.max_cost is not None:
-            wrong: Any = (
-                self.cost_wrong
-                if self.cost_matrix is None
-                else read_cost_matrix(self.cost_matrix, classes)
-            )
-            if self.max_cost is not None:
-                return mc.MaxCost(wrong, self.max_cost, delta, seed)
-            return mc.Cheapest(wrong, self.cost_review or 0.0, delta, seed)
+            return self._cost_promise(seed, classes)
         if self.rule == "paper":
-            return (
-                mc.paper.MinCoverageAccuracy(beta, seed)
-                if alpha is None
-                else mc.paper.MaxMiscoverage(alpha, seed)
-            )
+            if alpha is None:
+                return mc.paper.MinCoverageAccuracy(beta, seed)
+            return mc.paper.MaxMiscoverage(alpha, seed)
         if self.after_looking or self.at_threshold is not None:
             return mc.AfterLooking(alpha, beta, delta, self.at_threshold)
         if alpha is None:
             return mc.MinAccuracy(beta, delta)
-        return mc.MaxMiscoverage(alpha, delta) if beta is None else mc.Both(alpha, beta, delta)
+        if beta is None:
+            return mc.MaxMiscoverage(alpha, delta)
+        return mc.Both(alpha, beta, delta)
 
-    def _about_sides(self, positive: Any, classes: Sequence[Any]) -> Promise:
-        """One promise about what rows are called, or one for either side."""
+    def _cost_promise(self, seed: int | None, classes: Sequence[Any] | None) -> Promise:
+        """Build the promise of --max-cost or --cheapest."""
         import metacal as mc
 
-        own: dict[str, Any] = {"positive": positive, "delta": self.delta}
-        negative = (
-            next((name for name in classes if name != positive), None)
-            if positive is not None
-            else classes[0]
-        )
-        given: list[tuple[Any, Any]] = [
-            (partial(mc.MinPrecision, share=self.positive_share, **own), self.min_precision),
-            (partial(mc.MaxFalsePositiveRate, **own), self.max_false_positive_rate),
-            (partial(mc.MinRecall, **own), self.min_recall),
-            (partial(mc.MinPrecision, positive=negative, delta=self.delta or 0.0), self.min_npv),
-        ]
-        sides = [promise(level) for promise, level in given if level is not None]
-        if len(sides) > 2:
+        delta: Any = self.delta
+        error_costs: Any = self.cost_wrong
+        if self.cost_matrix is not None:
+            error_costs = read_cost_matrix(self.cost_matrix, classes)
+        if self.max_cost is not None:
+            return mc.MaxCost(error_costs, self.max_cost, delta, seed)
+        return mc.Cheapest(error_costs, self.cost_review or 0.0, delta, seed)
+
+    def _two_class_promise(self, positive: Any, classes: Sequence[Any]) -> Promise:
+        """Build one promise about the positive or negative class, or one for each."""
+        import metacal as mc
+
+        delta: Any = self.delta
+        promises: list[Any] = []
+        if self.min_precision is not None:
+            promises.append(
+                mc.MinPrecision(
+                    self.min_precision, share=self.positive_share, positive=positive, delta=delta
+                )
+            )
+        if self.max_false_positive_rate is not None:
+            promises.append(
+                mc.MaxFalsePositiveRate(
+                    self.max_false_positive_rate, positive=positive, delta=delta
+                )
+            )
+        if self.min_recall is not None:
+            promises.append(mc.MinRecall(self.min_recall, positive=positive, delta=delta))
+        if self.min_npv is not None:
+            # The negative predictive value is the precision of the negative class.
+            negative = _negative_class(positive, classes)
+            promises.append(mc.MinPrecision(self.min_npv, positive=negative, delta=delta or 0.0))
+        if len(promises) > 2:
             raise click.UsageError(
                 "rows have two sides: give at most two of these promises, one for either side."
             )
-        return sides[0] if len(sides) == 1 else mc.TwoSided(sides[0], sides[1], self.delta or 0.0)
-
-
-# ── a table of costs ──────────────────────────────────────────────────────────────────────────────
+        if len(promises) == 1:
+            return promises[0]
+        return mc.TwoSided(promises[0], promises[1], delta or 0.0)
 
 
 def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
-    """The costs in the order of the columns of the logits.
+    """Read a cost matrix from a csv file.
 
-    K rows of K numbers are taken as they stand. A first line with the names of the answers and a
-    first column with those of the true classes put them in order by name.
+    Parameters
+    ----------
+    path : str
+        File with one line per true class and one column per answer. If it has names, in the first
+        line and the first column, the costs are put into the order of the classes. Otherwise they
+        are used in the order of the file.
+    classes : sequence or None
+        Names of the logit columns.
+
+    Returns
+    -------
+    tuple of tuples of float
+        Cost of each answer (inner) for each true class (outer).
     """
     from metacal.cli.reading import read_lines
     from metacal.io.formats.text_cells import is_number
     from metacal.promises.rules.costs import checked_costs
 
-    lines = csv.reader(read_lines(path, "save the table of costs as csv"))
-    table = [
-        [cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)
-    ]
-    if table and not is_number(table[0][-1]):
-        table = _by_name(path, table, classes)
+    table = []
+    for line in csv.reader(read_lines(path, "save the table of costs as csv")):
+        cells = [cell.strip() for cell in line]
+        if any(cells):
+            table.append(cells)
+    has_names = bool(table) and not is_number(table[0][-1])
+    if has_names:
+        table = _sort_by_class(path, table, classes)
     try:
-        rows = [[float(cell) for cell in line] for line in table]
-        return checked_costs(rows)  # type: ignore[return-value]
-    except ValueError as error:
-        said = str(error) if isinstance(error, InputError) else "every cost must be a number"
-        raise bad_option("--cost-matrix", f"{path}: {said}") from None
+        costs = [[float(cell) for cell in line] for line in table]
+        return checked_costs(costs)  # type: ignore[return-value]
+    except InputError as error:
+        raise bad_option("--cost-matrix", f"{path}: {error}") from None
+    except ValueError:
+        raise bad_option("--cost-matrix", f"{path}: every cost must be a number") from None
 
 
-def _by_name(path: str, table: list[list[str]], classes: Sequence[Any] | None) -> list[list[str]]:
-    """The numbers alone, in the order of the classes."""
-    answers, truths = table[0][1:], [line[0] for line in table[1:]]
-    own = [str(name) for name in (range(len(answers)) if classes is None else classes)]
-    if sorted(answers) != sorted(own) or sorted(truths) != sorted(own):
-        few = f"{', '.join(own[:8])}{', ...' if len(own) > 8 else ''}"
-        must = (
-            "the first line must name every answer and the first column every true class, as the"
-            " predictions do"
+def _sort_by_class(
+    path: str, table: list[list[str]], classes: Sequence[Any] | None
+) -> list[list[str]]:
+    """Remove the names from a cost matrix and sort it into the order of the classes."""
+    answer_names = table[0][1:]
+    true_names = [line[0] for line in table[1:]]
+    if classes is None:
+        class_names = [str(code) for code in range(len(answer_names))]
+    else:
+        class_names = [str(name) for name in classes]
+    expected_names = sorted(class_names)
+    if sorted(answer_names) != expected_names or sorted(true_names) != expected_names:
+        shown_names = ", ".join(class_names[:8])
+        ellipsis = ", ..." if len(class_names) > 8 else ""
+        raise bad_option(
+            "--cost-matrix",
+            f"{path}: the first line must name every answer and the first column every true class,"
+            f" as the predictions do: {shown_names}{ellipsis}.",
         )
-        raise bad_option("--cost-matrix", f"{path}: {must}: {few}.")
-    if any(len(line) != len(own) + 1 for line in table):
+    if any(len(line) != len(class_names) + 1 for line in table):
         raise bad_option("--cost-matrix", f"{path}: some line has too few or too many costs.")
-    rows = {line[0]: dict(zip(answers, line[1:], strict=True)) for line in table[1:]}
-    return [[rows[truth][answer] for answer in own] for truth in own]
+
+    sorted_table = []
+    costs_by_class = {line[0]: line[1:] for line in table[1:]}
+    answer_order = [answer_names.index(name) for name in class_names]
+    for true_name in class_names:
+        costs = costs_by_class[true_name]
+        sorted_table.append([costs[column] for column in answer_order])
+    return sorted_table

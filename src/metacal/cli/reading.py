@@ -1,4 +1,7 @@
-"""Read the user's file as a command needs it. NumPy is imported when a command runs, not before."""
+"""Reading of users' files with the options of the command line.
+
+NumPy is imported when a command runs, not before.
+"""
 
 from __future__ import annotations
 
@@ -10,65 +13,76 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.options import ReadOptions, option_flag
-from metacal.cli.printing import print_note
 from metacal.cli.values import bad_option
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
-    from metacal.promises.fingerprint import FitRows
 
-#: Options that read a table of logits.
-_OF_A_TABLE = ("input", "labels", "logits_key", "label_key", "classes", "drop")
-#: Options that read scores in place of it.
-_OF_SCORES = ("score_key", "correct_key", "agree_key", "loss_key", "higher_is")
-#: Options that are about logits, by the name of the parameter; refused where the user gave them.
-_ABOUT_LOGITS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
+# Options for a table of logits, as fields of `ReadOptions`.
+_LOGIT_OPTIONS = ("input", "labels", "logits_key", "label_key", "classes", "drop")
+# Options for scores in place of logits, as fields of `ReadOptions`.
+_SCORE_OPTIONS = ("score_key", "correct_key", "agree_key", "loss_key", "higher_is")
+# Parameters of single commands that have a meaning only for logits.
+_LOGIT_PARAMETERS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
+
+
+# First bytes of a saved gate, without white space.
+_GATE_MAGIC = b'{"format":"metacal"'
 
 
 def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -> Predictions:
-    """Read FILE with the user's options; what looks odd is said. With `stream` the table stays in
-    its file.
+    """Read a table of logits or probabilities, and warn if it looks implausible.
+
+    Parameters
+    ----------
+    path : str
+        File to read.
+    reading : ReadOptions
+        Options for reading it.
+    stream : bool or None, default=None
+        Whether the table stays in its file. None decides by its size.
+
+    Returns
+    -------
+    Predictions
     """
     check_no_score_options(reading)
     from metacal.io.predictions import read_predictions
     from metacal.rows.plausibility import warn_of_suspicion
 
-    _refuse_gate(path)
-    found = read_predictions(
+    check_not_gate(path)
+    predictions = read_predictions(
         path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
     )
-    warn_of_suspicion(found.table, found.input)
-    return found
+    warn_of_suspicion(predictions.table, predictions.input)
+    return predictions
 
 
 def read_keywords(reading: ReadOptions) -> dict[str, Any]:
-    """The user's options as `read_predictions` takes them, all but `input`."""
-    names = (
-        "labels",
-        "logits_key",
-        "label_key",
-        "id_key",
-        "group_key",
-        "unit_key",
-        "format",
-        "drop",
-        "keep",
-    )
+    """Return the options as keyword arguments of `read_predictions`, except `input`."""
     return {
-        **{name: getattr(reading, name) for name in names},
+        "labels": reading.labels,
+        "logits_key": reading.logits_key,
+        "label_key": reading.label_key,
+        "id_key": reading.id_key,
+        "group_key": reading.group_key,
+        "unit_key": reading.unit_key,
+        "format": reading.format,
+        "drop": reading.drop,
+        "keep": reading.keep,
         "classes": parse_class_names(reading.classes),
     }
 
 
 def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
-    """Return the classes that --classes lists, or that its @file holds, one per line.
+    """Parse the value of --classes: names separated by commas, or @ and a file of names.
 
     Examples
     --------
-    >>> class_names("cat, dog"), class_names("0,1"), class_names(None)
+    >>> parse_class_names("cat, dog"), parse_class_names("0,1"), parse_class_names(None)
     (('cat', 'dog'), (0, 1), None)
     """
     from metacal.rows.labels import as_class_names
@@ -77,9 +91,9 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
         return None
     if text.startswith("@"):
         lines = read_lines(text[1:], "save the class names as UTF-8")
-        names = [name.strip() for name in lines if name.strip()]
+        names = [line.strip() for line in lines if line.strip()]
     else:
-        names = [name.strip() for name in text.split(",")]
+        names = split_names(text)
     if len(names) < 2 or "" in names:
         raise bad_option(
             "--classes", f"{text!r} must list at least two classes, separated by commas."
@@ -88,9 +102,7 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 
 def read_lines(path: str, advice: str) -> list[str]:
-    """The lines of a small file of text that the user has written; what to do is said where it is
-    no text.
-    """
+    """Read the lines of a text file. Raise InputError with `advice` if it is not UTF-8."""
     from metacal.io.opening import plain_read_errors
 
     try:
@@ -101,24 +113,31 @@ def read_lines(path: str, advice: str) -> list[str]:
 
 
 def check_no_score_options(reading: ReadOptions, why: str = "this command needs logits") -> None:
-    """Refuse the options that read scores, as wrong usage."""
-    given = [name for name in _OF_SCORES if getattr(reading, name) is not None]
-    if given:
-        raise click.UsageError(
-            f"{option_flag(given[0])} is about scores in place of logits; {why}."
-        )
+    """Raise a usage error if an option for scores was given."""
+    for name in _SCORE_OPTIONS:
+        if getattr(reading, name) is not None:
+            raise click.UsageError(
+                f"{option_flag(name)} is about scores in place of logits; {why}."
+            )
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
-    """The gate in a saved file, without scikit-learn; with --key only if it is signed with that
-    key.
+    """Load a saved gate without importing scikit-learn.
 
-    `file` is the other file of the command line, where there is one: the two are easily taken for
-    each other.
+    Parameters
+    ----------
+    artifact : str
+        File of the gate. With --key, it must be signed with that key.
+    file : str or None, default=None
+        Other file of the command line, to detect that the two are swapped.
+
+    Returns
+    -------
+    Gate
     """
     import metacal
 
-    if file is not None and _is_saved(file) and not _is_saved(artifact):
+    if file is not None and _is_saved_gate(file) and not _is_saved_gate(artifact):
         raise click.UsageError(
             f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two"
             " are swapped."
@@ -129,219 +148,60 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 def check_read_options(
     gate: Gate, artifact: str, reading: ReadOptions, *, any_groups: bool = False
 ) -> None:
-    """Refuse options that do not fit what a gate reads, as wrong usage: nothing that is said is
-    ignored.
+    """Raise a usage error if options do not fit what a gate reads.
 
-    Groups that it does not go by may be told apart all the same, with `any_groups`.
+    Parameters
+    ----------
+    gate : Gate
+        The gate.
+    artifact : str
+        Name of its file in messages.
+    reading : ReadOptions
+        Options to check.
+    any_groups : bool, default=False
+        Whether --group-key is allowed for a gate that has no threshold by group.
     """
-    if not gate.n_classes:
+    if gate.n_classes:
+        check_no_score_options(reading, f"{artifact} was fitted on {gate.source.input}")
+        if reading.input not in (None, gate.source.input):
+            input_kind = gate.source.input
+            raise bad_option(
+                "--input", f"{artifact} was fitted on {input_kind}, so FILE must hold {input_kind}."
+            )
+    else:
         _check_no_logit_options(reading)
         if reading.higher_is not in (None, gate.source.higher_is):
             raise click.UsageError(
                 f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave"
                 " --higher-is out."
             )
-    else:
-        check_no_score_options(reading, f"{artifact} was fitted on {gate.source.input}")
-        if reading.input not in (None, gate.source.input):
-            kind = gate.source.input
-            raise bad_option(
-                "--input", f"{artifact} was fitted on {kind}, so FILE must hold {kind}."
-            )
     if gate.by_group and reading.group_key is None:
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
             " --group-key NAME."
         )
-    if reading.group_key is not None and not (gate.by_group or any_groups):
+    if reading.group_key is not None and not gate.by_group and not any_groups:
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
-def _refuse_gate(path: str) -> None:
-    if _is_saved(path):
+def check_not_gate(path: str) -> None:
+    """Raise a usage error if a file of rows is a saved gate."""
+    if _is_saved_gate(path):
         raise click.UsageError(
             f"{path} is a gate that metacal saved, not a file of predictions; give a file with"
             " rows."
         )
 
 
-def _is_saved(path: str) -> bool:
-    """Whether a file begins as those do that metacal saves."""
+def _is_saved_gate(path: str) -> bool:
+    """Check whether a file begins like a saved gate."""
     with suppress(OSError, ValueError):
-        if Path(path).is_file():  # a pipe can be read only once
+        # A pipe is not a file. It can be read only once, so its beginning must not be consumed.
+        if Path(path).is_file():
             with open(path, "rb") as file:
-                return b"".join(file.read(64).split()).startswith(b'{"format":"metacal"')
+                first_bytes = file.read(64)
+            return b"".join(first_bytes.split()).startswith(_GATE_MAGIC)
     return False
-
-
-# ── rows for a gate, whatever it reads: a table of logits, scores, or the tables of a cascade's mod
-
-
-@dataclass(frozen=True, eq=False)
-class GateRows:
-    """The rows of FILE as a gate reads them.
-
-    Attributes
-    ----------
-    path : str
-        What messages call it.
-    tables : tuple
-        What each stage of the gate reads: checked logits, which may stay in their file, or scores.
-    truth : array or None
-        Labels, or whether each row is right.
-    found : Predictions or Scores
-        All that the file of the first stage holds.
-    large : Predictions or None
-        What --large holds.
-    """
-
-    path: str
-    tables: tuple[Any, ...]
-    truth: Any
-    found: Any
-    large: Any = None
-
-    def require_truth(self) -> Any:
-        """Labels, or right and wrong; InputError with what to do where there are none."""
-        return self.found.require_truth() if self.truth is None else self.truth
-
-    def note_rows_without_score(self, n_with_score: int) -> None:
-        """Print how many rows have no score, if there are any."""
-        n = len(self.found)
-        if n_with_score < n:
-            print_note(
-                f"{n - n_with_score:,} of {n:,} rows have no score: left out here, and rejected by"
-                " every gate."
-            )
-
-    def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
-        """Warn if rows were part of the fit; with --strict the command then fails."""
-        if fit_rows is not None:
-            warn_caller(
-                f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new"
-                " rows."
-            )
-
-
-def read_gate_and_rows(
-    artifact: str | None, file: str, reading: ReadOptions, *, stream: bool | None = None, **how: Any
-) -> tuple[Gate | None, GateRows]:
-    """A saved gate, none for a classifier alone, and the rows of FILE as it reads them; `how` as in
-    `read_rows`.
-    """
-    if artifact is not None:
-        from metacal.gate.judged import check_measurable
-
-        gate = load_gate(artifact, file)
-        check_measurable(gate)
-        return gate, read_gate_rows(gate, artifact, file, reading, stream=stream, **how)
-    check_large(None, None, reading.large)
-    if reading.score_key is not None:  # a gate that ranks by these scores, and accepts all
-        from metacal.gate import Gate, Marks
-        from metacal.gate.marks import plain_name
-
-        scores = read_score_table(file, reading)
-        marks = Marks(plain_name(scores.name), reading.higher_is or "surer")  # type: ignore[arg-type]
-        return Gate.of(marks), GateRows(file, (scores.score,), scores.correct, scores)
-    found = read_table(file, reading, stream=stream)
-    return None, GateRows(file, (found.table,), found.labels, found)
-
-
-def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Refuse a second model's file where there is no second model, or all scores stand in one
-    file.
-    """
-    if large is None:
-        return
-    if gate is None:
-        raise click.UsageError(
-            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has"
-            " saved it."
-        )
-    if len(gate.stages) > 1 and gate.n_classes:
-        return
-    if len(gate.stages) > 1:
-        raise click.UsageError(
-            f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large."
-        )
-    raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-
-
-def read_gate_rows(
-    gate: Gate,
-    artifact: str,
-    file: str,
-    reading: ReadOptions,
-    *,
-    all_stages: bool = True,
-    any_groups: bool = False,
-    as_is: bool = False,
-    stream: bool | None = None,
-) -> GateRows:
-    """Read FILE, and --large, for a gate. Without `all_stages` the first stage may be alone;
-    `any_groups` is of a reader who tells groups apart, whatever the gate goes by.
-    """
-    from metacal.io.gate_predictions import read_for_gate
-    from metacal.rows import Rows
-
-    large = reading.large
-    check_large(gate, artifact, large)
-    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
-    if len(gate.stages) > 1 and not gate.n_classes:
-        from metacal.gate.judged import opened
-
-        names, flags = cascade_column_names(gate, reading)
-        columns, truth, first = read_cascade_scores(
-            file, reading, names, flags, agreement=gate.reads_agreement
-        )
-        return GateRows(file, opened(gate, columns)[1], truth, first)
-    if large is None and len(gate.stages) > 1 and all_stages:
-        raise click.UsageError(
-            f"{artifact} holds a cascade: give the large model's predictions too, --large"
-            " LARGEFILE."
-        )
-    if gate.kind == "scores":
-        scores = read_score_table(file, reading, gate, artifact)
-        return GateRows(file, (scores.score,), scores.correct, scores)
-    _refuse_gate(file)
-    found = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
-    if as_is and gate.kind == "logits":
-        return GateRows(file, (found.table,), found.labels, found)
-    tables = [gate.source.read(found.table, by_rows=True)]
-    truth, other = found.labels, None
-    if large is not None:
-        _refuse_gate(large)
-        other = read_for_gate(gate.stage(1), artifact, large, **read_keywords(reading))
-        tables.append(gate.stages[1].source.read(other.table, by_rows=True))
-        # Of rows that are only decided on there may be fewer: those that need the large model.
-        truth = (
-            merge_labels(found, other, file, large) if len(found) == len(other) else found.labels
-        )
-    return GateRows(file, tuple(map(Rows, tables)), truth, found, other)
-
-
-def merge_labels(one: Predictions, other: Predictions, small: str, large: str) -> Any:
-    """The labels of two models' rows; refused where ids or labels say that these are not the same,
-    in one order.
-    """
-    import numpy as np
-
-    for what, first, second in (("ids", one.ids, other.ids), ("labels", one.labels, other.labels)):
-        if (
-            first is None
-            or second is None
-            or (first.dtype.kind in "US") != (second.dtype.kind in "US")
-        ):
-            continue  # names beside numbers say nothing of each other
-        differ = np.flatnonzero(
-            (first != second) & ((first == first) | (second == second))
-        )  # NaN: not known
-        if len(differ):
-            where = f"the {what} of row {differ[0]} differ"
-            raise InputError(
-                f"{small} and {large} do not hold the same rows in the same order: {where}."
-            )
-    return other.labels if one.labels is None else one.labels
 
 
 def read_score_table(
@@ -352,8 +212,24 @@ def read_score_table(
     *,
     agreement: bool = False,
 ) -> Scores:
-    """Read the scores of FILE with the user's options; they are called as in the gate where the
-    user does not say.
+    """Read a file with one score per row.
+
+    Parameters
+    ----------
+    path : str
+        File to read.
+    reading : ReadOptions
+        Options for reading it.
+    gate : Gate or None, default=None
+        Gate that names the score column, if --score-key does not.
+    artifact : str or None, default=None
+        Name of the gate's file in messages.
+    agreement : bool, default=False
+        Whether flags mean agreement with the last model of a cascade.
+
+    Returns
+    -------
+    Scores
     """
     from metacal.io.opening import NoScoreError
     from metacal.io.scores import read_scores
@@ -364,101 +240,152 @@ def read_score_table(
             "--agree-key is for a cascade over scores with --max-loss; here --correct-key says"
             " right or wrong."
         )
-    name = reading.score_key or (gate.source.score if gate is not None else "score")
-    keys = ("correct_key", "loss_key", "id_key", "group_key", "unit_key", "keep", "format")
-    own = {key: getattr(reading, key) for key in keys}
+    score_name = reading.score_key or "score"
+    if gate is not None:
+        score_name = reading.score_key or gate.source.score
     try:
-        losses = gate is not None and gate.reads_losses
-        return read_scores(path, score_key=name, losses=losses, agreement=agreement, **own)
+        return read_scores(
+            path,
+            score_key=score_name,
+            losses=gate is not None and gate.reads_losses,
+            agreement=agreement,
+            correct_key=reading.correct_key,
+            loss_key=reading.loss_key,
+            id_key=reading.id_key,
+            group_key=reading.group_key,
+            unit_key=reading.unit_key,
+            keep=reading.keep,
+            format=reading.format,
+        )
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
         raise InputError(
-            f"{error} ({artifact} is a gate on the score {name!r}, not on logits.)"
+            f"{error} ({artifact} is a gate on the score {score_name!r}, not on logits.)"
         ) from error
 
 
+@dataclass(frozen=True)
+class CascadeScores:
+    """Scores of the models of a cascade, read from one file.
+
+    Attributes
+    ----------
+    scores : list of arrays
+        Score of each model.
+    flags : list of arrays or None
+        Flag of each model (agreement or correctness), or None if no column was named.
+    first_columns : Scores
+        Columns of the first model, with ids and a flag for the answer that was given.
+    """
+
+    scores: list[Any]
+    flags: list[Any] | None
+    first_columns: Scores
+
+
 def read_cascade_scores(
-    path: str, reading: ReadOptions, names: list[str], flags: list[str], *, agreement: bool
-) -> tuple[list[Any], Any, Scores]:
-    """Read the scores of a cascade's models and their flags from one file.
+    path: str,
+    reading: ReadOptions,
+    score_names: list[str],
+    flag_names: list[str],
+    *,
+    agreement: bool,
+) -> CascadeScores:
+    """Read the scores and flags of the models of a cascade from one file.
 
     Parameters
     ----------
     path : str
-    reading : Reading
-    names, flags : list of str
-        The columns that hold the scores, and those that hold the flags of each model, which may be
-        none.
+        File to read.
+    reading : ReadOptions
+        Options for reading it.
+    score_names : list of str
+        Column with the score of each model.
+    flag_names : list of str
+        Column with the flag of each model. May be empty.
     agreement : bool
         Whether a flag means agreement with the last model. Otherwise it means that the answer is
         correct.
 
     Returns
     -------
-    scores : list of arrays
-    flags : list of arrays, or None if no column was named
-    first : Scores
-        The first model's columns, with ids and, under its usual name, a flag for the answer that
-        was given.
+    CascadeScores
     """
-    bare = replace(reading, correct_key=None, agree_key=None)
-    one_each = [replace(bare, score_key=key) for key in (*names, *flags)]
-    found = [read_score_table(path, one, agreement=agreement) for one in one_each]
-    columns = [one.score for one in found]
-    return columns[: len(names)], columns[len(names) :] or None, found[0]
+    reading_without_flags = replace(reading, correct_key=None, agree_key=None)
+    score_tables = []
+    for name in (*score_names, *flag_names):
+        column_reading = replace(reading_without_flags, score_key=name)
+        score_tables.append(read_score_table(path, column_reading, agreement=agreement))
+    columns = [score_table.score for score_table in score_tables]
+    n_scores = len(score_names)
+    return CascadeScores(
+        scores=columns[:n_scores],
+        flags=columns[n_scores:] or None,
+        first_columns=score_tables[0],
+    )
 
 
 def split_names(text: str | None) -> list[str]:
-    """Return the names that an option lists, separated by commas.
+    """Split names separated by commas.
 
-    >>> listed_keys("small.p, middle.p"), listed_keys(None)
+    >>> split_names("small.p, middle.p"), split_names(None)
     (['small.p', 'middle.p'], [])
     """
-    return [] if text is None else [name.strip() for name in text.split(",")]
+    if text is None:
+        return []
+    return [name.strip() for name in text.split(",")]
 
 
 def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], list[str]]:
-    """Return the names of the columns that hold the scores of a cascade's models, and the flags of
-    each.
+    """Return the columns with the scores and with the flags of a cascade's models.
+
+    Returns
+    -------
+    score_names : list of str
+        Columns of the scores: those of --score-key, or those that the cascade was fitted on.
+    flag_names : list of str
+        Columns of the flags. Empty if the options name none.
 
     Raises
     ------
     click.UsageError
-        If the flags are not those that the cascade was fitted on, or a model has none.
+        If the flags are not those that the cascade was fitted on, or their number is wrong.
     """
-    key = "agree_key" if gate.reads_agreement else "correct_key"
-    _refuse_other_flags(reading, key)
-    last = (
-        not gate.people
-    )  # it answers whatever its score is, and where others are compared with it, it is good
-    names = [str(stage.source.score) for stage in gate.stages][: len(gate.stages) - last]
-    n_truths = len(gate.stages) - gate.reads_agreement
-    scores, flags = split_names(reading.score_key), split_names(getattr(reading, key))
-    if len(scores or names) not in (len(names), len(gate.stages)) or len(flags) not in (
-        0,
-        n_truths,
-    ):
+    flag_option = "agree_key" if gate.reads_agreement else "correct_key"
+    _check_flag_option(reading, flag_option)
+    fitted_names = [str(stage.source.score) for stage in gate.stages]
+    if not gate.people:
+        # The last model answers every remaining row, whatever its score.
+        fitted_names.pop()
+    n_models = len(gate.stages)
+    # The last model always agrees with itself, so it has no flag of agreement.
+    n_flags = n_models - 1 if gate.reads_agreement else n_models
+    score_names = split_names(reading.score_key) or fitted_names
+    flag_names = split_names(getattr(reading, flag_option))
+    n_scores = len(fitted_names)
+    if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
         raise click.UsageError(
-            f"this cascade needs {len(names)} names in --score-key and {n_truths} in {option_flag(key)},"
-            " one for each model."
+            f"this cascade needs {n_scores} names in --score-key and {n_flags} in"
+            f" {option_flag(flag_option)}, one for each model."
         )
-    return (scores or names)[: len(names)], flags
+    return score_names[:n_scores], flag_names
 
 
-def _refuse_other_flags(reading: ReadOptions, key: str) -> None:
-    """Refuse options that name other flags than `key`, which a saved cascade is judged by."""
+def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
+    """Raise a usage error if options name other flags than those the cascade was fitted on."""
     if reading.loss_key is not None:
         raise click.UsageError(
-            f"a cascade is about single answers: {option_flag(key)} names their column, not --loss-key."
+            f"a cascade is about single answers: {option_flag(flag_option)} names their column,"
+            " not --loss-key."
         )
-    if key == "agree_key" and reading.correct_key is not None:
+    if flag_option == "agree_key" and reading.correct_key is not None:
         raise click.UsageError(
             "this cascade promises how many answers differ from the large model's. --correct-key"
             " says which are correct, which is not the same: name the columns of agreement with"
             " --agree-key."
         )
-    if key == "correct_key" and reading.agree_key is not None:
+    if flag_option == "correct_key" and reading.agree_key is not None:
         raise click.UsageError(
             "this cascade promises an accuracy. --agree-key says which answers are the large"
             " model's, which is not the same: name the columns of right and wrong with"
@@ -467,14 +394,16 @@ def _refuse_other_flags(reading: ReadOptions, key: str) -> None:
 
 
 def _check_no_logit_options(reading: ReadOptions) -> None:
-    """Refuse options that have no meaning for scores, as wrong usage."""
+    """Raise a usage error if an option was given that has a meaning only for logits."""
     context = click.get_current_context()
-    given = [name for name in _OF_A_TABLE if getattr(reading, name) not in (None, ())]
+    given_options = [name for name in _LOGIT_OPTIONS if getattr(reading, name) not in (None, ())]
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in _ABOUT_LOGITS and source is click.core.ParameterSource.COMMANDLINE:
-            given.append(parameter.opts[0].lstrip("-"))
-    if given:
+        is_given = source is click.core.ParameterSource.COMMANDLINE
+        if parameter.name in _LOGIT_PARAMETERS and is_given:
+            given_options.append(parameter.opts[0].lstrip("-"))
+    if given_options:
         raise click.UsageError(
-            f"{option_flag(given[0])} is about logits; a gate on scores has none: leave it out."
+            f"{option_flag(given_options[0])} is about logits; a gate on scores has none: leave"
+            " it out."
         )

@@ -1,4 +1,4 @@
-"""metacal report: one page to look at, to drag the threshold on, and to sign off."""
+"""`metacal report`: an HTML page about a gate and its test rows."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from metacal.cli.printing import (
 from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 
 if TYPE_CHECKING:
-    from metacal.cli.reading import GateRows
+    from metacal.cli.gate_rows import GateRows
     from metacal.gate import Gate
     from metacal.report.summary import Summary
 
-#: Compared when the user names none: quick, and one of each kind. `metacal compare` has them all.
+# Calibrators that --compare uses by default: fast ones, one of each kind. `metacal compare` has all.
 COMPARED = (
     "temperature",
     "ensemble-temperature",
@@ -102,104 +102,143 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal report cal.json test.npz --compare --title "Release 7"
       metacal report cal.json test.npz --json | jq .evaluation.gate.coverage
     """  # noqa: D301
-    from metacal.cli.reading import read_gate_and_rows
+    from metacal.cli.gate_rows import read_gate_and_rows
 
     output = options.output
     check_not_input(output, file, artifact, reading=options.reading)
     if output == "-" and flag_is_set("json"):
         raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
-    compared = calibrator_names(options.calibrators) or (
-        list(COMPARED) if options.comparing else None
-    )
+    compared_names = calibrator_names(options.calibrators)
+    if not compared_names and options.comparing:
+        compared_names = list(COMPARED)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, given = read_gate_and_rows(artifact, file, options.reading, any_groups=True)
+        gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, any_groups=True)
         bar.update()
         bar.set_description("Measuring")
-        summary = _summarised(gate, artifact, given, compared, options)
+        summary = _summarise_rows(gate, artifact, gate_rows, compared_names, options)
         bar.update()
         bar.set_description("Writing")
-        size = _written(summary, output, options.title)
+        n_bytes = _write_page(summary, output, options.title)
         bar.update()
-    given.note_rows_without_score(len(given.found) - (summary.source.n_without_score or 0))
+    gate_rows.note_rows_without_score(
+        len(gate_rows.columns) - (summary.source.n_without_score or 0)
+    )
     if summary.promise is not None:
-        given.warn_of_fit_rows(summary.promise.fit_rows, artifact)
+        gate_rows.warn_of_fit_rows(summary.promise.fit_rows, artifact)
     if flag_is_set("json"):
-        sizes = {"n_rows": summary.source.n_rows, "n_classes": summary.source.n_classes}
-        read = {"file": file, "artifact": artifact, **sizes}
-        print_json({**read, **summary.to_dict(), "output": output, "bytes": size})
+        print_json(
+            {
+                "file": file,
+                "artifact": artifact,
+                "n_rows": summary.source.n_rows,
+                "n_classes": summary.source.n_classes,
+                **summary.to_dict(),
+                "output": output,
+                "bytes": n_bytes,
+            }
+        )
     elif output != "-":
-        echo(wrap_lines(_said(summary), hang=10))
+        echo(wrap_lines(_headline(summary), hang=10))
     if output != "-":
         print_note(
-            f"Written to {output} ({size / 1000:,.0f} kB). Open it in a browser:"
+            f"Written to {output} ({n_bytes / 1000:,.0f} kB). Open it in a browser:"
             f" {Path(output).resolve().as_uri()}"
         )
 
 
-def _summarised(
+def _summarise_rows(
     gate: Gate | None,
     artifact: str | None,
-    given: GateRows,
-    compared: list[str] | None,
+    gate_rows: GateRows,
+    compared_names: list[str] | None,
     options: Options,
 ) -> Summary:
-    from metacal.io.disk import DISK
+    """Compute all numbers of the page.
+
+    Parameters
+    ----------
+    gate : Gate or None
+        The gate.
+    artifact : str or None
+        Its file.
+    gate_rows : GateRows
+        Labelled rows.
+    compared_names : list of str or None
+        Calibrators to compare.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    Summary
+    """
     from metacal.report.summary import summarise
 
-    file, found = given.path, given.found
-    alone = Path(file).is_file() and not (
-        options.reading.large or options.reading.labels
-    )  # or arrays are hashed
-    known: dict[str, Any] = {}
-    if gate is None:
-        known = {"classes": found.class_names, "input": found.input}
-    elif gate.n_classes and gate.classes.dtype.kind != "U":
-        # The file's names of its columns where the gate only knows numbers.
-        named = found.class_names is not None and isinstance(found.class_names[0], str)
-        known = {"class_names": found.class_names if named else None}
+    columns = gate_rows.columns
     return summarise(
-        given.tables[0],
-        given.require_truth(),
+        gate_rows.tables[0],
+        gate_rows.require_truth(),
         gate,
-        large=given.tables[1] if len(given.tables) > 1 else None,
-        ids=given.found.ids,
-        groups=given.found.groups,
-        file=file,
+        large=gate_rows.tables[1] if len(gate_rows.tables) > 1 else None,
+        ids=columns.ids,
+        groups=columns.groups,
+        file=gate_rows.path,
         artifact=artifact,
-        sha256=DISK.checksum(file) if alone else None,
-        command=fit_command(file, options.reading),
+        sha256=_file_checksum(gate_rows.path, options.reading),
+        command=fit_command(gate_rows.path, options.reading),
         progress=with_progress,
-        compare=compared,
+        compare=compared_names,
         level=options.level,
         n_bins=options.bins,
         seed=options.seed,
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
         delta=round(1.0 - options.confidence, 12),
-        **known,
+        **_class_parameters(gate, columns),
     )
 
 
+def _file_checksum(file: str, reading: ReadOptions) -> str | None:
+    """Return the SHA-256 of the file if it holds all data, else None to hash the arrays."""
+    from metacal.io.disk import DISK
+
+    if reading.large or reading.labels or not Path(file).is_file():
+        return None
+    return DISK.checksum(file)
+
+
+def _class_parameters(gate: Gate | None, columns: Any) -> dict[str, Any]:
+    """Return the parameters of `summarise` that name the classes."""
+    if gate is None:
+        return {"classes": columns.class_names, "input": columns.input}
+    if not gate.n_classes or gate.classes.dtype.kind == "U":
+        return {}
+    # The gate has only numbers for its classes; the file may have names.
+    class_names = columns.class_names
+    has_text_names = class_names is not None and isinstance(class_names[0], str)
+    return {"class_names": class_names if has_text_names else None}
+
+
 def fit_command(file: str, reading: ReadOptions) -> str:
-    """The start of the `metacal fit` command that reads this file in this way.
+    """Return the start of the `metacal fit` command that reads this file in the same way.
 
     Examples
     --------
-    >>> fit_command("my rows.csv", Reading(label_key="truth"))
+    >>> fit_command("my rows.csv", ReadOptions(label_key="truth"))
     "metacal fit 'my rows.csv' --label-key truth"
     """
-    words = ["metacal", "fit", f"./{file}" if file.startswith("-") and file != "-" else file]
+    is_like_option = file.startswith("-") and file != "-"
+    words = ["metacal", "fit", f"./{file}" if is_like_option else file]
     for name, value in vars(reading).items():
-        if name not in (
-            "group_key",
-            "large",
-        ):  # the point that is certified is one for all rows, of one model
+        # The command certifies one threshold for all rows and one model.
+        if name not in ("group_key", "large"):
             words += to_arguments(name, value)
     return shlex.join(words)
 
 
-def _written(summary: Summary, output: str, title: str | None) -> int:
+def _write_page(summary: Summary, output: str, title: str | None) -> int:
+    """Write the page to a file or to stdout, and return its size in bytes."""
     from metacal.report.html import render, write_report
 
     if output != "-":
@@ -209,17 +248,22 @@ def _written(summary: Summary, output: str, title: str | None) -> int:
     return len(content.encode("utf-8"))
 
 
-def _said(summary: Summary) -> str:
-    """The headline of the page in two lines, and who answers in a cascade."""
-    if summary.promise is None:
+def _headline(summary: Summary) -> str:
+    """Return the main result of the page in a few lines of text."""
+    promise = summary.promise
+    if promise is None:
         all_rows = summary.evaluation["all_rows"]
-        shown, name = ("ECE", "ece") if "ece" in all_rows else ("accuracy", "accuracy")
-        found = f"{shown} {all_rows[name]['estimate']:.4f} on {summary.source.n_rows:,} rows"
-        return f"measured  {found}; no gate was given, so nothing is promised yet."
-    lines = [f"promised  {summary.promise.statement}"]
-    measured = [verdict["text"] for verdict in summary.promise.verdicts]
-    if summary.promise.fit_rows is not None:
-        measured = measured[:1]  # one sentence for all limits
-    lines += [f"measured  {text}" for text in measured]
-    lines += [f"to do     {summary.promise.advice}"]
-    return "\n".join([*lines, *(f"{one.name:<9} {one}" for one in summary.promise.answered_by)])
+        title, metric = ("ECE", "ece") if "ece" in all_rows else ("accuracy", "accuracy")
+        return (
+            f"measured  {title} {all_rows[metric]['estimate']:.4f} on"
+            f" {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."
+        )
+    measurements = [verdict["text"] for verdict in promise.verdicts]
+    if promise.fit_rows is not None:
+        # The verdicts on rows of the fit all have the same text.
+        measurements = measurements[:1]
+    lines = [f"promised  {promise.statement}"]
+    lines += [f"measured  {text}" for text in measurements]
+    lines.append(f"to do     {promise.advice}")
+    lines += [f"{model.name:<9} {model}" for model in promise.answered_by]
+    return "\n".join(lines)

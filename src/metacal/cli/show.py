@@ -1,4 +1,4 @@
-"""metacal show: what a saved file holds, in words."""
+"""`metacal show`: describe a saved gate in words or as JSON."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
+# Description of a saved file by the kind of its gate; None for a calibrator without a promise.
 _KINDS = {
     None: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",
     "scores": "a gate on a score ({}), without logits",
     "cascade": "a cascade of two models ({})",
 }
-#: How many numbers of an array are shown before it is summed up.
-_FEW = 6
+#: Largest array of which every number is shown; larger ones are summarised.
+_MAX_SHOWN_NUMBERS = 6
 
 
 @as_command(None, "GATE")
@@ -42,191 +43,234 @@ def command(artifact: str) -> None:
     """  # noqa: D301
     from metacal.io.artifact.document import read_content
 
-    content, wrapping = read_content(artifact, click.get_current_context().meta.get("metacal.key"))
-    answer = describe_artifact(content.gate, wrapping)
-    print_result({"artifact": artifact, **answer}, _text(artifact, content.gate, answer))
+    key = click.get_current_context().meta.get("metacal.key")
+    content, wrapping = read_content(artifact, key)
+    description = describe_artifact(content.gate, wrapping)
+    print_result(
+        {"artifact": artifact, **description},
+        _description_text(artifact, content.gate, description),
+    )
 
 
 def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
-    """Everything worth knowing about a loaded file, as plain JSON types; of a cascade each of its
-    stages.
+    """Describe a saved gate as JSON types.
+
+    Parameters
+    ----------
+    gate : Gate
+        Loaded gate.
+    wrapping : Wrapping
+        Format version, checksum and signature of its file.
+
+    Returns
+    -------
+    dict
+        A cascade has the entry "stages". Any other gate has the entries of its only stage.
     """
     from metacal.io.artifact.document import kind_of
-    from metacal.io.artifact.encoding import encode
 
-    first, *later = [
-        {"name": stage.name, **_described_source(stage.source)} for stage in gate.stages
-    ]
-    answer: dict[str, Any] = {"kind": kind_of(gate)}
-    answer |= {
-        name: getattr(wrapping, name) for name in ("format_version", "metacal_version", "checksum")
-    }
-    answer["signature"] = wrapping.signature and {
+    signature = wrapping.signature and {
         "algorithm": wrapping.signature,
         "verified": wrapping.verified,
     }
-    answer |= (
-        {"stages": [first, *later]}
-        if later
-        else {name: first[name] for name in first if name != "name"}
-    )
+    description: dict[str, Any] = {
+        "kind": kind_of(gate),
+        "format_version": wrapping.format_version,
+        "metacal_version": wrapping.metacal_version,
+        "checksum": wrapping.checksum,
+        "signature": signature,
+    }
+    if len(gate.stages) > 1:
+        description["stages"] = [
+            {"name": stage.name, **_describe_source(stage.source)} for stage in gate.stages
+        ]
+    else:
+        description |= _describe_source(gate.source)
     if gate.n_classes:
-        answer["n_classes"] = gate.n_classes
-        answer["classes"] = gate.classes.tolist() if gate.source.classes_given else None
+        description["n_classes"] = gate.n_classes
+        description["classes"] = gate.classes.tolist() if gate.source.classes_given else None
     if gate.certificate is not None:
-        certificate = gate.certificate.to_dict(words=True)
-        answer |= {
-            "threshold": certificate["threshold"],
-            "accept_if": gate.condition,
-            "reject_label": gate.reject_label if gate.n_classes else None,
-            "promise": encode(gate.promise, "the promise"),
-            "certificate": certificate,
-            "next_rows": gate.certificate.next_rows(N_FORECAST_ROWS).to_dict(),
-            "data_hash": gate.data_hash,
-        }
-    return answer
+        description |= _describe_promise(gate)
+    return description
 
 
-def _described_source(source: Any) -> dict[str, Any]:
-    """What ranks the rows, and what calibrates them."""
+def _describe_promise(gate: Gate) -> dict[str, Any]:
+    """Describe promise, threshold and certificate of a gate as JSON types."""
+    from metacal.io.artifact.encoding import encode
+
+    assert gate.certificate is not None
+    certificate = gate.certificate.to_dict(words=True)
+    return {
+        "threshold": certificate["threshold"],
+        "accept_if": gate.condition,
+        "reject_label": gate.reject_label if gate.n_classes else None,
+        "promise": encode(gate.promise, "the promise"),
+        "certificate": certificate,
+        "next_rows": gate.certificate.next_rows(N_FORECAST_ROWS).to_dict(),
+        "data_hash": gate.data_hash,
+    }
+
+
+def _describe_source(source: Any) -> dict[str, Any]:
+    """Describe the score and the calibrator of one stage as JSON types."""
     if not source.n_classes:
         return {"input": "scores", "score": source.score, "higher_is": source.higher_is}
-    numbers = describe_parameters(source.map)
-    fitted = {
+    calibrator = {
         "kind": source.calibrator_name,
         "preserves_accuracy": bool(source.map.preserves_accuracy),
+        "numbers": describe_parameters(source.map),
     }
-    return {
-        "input": source.input,
-        "score": source.score_name,
-        "calibrator": {**fitted, "numbers": numbers},
-    }
+    return {"input": source.input, "score": source.score_name, "calibrator": calibrator}
 
 
-def describe_parameters(fitted: Map) -> dict[str, Any]:
-    """What was fitted: single numbers as they are, arrays by their shape and range, a map within by
-    its own numbers.
+def describe_parameters(fitted_map: Map) -> dict[str, Any]:
+    """Describe the fitted parameters of a calibration map as JSON types.
+
+    Numbers stay as they are. A large array is described by its shape and range, and an inner map
+    by its own parameters.
     """
-    found: dict[str, Any] = {}
-    for name, value in vars(fitted).items():
+    parameters: dict[str, Any] = {}
+    for name, value in vars(fitted_map).items():
+        # A cached property is computed from the parameters and is not one itself.
+        is_cached = isinstance(getattr(type(fitted_map), name, None), cached_property)
         if name == "inverse_temperature":
-            found["temperature"] = 1.0 / value
-        elif not isinstance(
-            getattr(type(fitted), name, None), cached_property
-        ):  # kept beside what it follows from
-            found[name] = _plain(value)
-    return found
+            parameters["temperature"] = 1.0 / value
+        elif not is_cached:
+            parameters[name] = _describe_value(value)
+    return parameters
 
 
-def _plain(value: Any) -> Any:
+def _describe_value(value: Any) -> Any:
+    """Describe one parameter as JSON types."""
     import numpy as np
 
     from metacal.maps.map import Map
 
     if isinstance(value, Map):
         return {"type": type(value).__name__, "numbers": describe_parameters(value)}
-    if isinstance(value, np.ndarray) and value.size > _FEW:
+    if isinstance(value, np.ndarray) and value.size > _MAX_SHOWN_NUMBERS:
         return {"shape": list(value.shape), "min": float(value.min()), "max": float(value.max())}
     if isinstance(value, np.ndarray):
         return value.tolist()
-    return list(map(_plain, value)) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_describe_value(entry) for entry in value]
+    return value
 
 
-def _text(artifact: str, gate: Gate, answer: dict[str, Any]) -> str:
-    certificate, stages = gate.certificate, answer.get("stages", [answer])
-    kind = _KINDS[None if certificate is None else gate.kind].format(answer["kind"])
-    lines = [f"{artifact}: {kind}", ""]
+def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) -> str:
+    """Return the description of a saved gate as text, one property per line."""
+    certificate = gate.certificate
+    stages = description.get("stages", [description])
+    kind_template = _KINDS[None if certificate is None else gate.kind]
+    lines = [f"{artifact}: {kind_template.format(description['kind'])}", ""]
     if certificate is not None:
-        lines += [str(certificate), f"  expect       {certificate.next_rows(N_FORECAST_ROWS)}", ""]
+        forecast = certificate.next_rows(N_FORECAST_ROWS)
+        lines += [str(certificate), f"  expect       {forecast}", ""]
     for stage in stages:
-        lines += _stage_lines(stage, promises=certificate is not None)
+        lines += _stage_lines(stage, has_promise=certificate is not None)
     if gate.kind == "scores":
         lines.append(confidence_line(gate))
     if gate.n_classes:
-        lines += [_rejected(gate, answer)] if certificate is not None else []
-        reads = f"{stages[0]['input']} of {answer['n_classes']:,} classes{class_list_text(gate)}"
-        lines.append(f"  reads        {reads}{', of each model' if len(stages) > 1 else ''}")
+        if certificate is not None:
+            lines.append(_rejected_line(gate, description))
+        lines.append(_input_line(gate, description, stages))
     if certificate is not None:
-        lines.append(
-            "  data        "
-            f" {answer['data_hash'] or 'no fingerprint of the calibration rows was recorded'}"
+        fingerprint = (
+            description["data_hash"] or "no fingerprint of the calibration rows was recorded"
         )
+        lines.append(f"  data         {fingerprint}")
     lines.append(
-        f"  file         format {answer['format_version']}, written by metacal"
-        f" {answer['metacal_version']}, intact, {_signed(answer['signature'])}"
+        f"  file         format {description['format_version']}, written by metacal"
+        f" {description['metacal_version']}, intact, {_signature_text(description['signature'])}"
     )
     return "\n".join(wrap_lines(line) for line in lines)
 
 
-def _stage_lines(stage: dict[str, Any], *, promises: bool) -> list[str]:
-    """The score and the calibrator of a stage."""
+def _input_line(gate: Gate, description: dict[str, Any], stages: list[dict[str, Any]]) -> str:
+    """Return the line about the table that the gate reads."""
+    each_model = ", of each model" if len(stages) > 1 else ""
+    return (
+        f"  reads        {stages[0]['input']} of {description['n_classes']:,} classes"
+        f"{class_list_text(gate)}{each_model}"
+    )
+
+
+def _stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
+    """Return the lines about the score and the calibrator of a stage."""
     if "higher_is" in stage:
         return [
             f"  score        {stage['score']}: higher is {stage['higher_is']}; a row without one is"
             " rejected"
         ]
-    lines = [f"  {stage['name']}"] if stage.get("name") else []
-    lines += [f"  score        {stage['score']}: higher is less sure"] if promises else []
-    base = stage["calibrator"]
-    keeps = "never changes" if base["preserves_accuracy"] else "may change"
-    lines.append(f"  calibrator   {base['kind']}, which {keeps} the most probable class")
-    return [*lines, f"  numbers      {_numbers(base['numbers'], '; ')}"]
+    lines = []
+    if stage.get("name"):
+        lines.append(f"  {stage['name']}")
+    if has_promise:
+        lines.append(f"  score        {stage['score']}: higher is less sure")
+    calibrator = stage["calibrator"]
+    effect = "never changes" if calibrator["preserves_accuracy"] else "may change"
+    lines.append(f"  calibrator   {calibrator['kind']}, which {effect} the most probable class")
+    lines.append(f"  numbers      {_parameters_text(calibrator['numbers'], '; ')}")
+    return lines
 
 
 def confidence_line(gate: Gate) -> str:
-    """What a gate on scores says of the probability of being right."""
+    """Return the line about the confidence that a gate on scores assigns."""
     curve = gate.source.curve
     if curve is None:
         return "  confidence   none"
-    low, high = float(curve.values[-1]), float(curve.values[0])
+    lowest = float(curve.values[-1])
+    highest = float(curve.values[0])
     return (
-        f"  confidence   P(right | {gate.source.score}) from {low:.4g} to {high:.4g}, not covered"
-        " by the promise"
+        f"  confidence   P(right | {gate.source.score}) from {lowest:.4g} to {highest:.4g}, not"
+        " covered by the promise"
     )
 
 
-def _signed(signature: dict[str, Any] | None) -> str:
+def _signature_text(signature: dict[str, Any] | None) -> str:
+    """Return whether the file is signed, and whether the signature was verified."""
     if signature is None:
         return "unsigned"
-    checked = "verified with the key" if signature["verified"] else "not verified: give --key"
-    return f"signed by {signature['algorithm']}, {checked}"
+    status = "verified with the key" if signature["verified"] else "not verified: give --key"
+    return f"signed by {signature['algorithm']}, {status}"
 
 
-def _rejected(gate: Gate, answer: dict[str, Any]) -> str:
+def _rejected_line(gate: Gate, description: dict[str, Any]) -> str:
+    """Return the line about the output for rejected rows."""
     if gate.stages[-1].policy.threshold == math.inf:
         return "  rejected     nothing ever is"
     return (
-        f"  rejected     probabilities 1/{answer['n_classes']}, prediction"
-        f" {answer['reject_label']!r}"
+        f"  rejected     probabilities 1/{description['n_classes']}, prediction"
+        f" {description['reject_label']!r}"
     )
 
 
-def _numbers(found: dict[str, Any], between: str) -> str:
-    return between.join(
-        f"{name.replace('_', ' ')} {_shown(value)}" for name, value in found.items()
-    )
+def _parameters_text(parameters: dict[str, Any], separator: str) -> str:
+    """Return names and values of the parameters of a map."""
+    parts = [f"{name.replace('_', ' ')} {_value_text(value)}" for name, value in parameters.items()]
+    return separator.join(parts)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
+    """Return one described parameter as text."""
     if isinstance(value, dict) and "type" in value:
-        return f"{value['type']} ({_numbers(value['numbers'], ', ')})"
+        return f"{value['type']} ({_parameters_text(value['numbers'], ', ')})"
     if isinstance(value, dict):
-        return (
-            f"{' × '.join(map(str, value['shape']))} numbers from {value['min']:.4g} to"
-            f" {value['max']:.4g}"
-        )
+        shape = " × ".join(map(str, value["shape"]))
+        return f"{shape} numbers from {value['min']:.4g} to {value['max']:.4g}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_shown, value)) + "]"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return "[" + ", ".join(map(_value_text, value)) + "]"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def class_list_text(gate: Gate) -> str:
-    """The first classes by name, cut where one is very long: a column that is none would stand
-    among them.
-    """
+    """Return the names of the first classes, so that a column that is no class is noticed."""
     if not gate.source.classes_given:
         return ", numbered from 0"
-    few = ", ".join(
-        name if len(name) <= 40 else f"{name[:37]}..." for name in map(str, gate.classes[:8])
-    )
-    return f": {visible(few, lines=False)}{', ...' if gate.n_classes > 8 else ''}"
+    shown_names = []
+    for name in map(str, gate.classes[:8]):
+        shown_names.append(name if len(name) <= 40 else f"{name[:37]}...")
+    ellipsis = ", ..." if gate.n_classes > 8 else ""
+    return f": {visible(', '.join(shown_names), lines=False)}{ellipsis}"

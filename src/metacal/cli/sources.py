@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
+from metacal.cli.gate_rows import read_gate_rows
 from metacal.cli.options import ReadOptions
 from metacal.cli.printing import flag_is_set
-from metacal.cli.reading import cascade_column_names, check_read_options, read_gate_rows
+from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
@@ -109,21 +110,26 @@ def _known(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] 
 def _table_of(kept: Kept, gate: Gate, artifact: str, path: str, options: Options) -> TableSource:
     name, append = os.path.abspath(path), options.append
     given = read_gate_rows(gate, artifact, path, options.reading)
-    labels, rows = given.truth, np.asarray(given.found.table)
+    labels, rows = given.truth, np.asarray(given.columns.table)
     if gate.kind == "cascade":
         rows = np.stack(
-            [rows, np.asarray(given.large.table)] if gate.n_classes else given.tables, axis=1
+            [rows, np.asarray(given.large_columns.table)] if gate.n_classes else given.tables,
+            axis=1,
         )
     if gate.n_classes:
         labels = (
-            None if labels is None else gate.classes[gate.source.codes(labels, len(given.found))]
+            None if labels is None else gate.classes[gate.source.codes(labels, len(given.columns))]
         )
     elif gate.kind == "cascade":
         told = None if labels is None else np.stack(labels, axis=1)
         labels = (
-            given.found.correct if told is None else np.where(np.isnan(told), np.array(None), told)
+            given.columns.correct
+            if told is None
+            else np.where(np.isnan(told), np.array(None), told)
         )
-    table = TableSource(rows, labels, given.found.ids, given.found.groups, name, given.found.units)
+    table = TableSource(
+        rows, labels, given.columns.ids, given.columns.groups, name, given.columns.units
+    )
     known = [
         state for state in (kept.sources.get(name), *kept.sources.values()) if state is not None
     ]

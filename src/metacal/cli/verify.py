@@ -1,16 +1,20 @@
-"""metacal verify: does the promise still stand? An exact test on labelled rows, and an exit
-code.
-"""
+"""`metacal verify`: an exact test of the promise on labelled rows, with an exit code."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import click
 
 from metacal.cli.options import ReadOptions, as_command, column_option, option, option_group
 from metacal.cli.printing import EXIT_NOT_SUPPORTED, EXIT_REFUTED, print_result, wrap_lines
 from metacal.cli.values import number_between
+
+if TYPE_CHECKING:
+    from metacal.cli.gate_rows import GateRows
+    from metacal.gate import Gate
+    from metacal.promises.verification import Verification
 
 parse_confidence = number_between(
     0.5,
@@ -60,10 +64,8 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal verify cal.json lastweek.parquet --unit-key patient
       metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
-    from metacal.cli.reading import load_gate, read_gate_rows
-    from metacal.gate.judged import judged
-    from metacal.promises.parts.units import Units
-    from metacal.promises.verification import verify_decisions
+    from metacal.cli.gate_rows import read_gate_rows
+    from metacal.cli.reading import load_gate
 
     gate = load_gate(artifact, file)
     if gate.certificate is None:
@@ -72,38 +74,58 @@ def command(artifact: str, file: str, options: Options) -> None:
             " metacal evaluate measures its calibration."
         )
     reading = replace(options.reading, unit_key=options.unit_key)
-    given = read_gate_rows(gate, artifact, file, reading)
-    bare = not any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
-    seen = judged(
-        gate,
-        given.tables,
-        None if bare and given.truth is None else given.require_truth(),
-        given.found.groups,
-    )
-    given.note_rows_without_score(len(seen))
-    given.warn_of_fit_rows(seen.fit_rows, artifact)
-    units = (
-        None
-        if given.found.units is None
-        else Units(given.found.units).at(seen.rows, len(given.found))
-    )
-    result = verify_decisions(
-        gate.certificate,
-        seen.accept,
-        seen.correct,
-        options.confidence,
-        losses=seen.losses,
-        names=seen.names,
-        units=units,
-        fit_rows=seen.fit_rows,
-    )
-    more = {} if reading.large is None else {"large": reading.large}
-    answer, text = (
-        {"file": file, "artifact": artifact, **result.to_dict(), **more},
-        f" of {file} through {artifact}",
-    )
-    print_result(answer, wrap_lines(result.text(text)))
+    gate_rows = read_gate_rows(gate, artifact, file, reading)
+    result = _verify_rows(gate, artifact, gate_rows, options.confidence)
+
+    answer = {"file": file, "artifact": artifact, **result.to_dict()}
+    if reading.large is not None:
+        answer["large"] = reading.large
+    print_result(answer, wrap_lines(result.text(f" of {file} through {artifact}")))
     if result.refuted:
         click.get_current_context().exit(EXIT_REFUTED)
-    if seen.fit_rows is not None:
+    if result.verdict.fit_rows is not None:
         click.get_current_context().exit(EXIT_NOT_SUPPORTED)
+
+
+def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: float) -> Verification:
+    """Test the promise of a gate on labelled rows.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate with a certificate.
+    artifact : str
+        Name of its file in messages.
+    gate_rows : GateRows
+        Rows to test on.
+    confidence : float
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    Verification
+    """
+    from metacal.gate.judged import judged
+    from metacal.promises.parts.units import Units
+    from metacal.promises.verification import verify_decisions
+
+    assert gate.certificate is not None
+    columns = gate_rows.columns
+    needs_labels = any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
+    truth = gate_rows.require_truth() if needs_labels else gate_rows.truth
+    decisions = judged(gate, gate_rows.tables, truth, columns.groups)
+    gate_rows.note_rows_without_score(len(decisions))
+    gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
+    units = None
+    if columns.units is not None:
+        units = Units(columns.units).at(decisions.rows, len(columns))
+    return verify_decisions(
+        gate.certificate,
+        decisions.accept,
+        decisions.correct,
+        confidence,
+        losses=decisions.losses,
+        names=decisions.names,
+        units=units,
+        fit_rows=decisions.fit_rows,
+    )

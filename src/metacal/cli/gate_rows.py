@@ -1,0 +1,320 @@
+"""Rows of a user's file in the form that a gate reads: logits, scores, or both tables of a cascade.
+
+NumPy is imported when a command runs, not before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from metacal.cli.options import ReadOptions
+from metacal.cli.printing import print_note
+from metacal.cli.reading import (
+    cascade_column_names,
+    check_not_gate,
+    check_read_options,
+    load_gate,
+    read_cascade_scores,
+    read_keywords,
+    read_score_table,
+    read_table,
+)
+from metacal.errors import InputError, warn_caller
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+    from metacal.io.predictions import Predictions
+    from metacal.promises.fingerprint import FitRows
+
+
+@dataclass(frozen=True, eq=False)
+class GateRows:
+    """Rows of a file in the form that a gate reads.
+
+    Attributes
+    ----------
+    path : str
+        Name of the file in messages.
+    tables : tuple
+        Input of each stage of the gate: validated logits, which may stay in their file, or
+        scores.
+    truth : array or None
+        Labels, or whether each prediction is correct.
+    columns : Predictions or Scores
+        All columns of the file of the first stage.
+    large_columns : Predictions or None
+        All columns of the --large file.
+    """
+
+    path: str
+    tables: tuple[Any, ...]
+    truth: Any
+    columns: Any
+    large_columns: Any = None
+
+    def require_truth(self) -> Any:
+        """Return the labels or correctness flags. Raise InputError if the file has none."""
+        if self.truth is not None:
+            return self.truth
+        return self.columns.require_truth()
+
+    def note_rows_without_score(self, n_with_score: int) -> None:
+        """Print how many rows have no score, if there are any."""
+        n_rows = len(self.columns)
+        if n_with_score < n_rows:
+            print_note(
+                f"{n_rows - n_with_score:,} of {n_rows:,} rows have no score: left out here, and"
+                " rejected by every gate."
+            )
+
+    def warn_of_fit_rows(self, fit_rows: FitRows | None, artifact: str | None) -> None:
+        """Warn if rows of the file were used to fit the gate."""
+        if fit_rows is not None:
+            warn_caller(
+                f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new"
+                " rows."
+            )
+
+
+def read_gate_and_rows(
+    artifact: str | None,
+    file: str,
+    reading: ReadOptions,
+    *,
+    any_groups: bool = False,
+    as_is: bool = False,
+    stream: bool | None = None,
+) -> tuple[Gate | None, GateRows]:
+    """Read a saved gate, if there is one, and the rows of a file.
+
+    Parameters
+    ----------
+    artifact : str or None
+        Saved gate, or None to measure the classifier or the scores alone.
+    file : str
+        File of rows.
+    reading : ReadOptions
+        Options for reading the file.
+    any_groups, as_is, stream
+        See `read_gate_rows`.
+
+    Returns
+    -------
+    gate : Gate or None
+        The saved gate. Without one, None for logits, and for scores a gate that accepts every row.
+    gate_rows : GateRows
+    """
+    if artifact is not None:
+        from metacal.gate.judged import check_measurable
+
+        saved_gate = load_gate(artifact, file)
+        check_measurable(saved_gate)
+        gate_rows = read_gate_rows(
+            saved_gate, artifact, file, reading, any_groups=any_groups, as_is=as_is, stream=stream
+        )
+        return saved_gate, gate_rows
+
+    check_large(None, None, reading.large)
+    if reading.score_key is not None:
+        return _read_scores_without_gate(file, reading)
+    predictions = read_table(file, reading, stream=stream)
+    return None, GateRows(file, (predictions.table,), predictions.labels, predictions)
+
+
+def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
+    """Read scores, and build a gate that ranks by them and accepts every row."""
+    from metacal.gate import Gate, Marks
+    from metacal.gate.marks import plain_name
+
+    scores = read_score_table(file, reading)
+    higher_is: Any = reading.higher_is or "surer"
+    gate = Gate.of(Marks(plain_name(scores.name), higher_is))
+    return gate, GateRows(file, (scores.score,), scores.correct, scores)
+
+
+def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
+    """Raise a usage error if --large was given and the gate does not read a second table."""
+    if large is None:
+        return
+    if gate is None:
+        raise click.UsageError(
+            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has"
+            " saved it."
+        )
+    if len(gate.stages) == 1:
+        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+    if not gate.n_classes:
+        raise click.UsageError(
+            f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large."
+        )
+
+
+def read_gate_rows(
+    gate: Gate,
+    artifact: str,
+    file: str,
+    reading: ReadOptions,
+    *,
+    all_stages: bool = True,
+    any_groups: bool = False,
+    as_is: bool = False,
+    stream: bool | None = None,
+) -> GateRows:
+    """Read the rows of a file, and of --large, in the form that a gate reads.
+
+    Parameters
+    ----------
+    gate : Gate
+        The gate.
+    artifact : str
+        Name of its file in messages.
+    file : str
+        File of rows.
+    reading : ReadOptions
+        Options for reading the file.
+    all_stages : bool, default=True
+        Whether a cascade needs the rows of the large model too.
+    any_groups : bool, default=False
+        Whether --group-key is allowed for a gate on logits that has no threshold by group.
+    as_is : bool, default=False
+        Whether the table of a gate on logits is returned without validation.
+    stream : bool or None, default=None
+        Whether the table stays in its file. None decides by its size.
+
+    Returns
+    -------
+    GateRows
+    """
+    check_large(gate, artifact, reading.large)
+    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
+    is_cascade = len(gate.stages) > 1
+    if is_cascade and not gate.n_classes:
+        return _read_score_cascade_rows(gate, file, reading)
+    if is_cascade and all_stages and reading.large is None:
+        raise click.UsageError(
+            f"{artifact} holds a cascade: give the large model's predictions too, --large"
+            " LARGEFILE."
+        )
+    if gate.kind == "scores":
+        scores = read_score_table(file, reading, gate, artifact)
+        return GateRows(file, (scores.score,), scores.correct, scores)
+    return _read_logit_rows(gate, artifact, file, reading, as_is=as_is, stream=stream)
+
+
+def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> GateRows:
+    """Read the scores of all models of a cascade from one file."""
+    from metacal.gate.judged import opened
+
+    score_names, flag_names = cascade_column_names(gate, reading)
+    cascade_scores = read_cascade_scores(
+        file, reading, score_names, flag_names, agreement=gate.reads_agreement
+    )
+    tables = opened(gate, cascade_scores.scores)[1]
+    return GateRows(file, tables, cascade_scores.flags, cascade_scores.first_columns)
+
+
+def _read_logit_rows(
+    gate: Gate,
+    artifact: str,
+    file: str,
+    reading: ReadOptions,
+    *,
+    as_is: bool,
+    stream: bool | None,
+) -> GateRows:
+    """Read the logits of one model, or those of both models of a cascade.
+
+    Parameters
+    ----------
+    gate, artifact, file, reading, as_is, stream
+        See `read_gate_rows`.
+
+    Returns
+    -------
+    GateRows
+    """
+    from metacal.io.predictions import read_for_gate
+    from metacal.rows import Rows
+
+    check_not_gate(file)
+    predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
+    if as_is and gate.kind == "logits":
+        return GateRows(file, (predictions.table,), predictions.labels, predictions)
+
+    first_table = gate.source.read(predictions.table, by_rows=True)
+    if reading.large is None:
+        return GateRows(file, (Rows(first_table),), predictions.labels, predictions)
+
+    check_not_gate(reading.large)
+    large_predictions = read_for_gate(
+        gate.stage(1), artifact, reading.large, **read_keywords(reading)
+    )
+    large_table = gate.stages[1].source.read(large_predictions.table, by_rows=True)
+    truth = predictions.labels
+    # To decide, the large model's file may hold only the rows that need the large model. Its labels
+    # then belong to other rows.
+    if len(predictions) == len(large_predictions):
+        truth = merge_labels(predictions, large_predictions, file, reading.large)
+    tables = (Rows(first_table), Rows(large_table))
+    return GateRows(file, tables, truth, predictions, large_predictions)
+
+
+def merge_labels(
+    small_predictions: Predictions, large_predictions: Predictions, small: str, large: str
+) -> Any:
+    """Return the labels of rows that two files hold.
+
+    Parameters
+    ----------
+    small_predictions, large_predictions : Predictions
+        Predictions of two models.
+    small, large : str
+        Names of their files in messages.
+
+    Returns
+    -------
+    array or None
+        Labels of the first file, or of the second if the first has none.
+
+    Raises
+    ------
+    InputError
+        If ids or labels show that the files hold other rows, or in another order.
+    """
+    column_pairs = {
+        "ids": (small_predictions.ids, large_predictions.ids),
+        "labels": (small_predictions.labels, large_predictions.labels),
+    }
+    for column_name, (small_column, large_column) in column_pairs.items():
+        row = _first_difference(small_column, large_column)
+        if row is not None:
+            raise InputError(
+                f"{small} and {large} do not hold the same rows in the same order: the"
+                f" {column_name} of row {row} differ."
+            )
+    if small_predictions.labels is None:
+        return large_predictions.labels
+    return small_predictions.labels
+
+
+def _first_difference(column: Any, other_column: Any) -> int | None:
+    """Return the first row in which two columns differ, or None.
+
+    A missing column differs from nothing, nor does text from numbers, nor NaN from NaN.
+    """
+    import numpy as np
+
+    if column is None or other_column is None:
+        return None
+    is_text = column.dtype.kind in "US"
+    other_is_text = other_column.dtype.kind in "US"
+    if is_text != other_is_text:
+        return None
+    both_missing = (column != column) & (other_column != other_column)
+    differing_rows = np.flatnonzero((column != other_column) & ~both_missing)
+    if not len(differing_rows):
+        return None
+    return int(differing_rows[0])
