@@ -151,7 +151,7 @@ def lives(seed: int, n_lives: int = 25) -> History:
             one.check()
             done = run_labelling_call(CALL, one.pool, PROMISE, options=one.options, disk=one.world)
             one.check()
-            if not len(done.waiting):
+            if not len(done.waiting_rows):
                 break
         assert done.certifier.finished
         one.done = done.certifier

@@ -1,5 +1,11 @@
-"""metacal label: from an unlabelled pool to a certified gate, asking for as few labels as it
-takes.
+"""`metacal label`: certify a gate from an unlabelled pool, asking for as few labels as possible.
+
+Terms used in this module:
+
+- *pool*: the file of rows without labels, from which rows are drawn.
+- *answer sheet*: csv file with the rows to label now, which a person fills in.
+- *journal*: file beside the answer sheet that stores every question and every answer.
+- *round*: one call of the command. It reads the filled-in sheet and writes the next one.
 """
 
 from __future__ import annotations
@@ -127,69 +133,52 @@ def command(pool: str, options: Options) -> None:
       metacal label val.npz --min-accuracy 0.97 --replay -o labels.csv --gate cal.json
     """  # noqa: D301
     from metacal.cli.labelling import LabellingCall, run_labelling_call
-    from metacal.cli.reading import read_score_table, read_table
 
-    output, key, reading = options.output, options.key, options.reading
-    journal = _journal(output, options.gate_file, pool, reading)
+    journal = _journal_path(options.output, options.gate_file, pool, options.reading)
     call = LabellingCall(
-        output, journal, options.extend, options.replay, options.coverage, options.batch
+        sheet=options.output,
+        journal=journal,
+        extend=options.extend,
+        replay=options.replay,
+        coverage=options.coverage,
+        batch=options.batch,
     )
-    begins = not os.path.exists(journal)
-    asked = _asked(options, journal, begins=begins)
-    if reading.group_key is not None:
+    is_first_round = not os.path.exists(journal)
+    promise_options = _promise_options(options, journal, is_first_round=is_first_round)
+    if options.reading.group_key is not None:
         raise click.UsageError(
             "labels are asked for one promise about all rows; leave out --group-key."
         )
-    sheet = {name: getattr(options, name) for name in ("show", "show_prediction", "batch")}
-    if not begins:
-        sheet, reading = _begun(journal, key, reading)
-        if (
-            options.show not in (None, sheet["show"])
-            or options.show_prediction > sheet["show_prediction"]
-        ):
-            raise click.UsageError(
-                "--show and --show-prediction belong to the first call; leave them out, or begin"
-                " anew."
-            )
-    if sheet["show"] is not None and sheet["show"].lower() in (
-        "row",
-        "id",
-        "prediction",
-        "label",
-        "right",
-    ):
-        raise bad_option(
-            "--show", f"{sheet['show']} is a column of CSV already; call it otherwise."
-        )
-    shown = replace(reading, group_key=sheet["show"])  # read as the rows' groups
-    rows: Predictions | Scores = (
-        read_table(pool, shown) if reading.score_key is None else read_score_table(pool, shown)
+    pool_options = _pool_options(options, journal, is_first_round=is_first_round)
+    pool_rows = _read_pool(pool, pool_options, options)
+    outcome = run_labelling_call(
+        call,
+        pool_rows,
+        None if promise_options is None else promise_options.promise(),
+        options={
+            "labels": options.n_labels,
+            "random_state": options.seed,
+            "score": options.score,
+            "may_extend": options.may_extend or None,
+            "higher_is": pool_options.reading.higher_is,
+        },
+        sheet=pool_options.sheet,
+        key=options.key,
     )
-    if options.show_prediction and reading.score_key is not None:
-        raise click.UsageError(
-            "a pool of scores has no predictions; --show NAME shows a column of it."
-        )
-    known: dict[str, Any] = {
-        "labels": options.n_labels,
-        "random_state": options.seed,
-        "score": options.score,
-    }
-    known |= {"may_extend": options.may_extend or None, "higher_is": reading.higher_is}
-    done = run_labelling_call(
-        call, rows, None if asked is None else asked.promise(), options=known, sheet=sheet, key=key
-    )
-    if options.gate_file is not None and done.certifier.coverage is not None:
-        save_gate(done.certifier.gate(), options.gate_file, key)
-    _say(done, call, pool, options)
+    if options.gate_file is not None and outcome.certifier.coverage is not None:
+        save_gate(outcome.certifier.gate(), options.gate_file, options.key)
+    _print_outcome(outcome, call, pool, options)
 
 
-def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | None:
-    """What is to be promised; None where the first call has said it."""
+def _promise_options(
+    options: Options, journal: str, *, is_first_round: bool
+) -> PromiseOptions | None:
+    """Return the options of the promise, or None to use the promise in the journal."""
     if options.min_accuracy is not None or options.max_miscoverage is not None:
         return PromiseOptions(
             options.min_accuracy, options.max_miscoverage, confidence=options.confidence
         )
-    if begins and not os.path.exists(options.output):
+    if is_first_round and not os.path.exists(options.output):
         raise click.UsageError(
             f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say"
             " 0.97: what is accepted is right at least 97% of the time) or --max-miscoverage (say"
@@ -202,13 +191,14 @@ def _asked(options: Options, journal: str, *, begins: bool) -> PromiseOptions | 
     return None
 
 
-def _journal(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
-    """The journal's name, once all names are such that nothing is overwritten."""
+def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
+    """Return the path of the journal, after checking that no output overwrites another file."""
     from metacal.io.many import is_same_file
 
-    if os.path.splitext(output)[1].lower() not in (".csv", ".tsv"):
+    stem, ending = os.path.splitext(output)
+    if ending.lower() not in (".csv", ".tsv"):
         raise bad_option("-o", f"{output} must end in .csv or .tsv: people fill it in.")
-    journal = os.path.splitext(output)[0] + ".journal"
+    journal = stem + ".journal"
     for path in (output, journal, gate):
         check_is_file(path)
         check_not_input(path, pool, reading=reading)
@@ -218,78 +208,189 @@ def _journal(output: str, gate: str | None, pool: str, reading: ReadOptions) -> 
     return journal
 
 
-def _begun(
-    journal: str, key: str | None, reading: ReadOptions
-) -> tuple[dict[str, Any], ReadOptions]:
-    """What people are shown, and what the pool holds, as the first call said."""
+def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _PoolOptions:
+    """Return the options that the first round fixes, from the command line or the journal."""
+    if is_first_round:
+        sheet: dict[str, Any] = {
+            "show": options.show,
+            "show_prediction": options.show_prediction,
+            "batch": options.batch,
+        }
+        pool_options = _PoolOptions(sheet=sheet, reading=options.reading)
+    else:
+        pool_options = _journalled_pool_options(journal, options.key, options.reading)
+        sheet = pool_options.sheet
+        shows_other_column = options.show not in (None, sheet["show"])
+        if shows_other_column or options.show_prediction > sheet["show_prediction"]:
+            raise click.UsageError(
+                "--show and --show-prediction belong to the first call; leave them out, or begin"
+                " anew."
+            )
+    shown_column = pool_options.sheet["show"]
+    if shown_column is not None and shown_column.lower() in _SHEET_COLUMNS:
+        raise bad_option("--show", f"{shown_column} is a column of CSV already; call it otherwise.")
+    return pool_options
+
+
+def _journalled_pool_options(journal: str, key: str | None, reading: ReadOptions) -> _PoolOptions:
+    """Read the options of the first round from the journal."""
     from metacal.io.artifact.certifier import open_journal
 
-    with open_journal(journal, key=key) as opened:
-        first = opened.records[0] if opened.records else {}
-    if first and first["classes"] is None:
-        reading = replace(reading, score_key=reading.score_key or first["score_name"])
-    elif first:
-        reading = replace(reading, input=reading.input or first["input"])
-    return {"show": None, "show_prediction": False, **first.get("sheet", {})}, reading
+    sheet = {"show": None, "show_prediction": False}
+    with open_journal(journal, key=key) as opened_journal:
+        if not opened_journal.records:
+            return _PoolOptions(sheet=sheet, reading=reading)
+        first_record = opened_journal.records[0]
+    if first_record["classes"] is None:
+        score_name = reading.score_key or first_record["score_name"]
+        reading = replace(reading, score_key=score_name)
+    else:
+        reading = replace(reading, input=reading.input or first_record["input"])
+    return _PoolOptions(sheet={**sheet, **first_record.get("sheet", {})}, reading=reading)
 
 
-def _say(done: LabellingOutcome, call: LabellingCall, pool: str, options: Options) -> None:
-    from metacal.cli.labelling import answer_column
+def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predictions | Scores:
+    """Read the pool, with the column to show as the groups of the rows."""
+    from metacal.cli.reading import read_score_table, read_table
 
-    if done.saved_meanwhile:
+    reading = replace(pool_options.reading, group_key=pool_options.sheet["show"])
+    if reading.score_key is None:
+        return read_table(pool, reading)
+    scores = read_score_table(pool, reading)
+    if options.show_prediction:
+        raise click.UsageError(
+            "a pool of scores has no predictions; --show NAME shows a column of it."
+        )
+    return scores
+
+
+def _print_outcome(
+    outcome: LabellingOutcome, call: LabellingCall, pool: str, options: Options
+) -> None:
+    """Print what is certified, how many rows wait for a label, and what to do next.
+
+    Parameters
+    ----------
+    outcome : LabellingOutcome
+        Result of the round.
+    call : LabellingCall
+        Files and options of the round.
+    pool : str
+        File of the pool.
+    options : Options
+        Options of the command.
+
+    Raises
+    ------
+    InfeasibleTargetError
+        If labelling is over and nothing is certified.
+    """
+    if outcome.saved_meanwhile:
         print_note(
             wrap_lines(
                 f"{call.sheet} was saved during this call. It was not overwritten: the answers "
                 "that were saved were taken too."
             )
         )
-    gate, as_json = options.gate_file, flag_is_set("json")
-    certifier, waiting = done.certifier, len(done.waiting)
-    some = certifier.coverage is not None
-    if as_json:
-        names = ("n_drawn", "n_labels", "finished", "coverage", "within_reach")
-        answer = {
-            "pool": pool,
-            "journal": call.journal,
-            "file": call.sheet if waiting else None,
-            "n_waiting": waiting,
-        }
-        answer |= {name: getattr(certifier, name) for name in names} | {
-            "gate": gate if some else None
-        }
-        answer["saved_meanwhile"] = done.saved_meanwhile
-        print_json(
-            {**answer, "certificate": certifier.certificate.to_dict(words=True) if some else None}
-        )
-    elif some and not waiting:
+    certifier = outcome.certifier
+    is_certified = certifier.coverage is not None
+    is_waiting = len(outcome.waiting_rows) > 0
+    if flag_is_set("json"):
+        print_json(_outcome_as_json(outcome, call, pool, options.gate_file))
+    elif is_certified and not is_waiting:
         echo(wrap_lines(str(certifier.certificate)))
-    if not some and not waiting:
-        _ = certifier.certificate  # says what is missing, and ends with exit code 1
-    if waiting:
+    if not is_certified and not is_waiting:
+        # Nothing is certified, so the property raises the error that says what is missing.
+        _ = certifier.certificate
+    _print_progress_note(outcome, call)
+    _print_gate_note(outcome, call, options)
+
+
+def _outcome_as_json(
+    outcome: LabellingOutcome, call: LabellingCall, pool: str, gate_file: str | None
+) -> dict[str, Any]:
+    """Return the outcome of a round as JSON types."""
+    certifier = outcome.certifier
+    n_waiting = len(outcome.waiting_rows)
+    is_certified = certifier.coverage is not None
+    certificate = None
+    if is_certified:
+        certificate = certifier.certificate.to_dict(words=True)
+    return {
+        "pool": pool,
+        "journal": call.journal,
+        "file": call.sheet if n_waiting else None,
+        "n_waiting": n_waiting,
+        "n_drawn": certifier.n_drawn,
+        "n_labels": certifier.n_labels,
+        "finished": certifier.finished,
+        "coverage": certifier.coverage,
+        "within_reach": certifier.within_reach,
+        "gate": gate_file if is_certified else None,
+        "saved_meanwhile": outcome.saved_meanwhile,
+        "certificate": certificate,
+    }
+
+
+def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None:
+    """Print how many rows wait, or why labelling stops."""
+    from metacal.cli.labelling import answer_column
+
+    certifier = outcome.certifier
+    n_waiting = len(outcome.waiting_rows)
+    if n_waiting:
         print_note(wrap_lines(str(certifier)))
         print_note(
-            f"{waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and call"
-            " again."
+            f"{n_waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and"
+            " call again."
         )
-    elif done.out_of_reach and call.coverage is not None and certifier.coverage is not None:
-        more = (
-            "more labels would change nothing."
-            if certifier.finished
-            else (
+    elif outcome.out_of_reach and call.coverage is not None and certifier.coverage is not None:
+        if certifier.finished:
+            advice = "more labels would change nothing."
+        else:
+            advice = (
                 f"at most {certifier.within_reach:.0%} is within it: leave out --coverage to go on."
             )
-        )
         print_note(
             f"A coverage of {call.coverage:.0%} is out of reach. {certifier.coverage:.0%} is"
-            f" certified; {more}"
+            f" certified; {advice}"
         )
     elif not certifier.finished:
         print_note(wrap_lines(str(certifier)))
-    if gate is not None and not some:
-        print_note(f"{gate} is not written: no gate is certified yet.")
-    elif gate is not None:
-        print_saved_note(gate, options.key, then=f"metacal apply {gate} NEW -o out.csv", without="")
-    elif not waiting and some and not as_json:
+
+
+def _print_gate_note(outcome: LabellingOutcome, call: LabellingCall, options: Options) -> None:
+    """Print whether a gate was saved, or how to save it."""
+    gate_file = options.gate_file
+    is_certified = outcome.certifier.coverage is not None
+    is_waiting = len(outcome.waiting_rows) > 0
+    if gate_file is not None and not is_certified:
+        print_note(f"{gate_file} is not written: no gate is certified yet.")
+    elif gate_file is not None:
+        print_saved_note(
+            gate_file, options.key, then=f"metacal apply {gate_file} NEW -o out.csv", without=""
+        )
+    elif is_certified and not is_waiting and not flag_is_set("json"):
         print_note(
             f"--gate cal.json saves the gate; call again with it, {call.journal} has everything."
         )
+
+
+#: Columns of the answer sheet, which --show must not repeat.
+_SHEET_COLUMNS = ("row", "id", "prediction", "label", "right")
+
+
+@dataclass(frozen=True)
+class _PoolOptions:
+    """Options of the pool and the sheet that the first round fixes for all rounds.
+
+    Attributes
+    ----------
+    sheet : dict
+        Settings of the answer sheet: "show", "show_prediction" and perhaps "batch".
+    reading : ReadOptions
+        Options for reading the pool.
+    """
+
+    sheet: dict[str, Any]
+    reading: ReadOptions

@@ -1,31 +1,39 @@
-"""One round of metacal label: take the answers of a sheet into the journal, then write the next
-sheet.
+"""One round of `metacal label`: read the answers of a sheet, then write the next sheet.
 
-The order keeps answers safe, whatever happens in between. The journal's lock is held, the sheet is
-read, and its answers are on the disk in the journal. Only then is the sheet replaced, and only if
-it still holds the bytes that were read (`metacal.io.exchange`). If a person saves the sheet at that
-moment, the saved sheet stays and is read again.
+The order of the steps keeps every answer safe. The journal is locked, the sheet is read, and its
+answers are written to the journal. Only then is the sheet replaced, and only if it still holds the
+bytes that were read (`metacal.io.exchange`). If a person saves the sheet at that moment, the saved
+sheet stays and is read again.
+
+Terms used in this module: see `metacal.cli.label`. The file format of the sheet is in
+`metacal.cli.answer_sheet`.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metacal.cli.answer_sheet import (
+    ID,
+    PREDICTION,
+    ROW,
+    AnswerLine,
+    read_answer_lines,
+    strip_zero_decimals,
+)
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
-from metacal.io.formats.text_cells import unescaped
-from metacal.io.formats.text_writer import DelimitedWriter, TabsWriter
+from metacal.io.formats.delimited import DelimitedWriter, TabsWriter
 from metacal.io.journal import Journal
 from metacal.promises.sequential.answers import UNKNOWN
 
@@ -36,23 +44,36 @@ if TYPE_CHECKING:
 
     Pool = Predictions | Scores
 
-#: The columns that say which row a line is about, and what the classifier says of it.
-ROW, ID, PREDICTION = "row", "id", "prediction"
-#: What an answer may say of the prediction, and that the true class is no column, where no class is
-#: called so.
-_WORDS, _NONE = {"right": True, "wrong": False}, "none"
-#: How often a sheet is read again because somebody saved it meanwhile.
+#: Answers that refer to the shown prediction.
+_CORRECTNESS_WORDS = {"right": True, "wrong": False}
+#: Answer if the true class is not among the classes.
+_NO_CLASS = "none"
+#: How often a sheet is read again because somebody saved it during the call.
 _MAX_READS = 20
-#: A sheet that somebody is saving is read again until it stays the same for this long.
+#: A sheet that somebody is saving is read again until it stays the same for so many seconds.
 _SETTLING_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class LabellingCall:
-    """What a call is about: the sheet, its journal, and how far to go.
+    """Files and options of one round.
 
-    `extend`, `replay`, `coverage` and `batch` are free to change from call to call: any stopping
-    time is covered.
+    The options may change from round to round, because the promise holds for any stopping time.
+
+    Attributes
+    ----------
+    sheet : str
+        Path of the answer sheet.
+    journal : str
+        Path of the journal.
+    extend : bool, default=False
+        Whether to draw further rows, as the first round declared.
+    replay : bool, default=False
+        Whether to answer from the labels in the pool.
+    coverage : float or None, default=None
+        Stop as soon as a gate with this coverage is certified.
+    batch : int or None, default=None
+        Number of rows in the sheet.
     """
 
     sheet: str
@@ -65,21 +86,22 @@ class LabellingCall:
 
 @dataclass(frozen=True)
 class LabellingOutcome:
-    """Result of a call.
+    """Result of one round.
 
     Attributes
     ----------
     certifier : Certifier
-    waiting : array of int
-        The rows of the pool that wait for an answer in the sheet.
+        Certifier with all answers so far.
+    waiting_rows : array of int
+        Rows of the pool that wait for an answer in the sheet.
     out_of_reach : bool
-        Whether the coverage that was asked for cannot be certified any more.
+        Whether the requested coverage cannot be certified any more.
     saved_meanwhile : bool
         Whether somebody saved the sheet during the call, so that it was read again.
     """
 
     certifier: Certifier
-    waiting: Codes
+    waiting_rows: Codes
     out_of_reach: bool
     saved_meanwhile: bool = False
 
@@ -94,42 +116,67 @@ def run_labelling_call(
     key: Any = None,
     disk: Disk = DISK,
 ) -> LabellingOutcome:
-    """Take what has been answered, and ask on."""
+    """Read the answers of the sheet into the journal, and write the next sheet.
+
+    Parameters
+    ----------
+    call : LabellingCall
+        Files and options of this round.
+    pool : Predictions or Scores
+        Rows of the pool.
+    promise : Promise or None
+        Promise to certify. None uses the promise in the journal.
+    options : dict
+        Options of the certifier; those that are None were not given.
+    sheet : dict or None, default=None
+        Settings of the sheet in the first round.
+    key : str or None, default=None
+        File with the key that signs the journal.
+    disk : Disk, default=DISK
+        File system.
+
+    Returns
+    -------
+    LabellingOutcome
+    """
     with open_journal(call.journal, key=key, disk=disk) as journal:
         if not journal.records and disk.read(call.sheet) is not None:
             raise InputError(
                 f"{call.sheet} is there, but {call.journal}, which says what was asked and holds"
                 f" the answers, is not; bring it back, or move {call.sheet} away to begin anew."
             )
-        certifier = certifier_in(
-            journal, pool.table, promise, sheet=sheet, **_options(journal, pool, options)
-        )
+        certifier_options = _certifier_options(journal, pool, options)
+        certifier = certifier_in(journal, pool.table, promise, sheet=sheet, **certifier_options)
         if call.extend:
             certifier.extend()
         if call.replay:
             _replay(certifier, pool, call)
         _recover_leftovers(certifier, call.sheet, disk)
         outcome = _exchange_sheets(certifier, pool, call, disk)
-        certifier.record = None  # the journal closes: what is learnt from here on is not kept
+        # The journal is closed next, so the certifier must not record anything any more.
+        certifier.record = None
         return outcome
 
 
 def _exchange_sheets(
     certifier: Certifier, pool: Pool, call: LabellingCall, disk: Disk
 ) -> LabellingOutcome:
-    """Take the answers of the sheet and write the next one, until nobody has saved it in
-    between.
-    """
+    """Read the answers of the sheet and write the next one, until nobody saves it in between."""
     content = disk.read(call.sheet)
     for n_saved in range(_MAX_READS):
         if content is not None:
-            _take(certifier, pool, call.sheet, content)
-        waiting, out_of_reach = _ahead(certifier, call)
-        outcome = LabellingOutcome(certifier, waiting, out_of_reach, saved_meanwhile=n_saved > 0)
-        if not len(waiting):
+            _record_answers(certifier, pool, call.sheet, content)
+        waiting_rows, out_of_reach = _next_rows(certifier, call)
+        outcome = LabellingOutcome(
+            certifier=certifier,
+            waiting_rows=waiting_rows,
+            out_of_reach=out_of_reach,
+            saved_meanwhile=n_saved > 0,
+        )
+        if not len(waiting_rows):
             return outcome
-        next_content = _content(certifier, pool, waiting, call.sheet)
-        if next_content == content or _write(disk, call.sheet, next_content, content):
+        next_content = _sheet_content(certifier, pool, waiting_rows, call.sheet)
+        if next_content == content or _write_sheet(disk, call.sheet, next_content, content):
             return outcome
         content = _read_settled(disk, call.sheet)
     raise InputError(
@@ -143,25 +190,26 @@ def _read_settled(disk: Disk, path: str) -> bytes | None:
     content = disk.read(path)
     for _ in range(_MAX_READS):
         disk.pause(_SETTLING_SECONDS)
-        before, content = content, disk.read(path)
-        if content == before:
+        previous_content = content
+        content = disk.read(path)
+        if content == previous_content:
             break
     return content
 
 
 def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
-    """Look at files that a killed call has left beside the sheet, and keep those that may hold
-    answers.
+    """Keep or remove the temporary files of an interrupted call.
 
     A call that is killed while it exchanges two sheets can leave a sheet that a person has saved
-    under a temporary name. Such a sheet gets a visible name. A sheet whose answers are all in the
-    journal is removed.
+    under a temporary name. If that sheet has answers that are not in the journal, it gets a visible
+    name. Otherwise it is removed.
     """
-    for part in find_leftovers(disk, path):
-        if not _holds_new_answers(certifier, disk.read(part) or b""):
-            disk.remove(part)
+    for leftover in find_leftovers(disk, path):
+        content = disk.read(leftover) or b""
+        if not _has_new_answers(certifier, content):
+            disk.remove(leftover)
             continue
-        backup = keep_beside(disk, part, disk.real_path(path))
+        backup = keep_beside(disk, leftover, disk.real_path(path))
         warn_caller(
             f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers"
             f" which were never read is now {backup}. To use them, copy it over {path} and call"
@@ -169,89 +217,118 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
         )
 
 
-def _holds_new_answers(certifier: Certifier, content: bytes) -> bool:
-    """Return whether a sheet has an answer that the journal does not have, or cannot be read."""
+def _has_new_answers(certifier: Certifier, content: bytes) -> bool:
+    """Check whether a sheet has an answer that is not in the journal, or is unreadable."""
     if not content.strip(b"\0"):
         return False
     try:
         lines = read_answer_lines("", content, answer_column(certifier))
     except InputError:
         return True
-    known = range(certifier.n_pool)
-    return any(line.row not in known or certifier.right[line.row] == UNKNOWN for line in lines)
+    pool_rows = range(certifier.n_pool)
+    return any(line.row not in pool_rows or certifier.right[line.row] == UNKNOWN for line in lines)
 
 
-def _options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
-    """What the user has said; the first time, what the file says too: later the pool is known by
-    its fingerprint.
+def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the given options; in the first round with the properties of the pool.
+
+    Later rounds recognise the pool by its fingerprint in the journal.
     """
-    given = {name: value for name, value in options.items() if value is not None}
+    given_options = {name: value for name, value in options.items() if value is not None}
     if journal.records:
-        return given
-    own = {"input": getattr(pool, "input", "logits"), "score_name": getattr(pool, "name", "score")}
-    return {**given, **own, "classes": pool.class_names}
+        return given_options
+    return {
+        **given_options,
+        "input": getattr(pool, "input", "logits"),
+        "score_name": getattr(pool, "name", "score"),
+        "classes": pool.class_names,
+    }
 
 
-def _ahead(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
-    """The rows to ask about next, none once the coverage asked for is there; whether it cannot be
-    any more.
+def _next_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
+    """Choose the rows to label next.
+
+    Returns
+    -------
+    rows : array of int
+        Rows of the pool. Empty if the requested coverage is certified or out of reach.
+    out_of_reach : bool
+        Whether the requested coverage cannot be certified any more.
     """
-    coverage, reach = certifier.coverage, certifier.within_reach
-    enough = call.coverage is not None and coverage is not None and coverage >= call.coverage
-    out_of_reach = call.coverage is not None and (reach is None or reach < call.coverage)
-    if enough or out_of_reach:
+    is_enough = False
+    out_of_reach = False
+    if call.coverage is not None:
+        coverage = certifier.coverage
+        reachable_coverage = certifier.within_reach
+        is_enough = coverage is not None and coverage >= call.coverage
+        out_of_reach = reachable_coverage is None or reachable_coverage < call.coverage
+    if is_enough or out_of_reach:
         return np.empty(0, dtype=np.intp), out_of_reach
     return certifier.propose(call.batch or certifier.sheet.get("batch")), False
 
 
 def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
-    """Answer every question from the file itself."""
+    """Answer every question from the labels in the pool."""
     if pool.labels is None:
         raise InputError(
             "--replay answers from the labels in POOL, and it has none; name them with --label-key."
         )
-    while len(rows := _ahead(certifier, call)[0]):
-        certifier.update(
-            rows, **{"right" if certifier.rows is None else "labels": pool.labels[rows]}
-        )
-
-
-# ── the sheet that people fill in ─────────────────────────────────────────────────────────────────
+    rows, _ = _next_rows(certifier, call)
+    while len(rows):
+        if certifier.rows is None:
+            certifier.update(rows, right=pool.labels[rows])
+        else:
+            certifier.update(rows, labels=pool.labels[rows])
+        rows, _ = _next_rows(certifier, call)
 
 
 def answer_column(certifier: Certifier) -> str:
-    """What the column to fill in is called."""
+    """Return the name of the column to fill in: "right" for scores, "label" for logits."""
     return "right" if certifier.rows is None else "label"
 
 
-def _content(certifier: Certifier, pool: Pool, waiting: Codes, path: str) -> bytes:
-    """The rows that wait for an answer: nothing that could lead whoever answers, unless it was
-    asked for.
+def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: str) -> bytes:
+    """Return the content of a sheet with an empty answer column.
+
+    It shows nothing that could influence the answers, unless --show or --show-prediction was given.
     """
-    columns = {ROW: waiting, **_known(certifier, pool, waiting)}
-    if certifier.sheet.get("show") and pool.groups is not None:
-        columns[certifier.sheet["show"]] = pool.groups[waiting]
+    columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
+    shown_column = certifier.sheet.get("show")
+    if shown_column and pool.groups is not None:
+        columns[shown_column] = pool.groups[waiting_rows]
+    columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
     text = io.StringIO()
-    kind = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
-    writer = kind(text, class_names=None, n_rows=len(waiting), compress=False)
-    writer.write({**columns, answer_column(certifier): np.full(len(waiting), "")})
+    writer_class = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
+    writer = writer_class(text, class_names=None, n_rows=len(waiting_rows), compress=False)
+    writer.write(columns)
     return text.getvalue().encode()
 
 
-def _known(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
-    """What a sheet says of rows, or of one, that must come back as it was: the id, and the
-    prediction where shown.
+def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
+    """Return the columns that must come back unchanged: id and, if shown, the prediction.
+
+    Parameters
+    ----------
+    certifier : Certifier
+    pool : Predictions or Scores
+    rows : array of int or int
+        Rows of the pool, or one row.
+
+    Returns
+    -------
+    dict
+        Entries of `rows`, keyed by column name.
     """
-    columns = {} if pool.ids is None else {ID: pool.ids[rows]}
+    columns = {}
+    if pool.ids is not None:
+        columns[ID] = pool.ids[rows]
     if certifier.sheet.get("show_prediction"):
         columns[PREDICTION] = certifier.classes_[certifier.predicted[rows]]
     return columns
 
 
-def _write(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
-    """Write a sheet in the place of the one that was read. Return False if somebody has saved it
-    meanwhile.
-    """
+def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
+    """Replace the sheet that was read. Return False if somebody has saved it meanwhile."""
     try:
         replacement = replace_unchanged(disk, path, content, expected)
     except OSError as error:
@@ -268,163 +345,106 @@ def _write(disk: Disk, path: str, content: bytes, expected: bytes | None) -> boo
     return replacement.done
 
 
-def _take(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
-    """Take the answers of a sheet that has come back: all of them, or none."""
-    lines = read_answer_lines(path, content, answer_column(certifier))
-    given, errors = [], list[str]()
-    for line in lines:
+def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
+    """Give the answers of a sheet to the certifier: all of them, or none if one is invalid."""
+    rows = []
+    correct_flags = []
+    true_codes = []
+    errors = list[str]()
+    for line in read_answer_lines(path, content, answer_column(certifier)):
         try:
             _check_line(certifier, pool, line)
-            code, right = _answer(certifier, line)
-            certifier.check(np.array([line.row]), np.array([right]))
-            given.append((line.row, right, code))
+            true_code, is_correct = _parse_answer(certifier, line)
+            certifier.check(np.array([line.row]), np.array([is_correct]))
         except InputError as error:
             errors.append(f"{path}:{line.number}: {error}")
+            continue
+        rows.append(line.row)
+        correct_flags.append(is_correct)
+        true_codes.append(true_code)
     if errors:
-        more = len(errors) - 1
-        raise InputError(
-            errors[0] + f" (Lines that cannot be taken either: {more:,} more.)" * (more > 0)
-        )
-    if given:
-        certifier.take(*map(np.array, zip(*given)))
+        message = errors[0]
+        n_further = len(errors) - 1
+        if n_further > 0:
+            message += f" (Lines that cannot be taken either: {n_further:,} more.)"
+        raise InputError(message)
+    if rows:
+        certifier.take(np.array(rows), np.array(correct_flags), np.array(true_codes))
 
 
 def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
+    """Raise InputError if a line does not identify a row of the pool."""
     if not 0 <= line.row < certifier.n_pool:
         raise InputError(f"the pool has no row {line.row}; leave the column row as it was.")
-    for name, entry in _known(certifier, pool, line.row).items():
+    for name, entry in _identifying_columns(certifier, pool, line.row).items():
         value = str(entry).strip()
-        if line.known.get(name, value) != value:
+        if line.cells.get(name, value) != value:
             raise InputError(
-                f"row {line.row} has the {name} {value!r}, not {line.known[name]!r}; lines were"
+                f"row {line.row} has the {name} {value!r}, not {line.cells[name]!r}; lines were"
                 " mixed up, or the column was edited: fix it."
             )
 
 
-def _answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
-    """The column of the true class, or -1, and whether the prediction is right."""
-    said = line.answer
+def _parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
+    """Parse the answer of one line.
+
+    Returns
+    -------
+    true_code : int
+        Code of the true class, or -1 if it is unknown or not among the classes.
+    is_correct : bool
+        Whether the prediction is correct.
+    """
+    answer = line.answer
     if certifier.rows is None:
-        from metacal.rows.score_columns import correct_column
-
-        right = correct_column(
-            [strip_zero_decimals(said)], name="the answer", place=lambda _: f"row {line.row}"
-        )
-        return -1, bool(right[0])
-    names = [str(name) for name in certifier.classes_.tolist()]
-    spelt = said if said in names else strip_zero_decimals(said)
-    alike = [
-        code for code, name in enumerate(names) if name.lower() == spelt.lower()
-    ]  # a spreadsheet writes TRUE
-    code = names.index(spelt) if spelt in names else alike[0] if len(alike) == 1 else None
-    if code is not None:
-        return code, bool(code == certifier.predicted[line.row])
-    if said.lower() == _NONE:
+        return -1, _parse_correctness(line)
+    class_names = [str(name) for name in certifier.classes_.tolist()]
+    true_code = _find_class(answer, class_names)
+    if true_code is not None:
+        return true_code, bool(true_code == certifier.predicted[line.row])
+    if answer.lower() == _NO_CLASS:
         return -1, False
-    if said.lower() in _WORDS and certifier.sheet.get("show_prediction"):
-        return -1, _WORDS[said.lower()]
-    raise InputError(f"{said[:60]!r} is none of the classes; {_hint(said, names)}")
+    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet.get("show_prediction"):
+        return -1, _CORRECTNESS_WORDS[answer.lower()]
+    raise InputError(f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}")
 
 
-def _hint(said: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(said, names, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return (
-        f"they are {', '.join(names[:8])}{', ...' * (len(names) > 8)}. If the true class is none of"
-        " them, write none."
+def _parse_correctness(line: AnswerLine) -> bool:
+    """Parse an answer that states whether the prediction is correct."""
+    from metacal.rows.score_columns import correct_column
+
+    flags = correct_column(
+        [strip_zero_decimals(line.answer)], name="the answer", place=lambda _: f"row {line.row}"
     )
+    return bool(flags[0])
 
 
-# ── the sheet as a file ───────────────────────────────────────────────────────────────────────────
+def _find_class(answer: str, class_names: Sequence[str]) -> int | None:
+    """Return the code of the class that an answer names, or None.
 
-# It is csv or tsv, which every spreadsheet opens; what comes back may be separated by semicolons,
-# have a byte order mark, lines in another order, lines left empty, or columns of its own. What may
-# not change is which row a line has.
-
-
-@dataclass(frozen=True)
-class AnswerLine:
-    """A line that has been filled in: its number in the file, the row, what it says of it, and the
-    answer.
+    A spreadsheet may write 7 as 7.0 and true as TRUE, so such changes are undone if the result is
+    unique.
     """
-
-    number: int
-    row: int
-    known: Mapping[str, str]
-    answer: str
-
-
-def read_answer_lines(path: str, raw: bytes, answer: str) -> list[AnswerLine]:
-    """The lines of a file's content that have an answer; InputError, with the line, where one
-    cannot be read.
-    """
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
-    file = io.StringIO(
-        text, newline=None
-    )  # some spreadsheets still end lines with a carriage return alone
-    delimiter = max(",;\t", key=file.readline().count)
-    file.seek(0)
-    try:
-        lines = list(csv.reader(file, delimiter=delimiter, strict=True))
-    except csv.Error as error:
-        raise InputError(
-            f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv."
-        ) from None
-    if not lines:
-        raise InputError(f"{path}: it is empty; take it away, and it is written again.")
-    names = [name.strip().lower() for name in lines[0]]
-    for name in (ROW, answer):
-        if names.count(name) != 1:
-            raise InputError(
-                f"{path}:1: there must be one column {name!r}, as it was written; there are "
-                f"{', '.join(map(repr, names[:10]))}."
-            )
-    return _filled(path, names, lines[1:], answer)
+    if answer in class_names:
+        return class_names.index(answer)
+    number = strip_zero_decimals(answer)
+    if number in class_names:
+        return class_names.index(number)
+    similar_codes = [
+        code for code, name in enumerate(class_names) if name.lower() == number.lower()
+    ]
+    if len(similar_codes) == 1:
+        return similar_codes[0]
+    return None
 
 
-def strip_zero_decimals(cell: str) -> str:
-    """A number without decimals that say nothing: a column with empty cells comes back from pandas
-    as 7.0.
-
-    Examples
-    --------
-    >>> whole_number("7.0"), whole_number("7.5"), whole_number("cat")
-    ('7', '7.5', 'cat')
-    """
-    whole, _, decimals = cell.partition(".")
-    return whole if whole.isdecimal() and decimals.strip("0") == "" else cell
-
-
-def _filled(
-    path: str, names: Sequence[str], lines: list[list[str]], answer: str
-) -> list[AnswerLine]:
-    found, first = [], dict[int, int]()
-    for number, cells in enumerate(lines, start=2):
-        if not any(cell.strip() for cell in cells):
-            continue
-        if len(cells) != len(names):
-            raise InputError(
-                f"{path}:{number}: {len(cells)} cells where the header has {len(names)}; fix the"
-                " line."
-            )
-        values = {name: unescaped(cell.strip()) for name, cell in zip(names, cells)}
-        try:
-            row = int(strip_zero_decimals(values[ROW]))
-        except ValueError:
-            raise InputError(
-                f"{path}:{number}: the row is {values[ROW]!r}, no number; leave that column as it"
-                " was."
-            ) from None
-        if row in first:
-            raise InputError(
-                f"{path}:{number}: row {row} stands there twice, before in line {first[row]}; keep"
-                " one."
-            )
-        first[row] = number
-        if values[answer]:
-            found.append(AnswerLine(number, row, values, values[answer]))
-    return found
+def _class_hint(answer: str, class_names: Sequence[str]) -> str:
+    """Suggest the most similar class, or list the first classes."""
+    close_matches = difflib.get_close_matches(answer, class_names, n=1)
+    if close_matches:
+        return f"did you mean {close_matches[0]!r}?"
+    ellipsis = ", ..." if len(class_names) > 8 else ""
+    return (
+        f"they are {', '.join(class_names[:8])}{ellipsis}. If the true class is none of them, write"
+        " none."
+    )

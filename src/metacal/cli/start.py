@@ -1,13 +1,15 @@
-"""metacal start: look at a file, ask two questions, and leave a gate, a report and the commands for
-next time.
+"""`metacal start`: detect the columns of a file, ask two questions, and write a gate.
+
+It also writes a report and a page with the commands for the next time.
 """
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -29,13 +31,29 @@ if TYPE_CHECKING:
     from metacal.io.inspection import Look
 
 
-#: What a mistake costs, more than a review does.
-_cost = number_between(
+#: Parser of the cost of a mistake, relative to the cost of a review.
+_parse_mistake_cost = number_between(
     1.0,
     1e6,
     "one above 1, such as 20",
     "is not above 1; a mistake that costs no more needs no review",
 )
+
+
+#: Defaults of the two questions.
+_DEFAULT_MISTAKE_COST = 20.0
+
+
+_DEFAULT_REVIEW_FRACTION = 0.2
+
+
+@dataclass(frozen=True)
+class _Paths:
+    """Files that the command writes."""
+
+    gate: str
+    report: str
+    next_steps: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +62,7 @@ class Options:
 
     yes: bool = switch_option("Ask nothing: take the defaults.", "-y --yes")
     mistake_cost: float | None = option(
-        "What a mistake costs, in reviews.  [default: 20]", "N", type=_cost
+        "What a mistake costs, in reviews.  [default: 20]", "N", type=_parse_mistake_cost
     )
     review: float | None = fraction_option(
         "The share of rows that people can review.  [default: 0.2]", "S"
@@ -81,122 +99,209 @@ def command(file: str, options: Options) -> None:
       metacal start val.parquet --mistake-cost 50 --review 0.1 -o gates
       metacal start scores.csv --label-key truth --positive fraud
     """  # noqa: D301
-    from metacal.io.look import look
+    look_result = _look_at_file(file, options)
+    mistake_cost = _ask_mistake_cost(options)
+    review_fraction = _ask_review_fraction(options)
+    paths = _output_paths(file, options.output)
 
-    said = {**vars(options.reading), "positive": options.positive}
-    found = look(file, **{name: value for name, value in said.items() if value not in (None, ())})
-    print_note(f"{file}: {found.kind}.")
-    if found.seen:
-        print_note(
-            "\n".join(aligned([(f"  {what}", f"because {why}") for what, why in found.seen]))
-        )
-    if found.question is not None:
-        raise click.UsageError(f"{file}: {found.question} Nothing was written.")
-    cost, review = _asked(options)
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = Path(file if file != "-" else "stdin").name.partition(".")[0] or "gate"
-    gate, page, after = (
-        str(folder / f"{stem}.{name}") for name in ("gate.json", "report.html", "next.md")
-    )
-    words, reading = _words(found), _words(found, "positive")
-    target = f"{1.0 - 1.0 / cost:.4g}"
-    fit = ["fit", file, *words, "--min-accuracy", target, "-o", gate]
-    report = ["report", gate, file, *reading, "-o", page]
-    _run(fit)
-    _run(report)
+    min_accuracy = f"{1.0 - 1.0 / mistake_cost:.4g}"
+    fit_words = ["fit", file, *_option_words(look_result)]
+    reading_words = _option_words(look_result, without=("positive",))
+    fit_arguments = [*fit_words, "--min-accuracy", min_accuracy, "-o", paths.gate]
+    report_arguments = ["report", paths.gate, file, *reading_words, "-o", paths.report]
+    _run_command(fit_arguments)
+    _run_command(report_arguments)
     print_note(
         "\nAll rows of the file were used to fit, so the report does not judge the promise. With"
-        f" other labelled rows:\n$ {shlex.join(['metacal', 'verify', gate, 'NEW', *reading])}"
+        f" other labelled rows:\n$ {_shell_line(['verify', paths.gate, 'NEW', *reading_words])}"
     )
-    _say_budget(gate, review, ["fit", file, *words, "--max-review", f"{review:g}", "-o", gate])
-    Path(after).write_text(_next(found, [fit, report], gate, reading, target), encoding="utf-8")
-    echo(f"Gate {gate}, report {page}, and how to go on in {after}.")
+    budget_arguments = [*fit_words, "--max-review", f"{review_fraction:g}", "-o", paths.gate]
+    _print_budget_note(paths.gate, review_fraction, budget_arguments)
+    next_steps = _next_steps_page(
+        look_result, [fit_arguments, report_arguments], paths.gate, min_accuracy
+    )
+    Path(paths.next_steps).write_text(next_steps, encoding="utf-8")
+    echo(f"Gate {paths.gate}, report {paths.report}, and how to go on in {paths.next_steps}.")
 
 
-def _asked(options: Options) -> tuple[float, float]:
-    """The two answers: given, asked for, or the defaults."""
-    cost, review = options.mistake_cost, options.review
-    if cost is None and not options.yes:
-        cost = click.prompt(
-            "A mistake costs as much as reviewing how many rows?", 20.0, value_proc=_cost, err=True
-        )
-    if review is None and not options.yes:
-        review = click.prompt(
-            "Which share of the rows can be reviewed?", 0.2, value_proc=parse_fraction, err=True
-        )
-    return cost or 20.0, review or 0.2
+def _look_at_file(file: str, options: Options) -> Look:
+    """Detect what a file holds, and print it. Raise a usage error if it is ambiguous."""
+    from metacal.io.look import look
+
+    hints = {**vars(options.reading), "positive": options.positive}
+    given_hints = {name: value for name, value in hints.items() if value not in (None, ())}
+    look_result = look(file, **given_hints)
+    print_note(f"{file}: {look_result.kind}.")
+    if look_result.seen:
+        cells = [(f"  {finding}", f"because {reason}") for finding, reason in look_result.seen]
+        print_note("\n".join(aligned(cells)))
+    if look_result.question is not None:
+        raise click.UsageError(f"{file}: {look_result.question} Nothing was written.")
+    return look_result
 
 
-def _words(found: Look, *without: str) -> list[str]:
-    """The options that say what is what in the file, all but some."""
-    return [
-        word
-        for name, value in found.options.items()
-        if name not in without
-        for word in to_arguments(name, value)
-    ]
+def _ask_mistake_cost(options: Options) -> float:
+    """Return the cost of a mistake in reviews: from an option, a question, or the default."""
+    if options.mistake_cost is not None:
+        return options.mistake_cost
+    if options.yes:
+        return _DEFAULT_MISTAKE_COST
+    answer: float = click.prompt(
+        "A mistake costs as much as reviewing how many rows?",
+        _DEFAULT_MISTAKE_COST,
+        value_proc=_parse_mistake_cost,
+        err=True,
+    )
+    return answer
 
 
-def _run(words: list[str]) -> None:
-    """Run a command of metacal, as the user would."""
+def _ask_review_fraction(options: Options) -> float:
+    """Return the fraction of rows to review: from an option, a question, or the default."""
+    if options.review is not None:
+        return options.review
+    if options.yes:
+        return _DEFAULT_REVIEW_FRACTION
+    answer: float = click.prompt(
+        "Which share of the rows can be reviewed?",
+        _DEFAULT_REVIEW_FRACTION,
+        value_proc=parse_fraction,
+        err=True,
+    )
+    return answer
+
+
+def _output_paths(file: str, output: str) -> _Paths:
+    """Create the output folder, and return the files to write in it."""
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    source_name = Path("stdin" if file == "-" else file).name
+    stem = source_name.partition(".")[0] or "gate"
+    return _Paths(
+        gate=str(folder / f"{stem}.gate.json"),
+        report=str(folder / f"{stem}.report.html"),
+        next_steps=str(folder / f"{stem}.next.md"),
+    )
+
+
+def _option_words(look_result: Look, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the detected options as command-line words."""
+    words = []
+    for name, value in look_result.options.items():
+        if name not in without:
+            words += to_arguments(name, value)
+    return words
+
+
+def _shell_line(arguments: list[str]) -> str:
+    """Return a metacal command as a line for the shell."""
+    return shlex.join(["metacal", *arguments])
+
+
+def _run_command(arguments: list[str]) -> None:
+    """Print a metacal command, and run it in this process."""
     import importlib
 
-    print_note(f"\n$ {shlex.join(['metacal', *words])}")
-    command = importlib.import_module(f"metacal.cli.{words[0]}").command
+    name = arguments[0]
+    print_note(f"\n$ {_shell_line(arguments)}")
+    command = importlib.import_module(f"metacal.cli.{name}").command
     with command.make_context(
-        words[0], list(words[1:]), parent=click.get_current_context()
+        name, list(arguments[1:]), parent=click.get_current_context()
     ) as context:
         command.invoke(context)
 
 
-def _say_budget(gate: str, review: float, other: list[str]) -> None:
-    """Does what is rejected fit what can be reviewed?"""
+def _print_budget_note(gate: str, review_fraction: float, budget_arguments: list[str]) -> None:
+    """Print a note if the gate rejects more rows than can be reviewed.
+
+    Parameters
+    ----------
+    gate : str
+        File of the gate.
+    review_fraction : float
+        Fraction of rows that can be reviewed.
+    budget_arguments : list of str
+        Command that promises this fraction instead.
+    """
     import metacal
 
     certificate = metacal.load_gate(gate).certificate
     assert certificate is not None
     coverage = certificate.coverage
-    if coverage is None or 1.0 - coverage <= review:
+    if coverage is None or 1.0 - coverage <= review_fraction:
         return
     print_note(
-        f"\nAbout {1.0 - coverage:.0%} of the rows go to review, more than the {review:.0%} you can"
-        " do. Keep the promise and review more, or promise that budget instead and see on the"
-        f" report what accuracy is left:\n$ {shlex.join(['metacal', *other])}"
+        f"\nAbout {1.0 - coverage:.0%} of the rows go to review, more than the"
+        f" {review_fraction:.0%} you can do. Keep the promise and review more, or promise that"
+        " budget instead and see on the report what accuracy is left:"
+        f"\n$ {_shell_line(budget_arguments)}"
     )
 
 
-def _next(found: Look, ran: list[list[str]], gate: str, reading: list[str], target: str) -> str:
-    """What to do next time, on the command line and in Python."""
-    truth = ("label_key", "correct_key", "loss_key", "labels", "positive")
-    later = [
-        ["apply", gate, "NEW", *_words(found, *truth), "-o", "out.csv"],
-        ["verify", gate, "LASTWEEK", *reading],
+def _next_steps_page(
+    look_result: Look, commands_run: list[list[str]], gate: str, min_accuracy: str
+) -> str:
+    """Return a Markdown page with the commands and the Python code for the next time.
+
+    Parameters
+    ----------
+    look_result : Look
+        Detected columns.
+    commands_run : list of lists of str
+        Commands that were run.
+    gate : str
+        File of the gate.
+    min_accuracy : str
+        Promised accuracy.
+
+    Returns
+    -------
+    str
+    """
+    truth_options = ("label_key", "correct_key", "loss_key", "labels", "positive")
+    apply_words = _option_words(look_result, without=truth_options)
+    verify_words = _option_words(look_result, without=("positive",))
+    later_commands = [
+        ["apply", gate, "NEW", *apply_words, "-o", "out.csv"],
+        ["verify", gate, "LASTWEEK", *verify_words],
     ]
-    shell = "\n".join(shlex.join(["metacal", *words]) for words in [*ran, *later])
-    keys = {
-        name: value
-        for name, value in found.options.items()
-        if name not in ("positive", "higher_is")
-    }
-    arguments = ", ".join(
-        [repr(found.path), *(f"{name}={value!r}" for name, value in keys.items())]
-    )
-    if "score_key" in keys:
-        more = f", higher_is={found.options['higher_is']!r}" if "higher_is" in found.options else ""
-        read, fit = (
-            f"mc.io.read_scores({arguments})",
-            f"mc.ScoreGate(mc.MinAccuracy({target}){more})",
+    shell_lines = [_shell_line(arguments) for arguments in [*commands_run, *later_commands]]
+    findings = [f"- {finding}: {reason}" for finding, reason in look_result.seen]
+    sections = [
+        f"# {look_result.path}",
+        look_result.kind,
+        "\n".join(findings),
+        "```sh\n" + "\n".join(shell_lines) + "\n```",
+        f"```python\n{_python_code(look_result, gate, min_accuracy)}\n```",
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _python_code(look_result: Look, gate: str, min_accuracy: str) -> str:
+    """Return Python code that reads the file, fits the gate and saves it."""
+    options = look_result.options
+    read_arguments = [repr(look_result.path)]
+    for name, value in options.items():
+        if name not in ("positive", "higher_is"):
+            read_arguments.append(f"{name}={value!r}")
+    arguments = ", ".join(read_arguments)
+    if "score_key" in options:
+        read_call = f"mc.io.read_scores({arguments})"
+        gate_arguments = _keyword_text(options, ("higher_is",))
+        fit_call = (
+            f"mc.ScoreGate(mc.MinAccuracy({min_accuracy}){gate_arguments})"
+            ".fit(rows.score, rows.correct)"
         )
-        fitted = f"{fit}.fit(rows.score, rows.correct)"
     else:
-        known = {
-            name: found.options[name] for name in ("input", "positive") if name in found.options
-        }
-        more = "".join(f", {name}={value!r}" for name, value in known.items())
-        read = f"mc.read_predictions({arguments})"
-        named = ", classes=None if rows.labels_count_columns else rows.class_names"
-        fitted = f"mc.MetaCal(mc.MinAccuracy({target}){more}{named}).fit(rows.table, rows.labels)"
-    python = f"import metacal as mc\n\nrows = {read}\ngate = {fitted}\ngate.save({gate!r})"
-    seen = "\n".join(f"- {what}: {why}" for what, why in found.seen)
-    return f"# {found.path}\n\n{found.kind}\n\n{seen}\n\n```sh\n{shell}\n```\n\n```python\n{python}\n```\n"
+        read_call = f"mc.read_predictions({arguments})"
+        gate_arguments = _keyword_text(options, ("input", "positive"))
+        gate_arguments += ", classes=None if rows.labels_count_columns else rows.class_names"
+        fit_call = (
+            f"mc.MetaCal(mc.MinAccuracy({min_accuracy}){gate_arguments})"
+            ".fit(rows.table, rows.labels)"
+        )
+    return f"import metacal as mc\n\nrows = {read_call}\ngate = {fit_call}\ngate.save({gate!r})"
+
+
+def _keyword_text(options: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return the options of these names as further keyword arguments in Python code."""
+    return "".join(f", {name}={options[name]!r}" for name in names if name in options)

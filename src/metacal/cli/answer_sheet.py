@@ -1,0 +1,157 @@
+"""File format of the answer sheet that people fill in for `metacal label`.
+
+The sheet is csv or tsv, so that any spreadsheet opens it. A sheet that comes back may be separated
+by semicolons and may have a byte order mark, lines in another order, empty lines, or additional
+columns. Only the row number of each line must stay.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from metacal.errors import InputError
+from metacal.io.formats.delimited import unescaped
+
+#: Names of the columns with the row number, the id and the shown prediction.
+ROW, ID, PREDICTION = "row", "id", "prediction"
+
+
+@dataclass(frozen=True)
+class AnswerLine:
+    """Line of a sheet that has an answer.
+
+    Attributes
+    ----------
+    number : int
+        Number of the line in the file, from 1.
+    row : int
+        Row of the pool.
+    cells : mapping of str to str
+        All cells of the line, keyed by column name.
+    answer : str
+        The answer.
+    """
+
+    number: int
+    row: int
+    cells: Mapping[str, str]
+    answer: str
+
+
+def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[AnswerLine]:
+    """Parse a sheet and return the lines that have an answer.
+
+    Parameters
+    ----------
+    path : str
+        Name of the sheet in messages.
+    content : bytes
+        Content of the sheet.
+    answer_column : str
+        Name of the column to fill in.
+
+    Returns
+    -------
+    list of AnswerLine
+
+    Raises
+    ------
+    InputError
+        If the sheet cannot be read. The message names the line.
+    """
+    lines = _split_cells(path, content)
+    if not lines:
+        raise InputError(f"{path}: it is empty; take it away, and it is written again.")
+    column_names = [name.strip().lower() for name in lines[0]]
+    for name in (ROW, answer_column):
+        if column_names.count(name) != 1:
+            raise InputError(
+                f"{path}:1: there must be one column {name!r}, as it was written; there are "
+                f"{', '.join(map(repr, column_names[:10]))}."
+            )
+    return _parse_lines(path, column_names, lines[1:], answer_column)
+
+
+def _split_cells(path: str, content: bytes) -> list[list[str]]:
+    """Split a sheet into lines of cells, detecting the delimiter."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
+    # Some spreadsheets end lines with a single carriage return; newline=None translates it.
+    file = io.StringIO(text, newline=None)
+    delimiter = max(",;\t", key=file.readline().count)
+    file.seek(0)
+    try:
+        return list(csv.reader(file, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        raise InputError(
+            f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv."
+        ) from None
+
+
+def _parse_lines(
+    path: str, column_names: Sequence[str], lines: list[list[str]], answer_column: str
+) -> list[AnswerLine]:
+    """Check each line below the header, and return those that have an answer.
+
+    Parameters
+    ----------
+    path : str
+        Name of the sheet in messages.
+    column_names : sequence of str
+        Names of the columns.
+    lines : list of lists of str
+        Cells of each line below the header.
+    answer_column : str
+        Name of the column to fill in.
+
+    Returns
+    -------
+    list of AnswerLine
+    """
+    answer_lines = []
+    line_number_by_row: dict[int, int] = {}
+    for line_number, cells in enumerate(lines, start=2):
+        if not any(cell.strip() for cell in cells):
+            continue
+        if len(cells) != len(column_names):
+            raise InputError(
+                f"{path}:{line_number}: {len(cells)} cells where the header has"
+                f" {len(column_names)}; fix the line."
+            )
+        values = {name: unescaped(cell.strip()) for name, cell in zip(column_names, cells)}
+        try:
+            row = int(strip_zero_decimals(values[ROW]))
+        except ValueError:
+            raise InputError(
+                f"{path}:{line_number}: the row is {values[ROW]!r}, no number; leave that column"
+                " as it was."
+            ) from None
+        if row in line_number_by_row:
+            raise InputError(
+                f"{path}:{line_number}: row {row} stands there twice, before in line"
+                f" {line_number_by_row[row]}; keep one."
+            )
+        line_number_by_row[row] = line_number
+        answer = values[answer_column]
+        if answer:
+            answer_lines.append(AnswerLine(line_number, row, values, answer))
+    return answer_lines
+
+
+def strip_zero_decimals(cell: str) -> str:
+    """Remove the decimals of a whole number; pandas writes 7.0 in a column with empty cells.
+
+    Examples
+    --------
+    >>> strip_zero_decimals("7.0"), strip_zero_decimals("7.5"), strip_zero_decimals("cat")
+    ('7', '7.5', 'cat')
+    """
+    integer_part, _, decimals = cell.partition(".")
+    if integer_part.isdecimal() and decimals.strip("0") == "":
+        return integer_part
+    return cell
