@@ -359,7 +359,7 @@ class DiskWithoutSpace:
         self.n_left = n_failures
         self.write = os.write
         monkeypatch.setattr("metacal.io.disk.os.write", self)
-        monkeypatch.setattr("metacal.cli.intake.DISK_RETRY_SECONDS", 0.0)
+        monkeypatch.setattr("metacal.cli.monitoring.DISK_RETRY_SECONDS", 0.0)
 
     def __call__(self, file, content):
         if self.n_left:

@@ -14,7 +14,7 @@ import pytest
 
 import metacal as mc
 from metacal.cli.intake import Intake, NotRecordedError, Quarantine
-from metacal.cli.sources import LineSource
+from metacal.cli.line_source import LineSource
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
 from metacal.io.artifact.watch import Kept, describe_watch, kept_from

@@ -180,9 +180,8 @@ def command(options: Options) -> None:
         "certificate": None if certificate is None else certificate.to_dict(words=True),
     }
     heading = f"{introduction}: {n_fit:,} rows to fit, {n_test:,} to test (seed {options.seed})"
-    lines = [heading, "", *_table_lines(rows), "", _COLUMNS, ""]
-    lines += [*_explanation_lines(rows, certificate), _NEXT]
-    print_result(answer, "\n".join(lines))
+    explanation = [_COLUMNS, "", *_explanation_lines(rows, certificate), _NEXT]
+    print_result(answer, "\n".join([heading, "", *_table_lines(rows), "", *explanation]))
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(options.output).resolve().as_uri()}"

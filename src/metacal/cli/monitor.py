@@ -1,6 +1,4 @@
-"""metacal monitor: a gate's traffic, watched for ever: alarms that are valid at any moment, an exit
-code, a page.
-"""
+"""`metacal monitor`: watch the traffic of a gate, with alarms that are valid at any time."""
 
 from __future__ import annotations
 
@@ -30,10 +28,15 @@ if TYPE_CHECKING:
     from metacal.io.artifact.watch import Kept
     from metacal.io.journal import Journal
 
+#: Default of --least-probability.
+_DEFAULT_LEAST_PROBABILITY = 0.01
 
-def _chance(value: Any) -> float:
-    """A probability above 0, at most 1."""
-    return 1.0 if str(value) in ("1", "1.0") else parse_fraction(value)
+
+def _parse_probability(value: Any) -> float:
+    """Parse a probability above 0 and at most 1."""
+    if str(value) in ("1", "1.0"):
+        return 1.0
+    return parse_fraction(value)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Options:
         "With which probability each row is chosen to be labelled."
     )
     least_probability: float | None = option(
-        "none is lower.  [default: 0.01]", "P", type=_chance, needs=("probability_key",)
+        "none is lower.  [default: 0.01]", "P", type=_parse_probability, needs=("probability_key",)
     )
     tolerance: float = fraction_option(
         "The gap between confidence and accuracy to tolerate.", "T", default=0.02
@@ -101,12 +104,12 @@ class Options:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the end of FILE is not the end."""
+        """Whether the monitor waits for more input at the end of the file."""
         return self.follow or self.serve
 
     @property
-    def put_aside(self) -> str | None:
-        """Where lines go that cannot be read."""
+    def quarantine_path(self) -> str | None:
+        """File for unreadable lines; by default beside the state file, if there is one."""
         if self.quarantine is not None or self.state is None:
             return self.quarantine
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
@@ -151,59 +154,89 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.cli.intake import Intake, Quarantine, StatusDisplay, open_journal, run_monitor
-    from metacal.cli.sources import open_source
     from metacal.report.status import lines
 
-    new = _new_watch(artifact, file, options)
+    new_watch = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
+    final_status, n_silences = _run(new_watch, artifact, file, options)
+    print_result(final_status, wrap_lines("\n".join(lines(final_status))))
+    if final_status["alarm"] or n_silences:
+        click.get_current_context().exit(EXIT_REFUTED)
+
+
+def _run(
+    new_watch: Watch, artifact: str, file: str, options: Options
+) -> tuple[dict[str, Any], int]:
+    """Run the monitor until its source ends or a signal arrives.
+
+    Parameters
+    ----------
+    new_watch : Watch
+        State of a monitor that has seen nothing yet.
+    artifact : str
+        File of the gate.
+    file : str
+        File of the input.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    final_status : dict
+        Status at the end.
+    n_silences : int
+        How often too long a silence raised an alarm.
+    """
+    from metacal.cli.intake import Intake, Quarantine
+    from metacal.cli.monitoring import StatusDisplay, open_journal, run_monitor
+    from metacal.cli.sources import open_source
+
     with contextlib.ExitStack() as stack:
         journal = None
         if options.state is not None:
             journal = open_journal(options, file)
             stack.push(journal)
-        kept = _kept(journal, new)
+        kept = _restore_state(journal, new_watch)
         source = open_source(kept, artifact, file, options)
-        quarantine = None if options.put_aside is None else Quarantine(options.put_aside)
+        quarantine = None
+        if options.quarantine_path is not None:
+            quarantine = Quarantine(options.quarantine_path)
         intake = Intake(kept, source, journal, quarantine, options.silence)
-        shown = StatusDisplay(intake, os.path.basename(artifact), file, options)
+        display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.report.server import Server
 
-            shown.page = stack.enter_context(Server(shown.status(), options.port))
-            print_note(f"{shown.page.address} shows it; Ctrl-C ends it.")
+            display.page = stack.enter_context(Server(display.status(), options.port))
+            print_note(f"{display.page.address} shows it; Ctrl-C ends it.")
         if options.otlp is not None:
             from metacal.report.telemetry import WatchMetrics, pushed
 
-            stack.callback(pushed(WatchMetrics(lambda: shown.last), options.otlp))
-        run_monitor(intake, source, shown)
-        found = shown.publish(ended=True)
-    print_result(found, wrap_lines("\n".join(lines(found))))
-    if found["alarm"] or intake.silences:
-        click.get_current_context().exit(EXIT_REFUTED)
+            stack.callback(pushed(WatchMetrics(lambda: display.last), options.otlp))
+        run_monitor(intake, source, display)
+        return display.publish(ended=True), intake.silences
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
-    """Refuse what cannot be meant, and outputs that are read or written twice."""
+    """Raise a usage error if options contradict each other or name the same file twice."""
     from metacal.io.many import is_same_file
     from metacal.io.writing import check_folder
 
-    taken: dict[str, str] = {}
     outputs = {
         "--state": options.state,
-        "--quarantine": options.put_aside,
+        "--quarantine": options.quarantine_path,
         "--prometheus": options.prometheus,
     }
-    for name, output in outputs.items():
+    earlier_outputs: dict[str, str] = {}
+    for flag, output in outputs.items():
         check_not_input(output, file, artifact, reading=options.reading)
         if output is None:
             continue
         if output == "-":
-            raise click.UsageError(f"{name} is written again and again: give a file.")
-        for other_name, other in taken.items():
-            if is_same_file(output, other):
-                raise click.UsageError(f"{other_name} and {name} name the same file.")
-        taken[name] = output
+            raise click.UsageError(f"{flag} is written again and again: give a file.")
+        for earlier_flag, earlier_output in earlier_outputs.items():
+            if is_same_file(output, earlier_output):
+                raise click.UsageError(f"{earlier_flag} and {flag} name the same file.")
+        earlier_outputs[flag] = output
         check_folder(output)
     if options.silence is not None and not options.goes_on and file != "-":
         raise click.UsageError(
@@ -212,31 +245,41 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 
 
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
+    """Build the state of a monitor that has seen nothing yet."""
     from metacal.cli.reading import load_gate
     from metacal.gate.traffic import check_units
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
     check_units(gate.certificate, given=options.unit_key is not None)
-    least = 0.01 if options.least_probability is None else options.least_probability
+    # Without sampling probabilities, every row has the same chance to be labelled.
+    least_probability = 1.0
+    if options.probability_key is not None:
+        least_probability = options.least_probability or _DEFAULT_LEAST_PROBABILITY
     return Watch.of(
         gate,
         round(1.0 - options.confidence, 12),
-        least_probability=1.0 if options.probability_key is None else least,
+        least_probability=least_probability,
         tolerance=options.tolerance,
         most_unreadable=options.max_unreadable,
         horizon=options.horizon,
     )
 
 
-def _kept(journal: Journal | None, new: Watch) -> Kept:
-    """A new watch, or the one whose state was kept."""
+def _restore_state(journal: Journal | None, new_watch: Watch) -> Kept:
+    """Return the state in the journal, or the new state if there is none.
+
+    Raises
+    ------
+    click.UsageError
+        If the journal was begun with other options.
+    """
     from metacal.io.artifact.watch import Kept, begun, kept_from
 
     if journal is None or not journal.records:
-        return Kept(new)
-    kept = kept_from(journal.records, new.gate, journal.path)
-    if begun(kept.watch) != begun(new):
+        return Kept(new_watch)
+    kept = kept_from(journal.records, new_watch.gate, journal.path)
+    if begun(kept.watch) != begun(new_watch):
         raise click.UsageError(
             f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable,"
             " --horizon or --least-probability; the levels of what runs cannot be changed. Give"

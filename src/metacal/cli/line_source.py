@@ -1,0 +1,368 @@
+"""Lines of text as input of a monitor.
+
+A line holds a row, a row with its label, or the label of an earlier row, which is found by its id.
+A line that cannot be read is set aside with the reason.
+
+The *sampling probability* of a row is the probability with which it was chosen to be labelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from metacal.errors import InputError
+from metacal.gate.judged import by_model
+from metacal.gate.traffic import Late, kept_id
+from metacal.io.artifact.watch import Taken, Unreadable
+from metacal.io.formats.jsonl import LineError
+from metacal.io.lines import KEPT, Line, Pipe
+from metacal.io.stream import HeaderError, Reader, Record, unfit
+from metacal.io.tail import Tail
+from metacal.rows.score_columns import WORDS
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+    from metacal.gate.watch import Watch
+
+#: Name of the source that is not a file.
+STANDARD_INPUT = "-"
+
+
+@dataclass
+class _LineBatch:
+    """Lines that arrived together, without those that hold nothing (a header, an empty line).
+
+    Attributes
+    ----------
+    lines : list of Line
+        The lines.
+    records : dict of int to Record
+        Content of each readable line, keyed by its index in `lines`.
+    faults : dict of int to str
+        Reason why a line is unreadable, keyed by its index in `lines`.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    records: dict[int, Record] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+    def set_aside(self, index: int, reason: str) -> None:
+        """Mark a readable line as unreadable."""
+        del self.records[index]
+        self.faults[index] = reason
+
+    def unreadable_lines(self) -> list[Unreadable]:
+        """Return the unreadable lines in order."""
+        unreadable = []
+        for index in sorted(self.faults):
+            line = self.lines[index]
+            text = line.content[:KEPT].decode("utf-8", "replace")
+            unreadable.append(Unreadable(index, line.number, self.faults[index], text))
+        return unreadable
+
+
+class LineSource:
+    """Source of text lines.
+
+    Parameters
+    ----------
+    watch : Watch
+        Monitor state, whose gate determines which rows and labels are valid.
+    reader : Reader
+        Parser of the lines.
+    lines : Tail or Pipe
+        Lines as they arrive.
+    name : str
+        Name of the source.
+    strict : bool, default=False
+        Whether an unreadable line raises InputError.
+    """
+
+    def __init__(
+        self, watch: Watch, reader: Reader, lines: Tail | Pipe, name: str, *, strict: bool = False
+    ) -> None:
+        self.watch = watch
+        self.reader = reader
+        self.lines = lines
+        self.name = name
+        self.strict = strict
+        # Label of the gate for each text; for scores, whether the prediction is correct.
+        self.labels: Mapping[str, Any] = WORDS
+        if watch.gate.n_classes:
+            self.labels = {str(label): label for label in watch.gate.classes.tolist()}
+        self.n_readable = 0
+        self.first_fault = ""
+        self._n_gaps = 0
+        # Sampling probabilities of the rows of the current batch, keyed by id.
+        self._batch_probabilities: dict[str, float | None] = {}
+
+    @property
+    def place(self) -> str:
+        """Name of the source in messages."""
+        if self.name == STANDARD_INPUT:
+            return "standard input"
+        return self.reader.request.path
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Position in the file and names of its columns; empty for a pipe."""
+        position = self.lines.position
+        if position is None:
+            return {}
+        return {
+            "position": asdict(position),
+            "header": self.reader.header,
+            "lists": self.reader.lists,
+        }
+
+    def take(self) -> Taken | None:
+        """Return the rows and labels of the lines that have arrived, or None if there are none."""
+        lines = self.lines.read()
+        if not lines and self.lines.gaps == self._n_gaps:
+            return None
+        batch = self._parse_lines(lines)
+        unreadable_lines = batch.unreadable_lines()
+        self.n_readable += len(batch.records)
+        if unreadable_lines:
+            first = unreadable_lines[0]
+            fault = f"{self.place}:{first.line}: {first.reason}."
+            if self.strict:
+                raise InputError(fault)
+            self.first_fault = self.first_fault or fault
+        n_new_gaps = self.lines.gaps - self._n_gaps
+        self._n_gaps = self.lines.gaps
+        return _build_taken(self.watch, batch, unreadable_lines, n_new_gaps)
+
+    def _parse_lines(self, lines: list[Line]) -> _LineBatch:
+        """Parse lines, and set aside those that the gate cannot read."""
+        self._batch_probabilities.clear()
+        batch = _LineBatch()
+        for line in lines:
+            index = len(batch.lines)
+            try:
+                record = self._parse_line(line)
+            except LineError as error:
+                batch.faults[index] = error.reason
+            else:
+                if record is None:
+                    continue
+                batch.records[index] = record
+            batch.lines.append(line)
+        indexed_rows = [
+            (index, record.row) for index, record in batch.records.items() if record.row is not None
+        ]
+        for index, reason in _find_invalid_rows(self.watch, indexed_rows):
+            batch.set_aside(index, reason)
+        return batch
+
+    def _parse_line(self, line: Line) -> Record | None:
+        """Parse one line.
+
+        Returns
+        -------
+        Record or None
+            Row and label, with the label as the gate names it. None for a line without content.
+
+        Raises
+        ------
+        LineError
+            If the line is unreadable.
+        """
+        if line.fault:
+            raise unfit(line.fault)
+        record = self._read_record(line)
+        if record is None:
+            return None
+        label = self._convert_labels(record)
+        if record.row is None and (record.id is None or label is None):
+            raise unfit(
+                "a line without a row says the label of an earlier one: it needs an id and a label"
+            )
+        self._check_probability(record)
+        needs_unit = record.row is not None and self.reader.request.unit_key is not None
+        if needs_unit and record.unit is None:
+            raise unfit("it does not say of which unit the row is")
+        return record._replace(label=label)
+
+    def _read_record(self, line: Line) -> Record | None:
+        """Split a line into its columns."""
+        try:
+            return self.reader.read(line.number, line.content)
+        except HeaderError as error:
+            is_header_of_table = self.reader.kind in ("csv", "tsv") and self.reader.header is None
+            if is_header_of_table:
+                # Without a header, no line of the file can be read.
+                raise
+            raise unfit(str(error)) from None
+
+    def _convert_labels(self, record: Record) -> Any:
+        """Convert the label of a record, or its tuple of labels, one per model."""
+        if not isinstance(record.label, tuple):
+            return self._convert_label(record.label)
+        if record.row is None:
+            label_keys = " or ".join(map(repr, self.reader.request.label_keys))
+            raise unfit(
+                f"a label that comes later is about the answer that was given: call it {label_keys}"
+            )
+        return tuple(self._convert_label(label) for label in record.label)
+
+    def _convert_label(self, label: Any) -> Any:
+        """Convert one label to the form that the gate uses."""
+        if label is None:
+            return None
+        if self.watch.gate.reads_losses:
+            return self._convert_loss(label)
+        text = str(label)
+        if isinstance(label, float) and label.is_integer():
+            text = str(int(label))
+        is_correctness = self.reader.request.scores
+        known_label = self.labels.get(text)
+        if known_label is None and is_correctness:
+            known_label = self.labels.get(text.strip().lower())
+        if known_label is None:
+            problem = "neither right nor wrong" if is_correctness else "none of the gate's classes"
+            raise unfit(f"the label {text[:40]!r} is {problem}")
+        return known_label
+
+    def _convert_loss(self, loss: Any) -> Any:
+        """Convert a loss to a number from 0 to 1."""
+        with suppress(TypeError, ValueError):
+            loss = float(loss)
+        if self.watch.gate.source.code(loss) is None:
+            raise unfit(f"the loss {str(loss)[:40]!r} is no number from 0 to 1")
+        return loss
+
+    def _check_probability(self, record: Record) -> None:
+        """Raise LineError if the sampling probability of a labelled row is invalid or missing."""
+        if self.reader.probability_key is None:
+            return
+        probability = record.probability
+        if probability is not None:
+            self._check_probability_range(probability)
+        elif record.row is None and record.id is not None:
+            probability = self._probability_of_earlier_row(record.id)
+        if probability is None and record.label is not None:
+            raise unfit("it does not say with which probability it was chosen")
+        if record.row is not None and record.id is not None:
+            self._batch_probabilities[record.id] = probability
+
+    def _check_probability_range(self, probability: float) -> None:
+        """Raise LineError if a sampling probability is below the declared minimum or above 1."""
+        alarms = self.watch.alarms
+        declared_minima = [alarm.least_probability for alarm in alarms.promise]
+        declared_minima += [alarm.least_probability for alarm in alarms.calibration]
+        least_probability = min(declared_minima, default=0.0)
+        if not (least_probability <= probability <= 1.0 and probability > 0.0):
+            raise unfit(
+                f"the probability {probability:g} is not between the least probability"
+                f" {least_probability:g}, which was said beforehand, and 1; begin again with a"
+                " lower one (--least-probability)"
+            )
+
+    def _probability_of_earlier_row(self, row_id: str) -> float | None:
+        """Return the sampling probability of a row in this batch, or one that awaits its label."""
+        if row_id in self._batch_probabilities:
+            return self._batch_probabilities[row_id]
+        waiting_row = self.watch.waiting.get(kept_id(row_id))
+        return None if waiting_row is None else waiting_row.probability
+
+
+def _find_invalid_rows(
+    watch: Watch, indexed_rows: list[tuple[int, Any]]
+) -> Iterator[tuple[int, str]]:
+    """Yield index and reason of the rows that the gate cannot read.
+
+    Most rows are valid, so the rows are checked together, and halves are checked only if that
+    fails.
+    """
+    if not indexed_rows:
+        return
+    try:
+        watch.read(by_model(watch.gate, _as_table(watch, [row for _, row in indexed_rows])))
+    except InputError:
+        half = len(indexed_rows) // 2
+        if half:
+            yield from _find_invalid_rows(watch, indexed_rows[:half])
+            yield from _find_invalid_rows(watch, indexed_rows[half:])
+        else:
+            index, row = indexed_rows[0]
+            yield index, _explain_invalid_row(watch.gate, row)
+
+
+def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
+    """Return the reason why a gate cannot read a row."""
+    values = np.array(row)
+    invalid_columns = np.flatnonzero(np.isnan(values) | (values == np.inf))
+    if len(invalid_columns):
+        column = int(invalid_columns[0])
+        value_name = "NaN" if np.isnan(values[column]) else "infinity"
+        return (
+            f"number {column + 1} of the row is {value_name}; drop such rows or fix the model that"
+            " made them"
+        )
+    if gate.n_classes and gate.source.input == "probabilities":
+        return (
+            f"the row holds no probabilities: they sum to {values.sum():.4g}, from"
+            f" {values.min():.4g} up"
+        )
+    return "the row is -infinity in every class; at least one must be possible"
+
+
+def _as_table(watch: Watch, rows: list[Any]) -> Any:
+    """Return rows as an array: one number per row for scores, else one line per row."""
+    n_columns = len(rows[0]) if rows else max(1, watch.gate.n_classes)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), n_columns)
+    return table[:, 0] if watch.gate.kind == "scores" else table
+
+
+def _build_taken(
+    watch: Watch, batch: _LineBatch, unreadable_lines: list[Unreadable], n_gaps: int
+) -> Taken:
+    """Build the input of the monitor from a batch of lines.
+
+    Parameters
+    ----------
+    watch : Watch
+        Monitor state.
+    batch : _LineBatch
+        Lines that arrived together.
+    unreadable_lines : list of Unreadable
+        Unreadable lines of the batch.
+    n_gaps : int
+        Number of new gaps in the stream.
+
+    Returns
+    -------
+    Taken
+        Rows, and labels of earlier rows, in the order of the lines.
+    """
+    row_records = list[Record]()
+    row_indices = list[int]()
+    late_labels = list[Late]()
+    for index, record in batch.records.items():
+        if record.row is not None:
+            row_records.append(record)
+            row_indices.append(index)
+        elif record.id is not None:
+            late_labels.append(Late(len(row_records), record.id, record.label, record.probability))
+    probabilities = [record.probability for record in row_records]
+    has_probabilities = any(probability is not None for probability in probabilities)
+    has_units = any(record.unit is not None for record in row_records)
+    return Taken(
+        rows=_as_table(watch, [record.row for record in row_records]),
+        labels=[record.label for record in row_records],
+        ids=[record.id for record in row_records],
+        probability=probabilities if has_probabilities else None,
+        groups=[str(record.group) for record in row_records] if watch.gate.by_group else None,
+        units=[str(record.unit) for record in row_records] if has_units else None,
+        late=late_labels,
+        rows_on=row_indices,
+        lines=len(batch.lines),
+        unreadable=unreadable_lines,
+        gaps=n_gaps,
+    )

@@ -1,0 +1,226 @@
+"""Running of a monitor: repeated steps of its intake, and the display of its status."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from metacal.cli.intake import Intake, NotRecordedError
+from metacal.cli.line_source import LineSource
+from metacal.cli.printing import print_note
+from metacal.cli.signals import StopRequested, delay_signals
+from metacal.cli.sources import TableSource
+from metacal.errors import InputError
+from metacal.io.artifact.watch import MONITOR
+from metacal.io.disk import is_disk_full
+from metacal.io.journal import Journal
+from metacal.report.status import status
+from metacal.report.telemetry import write_exposition
+
+if TYPE_CHECKING:
+    from metacal.cli.monitor import Options
+    from metacal.report.server import Server
+
+#: Seconds between two attempts to write to a full disk.
+DISK_RETRY_SECONDS = 1.0
+_WAITING_NOTE = "The monitor waits, and goes on by itself."
+#: Number of unreadable lines that are printed; further ones are only counted.
+_MAX_PRINTED_LINES = 3
+
+
+class StatusDisplay:
+    """Display of the status of a monitor: live page, metrics file, and notes on stderr.
+
+    Parameters
+    ----------
+    intake : Intake
+        Intake of the monitor.
+    artifact : str
+        Name of the gate's file.
+    file : str
+        File of the input.
+    options : Options
+        Options of the command.
+
+    Attributes
+    ----------
+    page : Server or None
+        Live page.
+    last : dict
+        Status that was computed last.
+    """
+
+    def __init__(self, intake: Intake, artifact: str, file: str, options: Options) -> None:
+        self.intake = intake
+        self.artifact = artifact
+        self.file = file
+        self.options = options
+        self.page: Server | None = None
+        self.last = self.status()
+        self._was_silent: bool | None = None
+        self._n_unreadable = 0
+        self._last_note = ""
+
+    def status(self, *, ended: bool = False) -> dict[str, Any]:
+        """Compute the status as JSON types."""
+        intake = self.intake
+        is_silent = not ended and intake.silent
+        silence = None
+        if intake.silence is not None:
+            silence = {"after": intake.silence, "raised": is_silent, "times": intake.silences}
+        return status(
+            intake.kept.watch,
+            ended=ended,
+            silence=silence,
+            artifact=self.artifact,
+            file=self.file,
+            quarantine=self.options.quarantine_path,
+        )
+
+    def publish(self, *, ended: bool = False) -> dict[str, Any]:
+        """Update the live page and the metrics file, and return the status."""
+        self.last = self.status(ended=ended)
+        if self.page is not None:
+            self.page.publish(self.last)
+        if self.options.prometheus is not None:
+            try:
+                write_exposition(self.last, self.options.prometheus)
+            except InputError as error:
+                if not self.options.goes_on:
+                    raise
+                self.note_once(str(error))
+        return self.last
+
+    def update(self, *, has_input: bool) -> None:
+        """Publish the status if input has arrived, or if a silence has begun or ended."""
+        is_silent = self.intake.silent
+        if not has_input and is_silent == self._was_silent:
+            return
+        if is_silent and not self._was_silent:
+            self.note_once(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
+        self._was_silent = is_silent
+        self._last_note = ""
+        has_metrics = self.options.prometheus is not None or self.options.otlp is not None
+        if self.page is not None or has_metrics:
+            self.publish()
+
+    def note_once(self, text: str) -> None:
+        """Print a note, unless it repeats the previous one."""
+        if text != self._last_note:
+            print_note(text)
+        self._last_note = text
+
+    def note_unreadable_lines(self) -> None:
+        """Print the first unreadable lines among those of the latest step."""
+        taken = self.intake.kept.last
+        if taken is None:
+            return
+        for unreadable in taken.unreadable:
+            self._n_unreadable += 1
+            if self._n_unreadable <= _MAX_PRINTED_LINES:
+                print_note(
+                    f"Put aside: {self.intake.source.place}:{unreadable.line}: {unreadable.reason}."
+                )
+            elif self._n_unreadable == _MAX_PRINTED_LINES + 1:
+                path = self.options.quarantine_path
+                storage = "" if path is None else f"; {path} has them"
+                print_note(f"Further lines that cannot be read are counted, not named{storage}.")
+
+
+def run_monitor(intake: Intake, source: LineSource | TableSource, display: StatusDisplay) -> None:
+    """Read the source until it ends or a signal arrives.
+
+    Parameters
+    ----------
+    intake : Intake
+        Intake of the monitor.
+    source : LineSource or TableSource
+        Its source.
+    display : StatusDisplay
+        Display of the status.
+
+    Raises
+    ------
+    InputError
+        If no line of the source is readable.
+    KeyboardInterrupt, StopRequested
+        If a signal arrives while a source with an end is read. With --follow, a signal is the
+        normal end.
+    """
+    stop: BaseException | None = None
+    try:
+        _read_all(intake, source, display)
+        if display.page is not None:
+            display.publish(ended=True)
+            display.page.wait()
+    except (KeyboardInterrupt, StopRequested) as error:
+        stop = error
+    try:
+        intake.checkpoint()
+    except InputError as error:
+        # The long journal stays, and has everything.
+        print_note(f"{error} What was counted is there.")
+    if intake.has_unrecorded_rows:
+        print_note(
+            f"The rows that came last are not in {display.options.state}, because the disk failed."
+            f" {_unrecorded_rows_advice(display.file)}"
+        )
+    if stop is not None and not display.options.goes_on:
+        raise stop
+    if stop is None and source.first_fault and not source.n_readable:
+        raise InputError(
+            f"no line of {source.place} could be read; the first: {source.first_fault}"
+        )
+
+
+def waits_for_disk(options: Options, file: str) -> bool:
+    """Check whether a monitor waits for a full disk; one of a finished file fails instead."""
+    return options.goes_on or file == "-"
+
+
+def open_journal(options: Options, file: str) -> Journal:
+    """Open and lock the journal of a monitor, waiting if the disk is too full for the lock."""
+    assert options.state is not None
+    has_noted = False
+    while True:
+        try:
+            return Journal(options.state, MONITOR).__enter__()
+        except InputError as error:
+            if not (waits_for_disk(options, file) and is_disk_full(error)):
+                raise
+            if not has_noted:
+                print_note(f"{error} {_WAITING_NOTE}")
+            has_noted = True
+        time.sleep(DISK_RETRY_SECONDS)
+
+
+def _unrecorded_rows_advice(file: str) -> str:
+    """Return what to do about rows that were read but not recorded."""
+    if file == "-":
+        return "Send them again."
+    return "The next run reads them again."
+
+
+def _read_all(intake: Intake, source: LineSource | TableSource, display: StatusDisplay) -> None:
+    """Repeat the steps of the intake until the source ends."""
+    while True:
+        try:
+            with delay_signals():
+                has_input = intake.step()
+        except NotRecordedError as error:
+            if not waits_for_disk(display.options, display.file):
+                raise
+            display.note_once(f"{error} {_WAITING_NOTE}")
+            time.sleep(DISK_RETRY_SECONDS)
+            continue
+        while source.lines.notes:
+            print_note(source.lines.notes.pop(0))
+        if has_input:
+            display.note_unreadable_lines()
+        display.update(has_input=has_input)
+        if source.lines.ended and not has_input:
+            break
+        if not has_input:
+            source.lines.wait()
+    if source.lines.waits:
+        print_note(f"The last line of {source.place} has no end yet; it counts once it has.")
