@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from metacal.errors import InputError
-from metacal.io.formats.delimited import unescaped
+from metacal.io.formats.text_cells import unescaped
 
 #: Names of the columns with the row number, the id and the shown prediction.
 ROW, ID, PREDICTION = "row", "id", "prediction"

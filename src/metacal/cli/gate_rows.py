@@ -236,7 +236,7 @@ def _read_logit_rows(
     -------
     GateRows
     """
-    from metacal.io.predictions import read_for_gate
+    from metacal.io.gate_predictions import read_for_gate
     from metacal.rows import Rows
 
     check_not_gate(file)

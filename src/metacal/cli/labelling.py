@@ -33,7 +33,7 @@ from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
-from metacal.io.formats.delimited import DelimitedWriter, TabsWriter
+from metacal.io.formats.text_writer import DelimitedWriter, TabsWriter
 from metacal.io.journal import Journal
 from metacal.promises.sequential.answers import UNKNOWN
 

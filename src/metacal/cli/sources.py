@@ -29,9 +29,9 @@ from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
 from metacal.io.artifact.watch import Kept, Taken
-from metacal.io.columns import Request
 from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_head
+from metacal.io.request import Request
 from metacal.io.stream import KINDS, Reader
 from metacal.io.tail import Tail
 
