@@ -337,7 +337,7 @@ def test_degenerate_rows(right):
 
 def test_grid_and_thresholds_with_ties_and_odd_scores():
     ordered = np.sort(np.round(np.random.default_rng(0).normal(size=1000), 2))
-    accepted = grid(ordered, 400, also=500)
+    accepted = grid(ordered, 400, n_gate_accepted=500)
     assert accepted[-1] == 1000
     at = thresholds_between(ordered, accepted)
     assert np.array_equal(np.searchsorted(ordered, at, side="right"), accepted)

@@ -1,5 +1,6 @@
-"""The report: `summary` has the numbers, `html` makes one self-contained page of them;
-`write_report` does both.
+"""Report on a gate or calibrator: one self-contained HTML page.
+
+`summary` computes the numbers and `html` renders the page. `write_report` does both.
 """
 
 from __future__ import annotations
@@ -20,31 +21,43 @@ def write_report(
     title: str | None = None,
     **options: Any,
 ) -> int:
-    """Write the page on labelled rows that the gate has not seen, whole or not at all; return its
-    size in bytes.
+    """Write a report on labelled rows that were not used to fit the gate.
+
+    The file is written atomically.
 
     Parameters
     ----------
     gate : Gate, or fitted MetaCal, ScoreGate, Cascade or calibrator, or None
-        What is reported on; None for the classifier alone.
+        Object to report on. None for the classifier alone.
+
     X, y : array-like
-        Logits (or what the gate takes) and true labels; for a gate on scores the scores, and
-        whether each row is right.
-    path : path
-        The page, one file that opens without a network.
-    large : table, optional
-        Of a cascade that reads tables: the large model's table of the same rows.
-    title : str, optional
-        Its heading.
+        Logits (or other input of the gate) and true labels. For a gate on scores, the scores and
+        whether each row is correct.
+
+    path : path-like
+        Path of the page, one file that opens without a network.
+
+    large : array-like, default=None
+        For a cascade that reads tables, the table of the large model for the same rows.
+
+    title : str, default=None
+        Heading of the page.
+
     **options
-        Keywords of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`,
-        `n_resamples`, `compare`, …
+        Keyword arguments of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`,
+        `n_resamples`, `compare` and others.
+
+    Returns
+    -------
+    int
+        Size of the page in bytes.
 
     Examples
     --------
     >>> import tempfile
     >>> import metacal as mc
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
     >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
@@ -53,4 +66,5 @@ def write_report(
     from metacal.report import html
     from metacal.report.summary import summarise
 
-    return html.write_report(summarise(X, y, gate, large=large, **options), path, title=title)
+    summary = summarise(X, y, gate, large=large, **options)
+    return html.write_report(summary, path, title=title)

@@ -1,8 +1,9 @@
-"""Display: how a matplotlib display is made and what it shares with others on its axis.
+"""Base class of the matplotlib displays.
 
-Without a name a display fills its axis: before and after calibration, the gate's own point, what is
-promised. With `name` it is one of several: the calibrated probabilities alone, in the next colour,
-and what is the same for all of them (the diagonal, a promised limit) is drawn once.
+A display without a name has its axes to itself. It shows the curves before and after calibration,
+the operating point of the gate, and the promised limit. A display with a `name` is one of several on
+the same axes. It shows only the calibrated curve, in the next colour of the palette. Elements that
+all displays share (the diagonal, a promised limit) are drawn once.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from metacal.errors import InputError, needs_extra
 from metacal.report.reliability import Diagram
 from metacal.report.summary import Summary, summarise
 
-#: Colours that people with any colour vision tell apart (Okabe & Ito 2008).
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
-#: Those of named displays on one axis, in turn, with their markers.
-_NAMED = (
+# Colours that are distinguishable with any colour vision (Okabe & Ito 2008).
+BLUE = "#0072B2"
+ORANGE = "#D55E00"
+GREEN = "#009E73"
+GREY = "#666666"
+#: Colours and markers of named displays on the same axes, in order.
+_NAMED_STYLES = (
     (BLUE, "s"),
     (ORANGE, "o"),
     (GREEN, "^"),
@@ -30,26 +34,37 @@ _NAMED = (
     ("#56B4E9", "P"),
     ("0.1", "X"),
 )
-#: Opacity of a band.
-BAND = 0.18
-#: Marks the one curve by which a named display is counted.
-_COUNTED = "metacal-named"
+#: Opacity of a confidence band.
+BAND_ALPHA = 0.18
+#: Matplotlib group id of the first curve of each named display, used to count the displays.
+_NAMED_GID = "metacal-named"
 
 
 class Display:
-    """What the displays share: how they are made, and how several stand on one axis."""
+    """Base class of the displays of a `Summary`, in the Display pattern of scikit-learn.
 
-    #: Width and height of a new figure, and where the legend stands.
-    _size: ClassVar[tuple[float, float]] = (6.4, 4.2)
-    _legend: ClassVar[str] = "upper left"
+    Parameters
+    ----------
+    summary : Summary
+        Numbers to draw.
+
+    Attributes
+    ----------
+    ax_, figure_
+        Matplotlib axes and figure, after `plot`.
+    """
+
+    #: Width and height of a new figure in inches.
+    _figure_size: ClassVar[tuple[float, float]] = (6.4, 4.2)
+    _legend_location: ClassVar[str] = "upper left"
 
     def __init__(self, summary: Summary) -> None:
-        given: Any = summary
-        if not isinstance(given, Summary):
+        argument: Any = summary
+        if not isinstance(argument, Summary):
             name = type(self).__name__
             raise InputError(
                 f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns"
-                f" it; got {type(given).__name__}. Of an estimator:"
+                f" it; got {type(argument).__name__}. Of an estimator:"
                 f" {name}.from_estimator(estimator, logits, labels); of a table:"
                 f" {name}.from_predictions(labels, proba)."
             )
@@ -71,15 +86,24 @@ class Display:
         Parameters
         ----------
         estimator : fitted MetaCal or calibrator
+            Estimator to draw.
+
         logits, labels : array-like
             Rows that it was not fitted on.
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            What it is called in the legend, where it is one of several on the axis.
+
+        ax : matplotlib axes, default=None
+            Axes to draw on. If None, a new figure is created.
+
+        name : str, default=None
+            Name in the legend, for one of several displays on the same axes.
+
         **options
-            Keywords of `plot`, those of the line among them (`color`, `linewidth`, …), and of
+            Keyword arguments of `plot`, including those of the line (`color`, `linewidth`), and of
             `metacal.report.summary.summarise` (`level`, `delta`, `n_bins`, `classes`).
+
+        Returns
+        -------
+        Display
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
@@ -87,7 +111,7 @@ class Display:
                 f" or calibrator first; got {type(estimator).__name__}. Of a table of probabilities"
                 f" alone: {cls.__name__}.from_predictions(labels, proba)."
             )
-        return cls._made(logits, labels, estimator, ax, {"name": name, **options})
+        return cls._summarise_and_plot(logits, labels, estimator, ax, {"name": name, **options})
 
     @classmethod
     def from_predictions(
@@ -100,100 +124,187 @@ class Display:
         name: str | None = None,
         **options: Any,
     ) -> Self:
-        """Draw a table of probabilities (or of logits, with ``input="logits"``) as it is.
+        """Draw a table of probabilities, or of logits with ``input="logits"``.
 
         Parameters
         ----------
         labels : array of shape (n,)
+            True classes.
+
         proba : array of shape (n, K)
-            In scikit-learn's order; the order of `metacal.metrics`, (proba, labels), works too, as
-            the two have different shapes.
-        input : "probabilities" or "logits"
+            Probabilities or logits. The order of the arguments is that of scikit-learn. The order
+            of `metacal.metrics`, (proba, labels), works as well, because the shapes differ.
+
+        input : {"probabilities", "logits"}, default="probabilities"
+            Content of `proba`.
+
         ax, name, **options
             As in `from_estimator`.
+
+        Returns
+        -------
+        Display
         """
         if np.ndim(labels) == 2 and np.ndim(proba) == 1:
             labels, proba = proba, labels
-        return cls._made(proba, labels, None, ax, {"input": input, "name": name, **options})
+        all_options = {"input": input, "name": name, **options}
+        return cls._summarise_and_plot(proba, labels, None, ax, all_options)
 
     @classmethod
-    def _made(
+    def _summarise_and_plot(
         cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
     ) -> Self:
-        summed = list(inspect.signature(summarise).parameters)[3:]  # after logits, labels, gate
-        own = {name: options.pop(name) for name in summed if name in options}
-        # Bootstrap intervals are drawn nowhere.
-        return cls(summarise(table, labels, estimator, **{"n_resamples": 0, **own})).plot(
-            ax, **options
-        )
-
-    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
-        """Draw.
+        """Compute a summary and draw it.
 
         Parameters
         ----------
-        ax : matplotlib axes, optional
-            Where to draw; a new figure when None.
-        name : str, optional
-            Its name in the legend, where it is one of several on the axis.
-        **line_kw
-            Keywords of the curves, as `matplotlib.lines.Line2D` takes them.
-        """
-        return self._plotted(ax, name, line_kw)
+        table, labels : array-like
+            Logits or probabilities, and true classes.
 
-    def _plotted(
+        estimator : fitted MetaCal or calibrator, or None
+            Estimator to draw.
+
+        ax : matplotlib axes or None
+            Axes to draw on.
+
+        options : dict
+            Keyword arguments of `summarise` and of `plot`.
+
+        Returns
+        -------
+        Display
+        """
+        # The first three parameters are the rows, their labels and the gate.
+        summary_options = list(inspect.signature(summarise).parameters)[3:]
+        # No display shows a bootstrap interval.
+        summary_arguments: dict[str, Any] = {"n_resamples": 0}
+        plot_arguments: dict[str, Any] = {}
+        for name, value in options.items():
+            if name in summary_options:
+                summary_arguments[name] = value
+            else:
+                plot_arguments[name] = value
+        summary = summarise(table, labels, estimator, **summary_arguments)
+        return cls(summary).plot(ax, **plot_arguments)
+
+    def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
+        """Draw the display.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, default=None
+            Axes to draw on. If None, a new figure is created.
+
+        name : str, default=None
+            Name in the legend, for one of several displays on the same axes.
+
+        **line_kw
+            Keyword arguments of the curves, as in `matplotlib.lines.Line2D`.
+
+        Returns
+        -------
+        Display
+        """
+        return self._plot_on_axes(ax, name, line_kw)
+
+    def _plot_on_axes(
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any
     ) -> Self:
+        """Draw the curves, the grid and the legend.
+
+        Parameters
+        ----------
+        ax : matplotlib axes or None
+            Axes to draw on.
+
+        name : str or None
+            Name of the display.
+
+        line_kw : mapping
+            Keyword arguments of the curves.
+
+        **options
+            Keyword arguments of `_draw`.
+
+        Returns
+        -------
+        Display
+        """
         if ax is None:
-            _, ax = _pyplot().subplots(figsize=self._size, layout="constrained")
-        self.ax_, self.figure_ = ax, ax.figure
+            _, ax = _import_pyplot().subplots(figsize=self._figure_size, layout="constrained")
+        self.ax_ = ax
+        self.figure_ = ax.figure
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(True, color="0.9", linewidth=0.8)
         ax.set_axisbelow(True)
         self._draw(ax, name, line_kw, **options)
-        ax.legend(loc=self._legend, framealpha=0.85, edgecolor="none")
+        ax.legend(loc=self._legend_location, framealpha=0.85, edgecolor="none")
         return self
 
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
+        """Draw the curves; implemented by subclasses."""
         raise NotImplementedError
 
-    def _style(
-        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **usual: Any
+    def _line_style(
+        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **defaults: Any
     ) -> dict[str, Any]:
-        """How the curve is drawn: as usual or, where it is named, in the next colour; what is asked
-        for comes last.
+        """Return the keyword arguments of a curve.
+
+        Parameters
+        ----------
+        ax : matplotlib axes
+            Axes to draw on.
+
+        name : str or None
+            Name of the display. A named display has the next colour and marker of the palette.
+
+        line_kw : mapping
+            Keyword arguments of the caller, which take precedence.
+
+        **defaults
+            Keyword arguments of a display without a name.
+
+        Returns
+        -------
+        dict
         """
         from matplotlib import cbook, lines
 
+        style = dict(defaults)
         if name is not None:
-            color, marker = _NAMED[n_named(ax) % len(_NAMED)]
-            usual |= {"color": color, "gid": _COUNTED}
-            usual |= {"marker": marker} if "marker" in usual else {}
-        return {**usual, **cbook.normalize_kwargs(dict(line_kw), lines.Line2D)}
+            color, marker = _NAMED_STYLES[n_named(ax) % len(_NAMED_STYLES)]
+            style["color"] = color
+            style["gid"] = _NAMED_GID
+            if "marker" in style:
+                style["marker"] = marker
+        style.update(cbook.normalize_kwargs(dict(line_kw), lines.Line2D))
+        return style
 
-    def _compared(self, name: str | None) -> list[Diagram]:
-        """Before, and after where there is one, on the same rows; of a named display the last of
-        these alone.
+    def _shown_diagrams(self, name: str | None) -> list[Diagram]:
+        """Return the diagrams before and after calibration, on the same rows.
+
+        A named display shows only the last of them.
         """
-        both = [
-            diagram
-            for diagram in self.summary.diagrams
-            if diagram.rows == self.summary.diagrams[-1].rows
-        ]
-        return both if name is None else both[-1:]
+        last_diagram = self.summary.diagrams[-1]
+        if name is not None:
+            return [last_diagram]
+        return [diagram for diagram in self.summary.diagrams if diagram.rows == last_diagram.rows]
 
 
 def n_named(ax: Any) -> int:
-    """How many named displays stand on the axis already."""
-    return sum(artist.get_gid() == _COUNTED for artist in (*ax.lines, *ax.patches))
+    """Count the named displays on the axes."""
+    artists = [*ax.lines, *ax.patches]
+    return sum(artist.get_gid() == _NAMED_GID for artist in artists)
 
 
-def once(ax: Any, label: str) -> bool:
-    """Whether nothing on the axis has this label yet."""
-    return label not in ax.get_legend_handles_labels()[1]
+def is_new_label(ax: Any, label: str) -> bool:
+    """Check whether no artist on the axes has this label."""
+    _, labels = ax.get_legend_handles_labels()
+    return label not in labels
 
 
-def _pyplot() -> Any:
+def _import_pyplot() -> Any:
+    """Import matplotlib.pyplot; raise an error that names the extra if it is missing."""
     with needs_extra("drawing a plot", "plot"):
         import matplotlib.pyplot as pyplot
     return pyplot

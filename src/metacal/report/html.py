@@ -1,12 +1,13 @@
-"""html: a Summary as one self-contained page: no network, no framework, nothing in it that is not
-in this folder.
+"""Rendering of a `Summary` as one self-contained HTML page, without a network or a framework.
 
-The page's own text lives in `page/`: a template, a style sheet and small ES modules, which are
-joined into one script (`tests/browser/modules.py` says what form they must have for that, and holds
-them to it); `page/types.d.ts` describes the numbers that they get. `live/` has what the page of a
-monitor has beside these. What comes from the user (file names, class names, ids) travels as JSON
-and becomes text by `textContent`, so markup in it stays text. The content security policy allows
-nothing but this one style sheet and this one script, each by its SHA-256.
+The text of the page is in `page/`: a template, a style sheet and small ES modules. The modules are
+joined into one script (`tests/browser/modules.py` describes and checks the form that they need for
+this). `page/types.d.ts` describes the numbers that the script gets. `live/` has the additional files
+of the page of a monitor.
+
+User input (file names, class names, ids) is passed as JSON and inserted with `textContent`, so
+markup in it stays text. The content security policy allows only this style sheet and this script,
+identified by their SHA-256.
 """
 
 from __future__ import annotations
@@ -31,27 +32,51 @@ if TYPE_CHECKING:
 
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render(summary: Summary, *, title: str | None = None) -> str:
-    """Return the page as HTML; its heading and window title is "Report on FILE" by default."""
+    """Return the page as HTML.
+
+    Parameters
+    ----------
+    summary : Summary
+        Numbers of the report.
+
+    title : str, default=None
+        Heading and window title. If empty, "Report on FILE".
+
+    Returns
+    -------
+    str
+    """
     file = summary.source.file
-    usual = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
-    return page({"title": title or usual, **summary.to_dict()})
+    if not title:
+        title = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
+    return page({"title": title, **summary.to_dict()})
 
 
 def write_report(
     summary: Summary, path: str | os.PathLike[str], *, title: str | None = None
 ) -> int:
-    """Write the page, whole or not at all; return its size in bytes."""
+    """Write the page atomically and return its size in bytes."""
     content = render(summary, title=title).encode("utf-8")
-    with atomic_path(path) as part, plain_write_errors(path):
-        part.write_bytes(content)
+    with atomic_path(path) as temporary_path, plain_write_errors(path):
+        temporary_path.write_bytes(content)
     return len(content)
 
 
 def page(data: dict[str, Any]) -> str:
-    """Return the page for numbers in the shape of `Summary.to_dict`, with a title.
+    """Return the page of a report as HTML.
+
+    Parameters
+    ----------
+    data : dict
+        Output of `Summary.to_dict`, with a "title".
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -59,49 +84,67 @@ def page(data: dict[str, Any]) -> str:
     >>> "<title>a &lt; b</title>" in text, "default-src 'none'" in text
     (True, True)
     """
-    return _filled("page", str(data["title"]), embedded_json(data))
+    return _fill_template("page", str(data["title"]), embedded_json(data))
 
 
 def live_page(title: str) -> str:
-    """Return the page of a monitor, which asks its own address for `state.json`.
+    """Return the page of a monitor, which requests `state.json` from its own address.
 
     Examples
     --------
     >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
     True
     """
-    return _filled("live", title)
+    return _fill_template("live", title)
 
 
-def _filled(name: str, title: str, data: str = "") -> str:
-    # The live page has what the report has, and more beside it.
-    own, beside = (
-        ("", "") if name == "page" else (_read(name, f"{name}.css"), "; connect-src 'self'")
-    )
-    style, script = _read("page", "page.css") + own, join(scripts(name), f"{name}.js")
-    # Nothing may be loaded; only this style sheet and this script may run, and no text may turn
-    # into markup.
+def _fill_template(name: str, title: str, data: str = "") -> str:
+    """Insert style sheet, script and data into the template of a page.
+
+    Parameters
+    ----------
+    name : {"page", "live"}
+        Folder of the page. The live page has the style and scripts of the report and its own.
+
+    title : str
+        Heading and window title.
+
+    data : str, default=""
+        JSON of the numbers.
+
+    Returns
+    -------
+    str
+    """
+    style = _read("page", "page.css")
+    live_policy = ""
+    if name != "page":
+        style += _read(name, f"{name}.css")
+        live_policy = "; connect-src 'self'"
+    script = join(scripts(name), f"{name}.js")
+    # The page may load nothing, and run only this style sheet and this script. No text may be
+    # parsed as markup.
     policy = (
-        f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; img-src"
+        f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}; img-src"
         " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
-        f" trusted-types 'none'{beside}"
+        f" trusted-types 'none'{live_policy}"
     )
-    parts = {
+    # A file name may have bytes that are not valid UTF-8.
+    printable_title = title.encode("utf-8", "replace").decode("utf-8")
+    values = {
         "csp": policy,
         "generator": f"metacal {__version__}",
-        # File names may hold bytes that are no UTF-8; a page cannot.
-        "title": escape(title.encode("utf-8", "replace").decode("utf-8")),
+        "title": escape(printable_title),
         "style": style,
         "script": script,
         "data": data,
     }
-    # One pass: what the user's text says in double braces is not looked at again.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _read(name, f"{name}.html"))
+    # One pass, so that double braces in the user's text are not replaced.
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], _read(name, f"{name}.html"))
 
 
 def embedded_json(data: Any) -> str:
-    r"""JSON that cannot end the script element it stands in: no "<", ">" or "&"; json.dumps writes
-    ASCII alone.
+    r"""Return JSON without "<", ">" and "&", which cannot end a script element.
 
     Examples
     --------
@@ -109,29 +152,48 @@ def embedded_json(data: Any) -> str:
     {"name":"\u003c/script\u003e\u0026"}
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
     return text
 
 
-def _hashed(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode()}'"
+def _csp_hash(text: str) -> str:
+    """Return the SHA-256 of a text in the syntax of a content security policy."""
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def scripts(name: str = "page") -> dict[str, str]:
-    """The modules of a page: file name -> text. The live page has those of the report, and its
-    own.
+    """Return the JavaScript modules of a page, keyed by file name.
+
+    The live page has the modules of the report and its own.
     """
-    files = (file.name for file in resources.files("metacal.report").joinpath(name).iterdir())
-    own = {file: _read(name, file) for file in sorted(files) if file.endswith(".js")}
-    return own if name == "page" else {**scripts(), **own}
+    folder = resources.files("metacal.report").joinpath(name)
+    file_names = sorted(file.name for file in folder.iterdir())
+    modules = {} if name == "page" else scripts()
+    for file_name in file_names:
+        if file_name.endswith(".js"):
+            modules[file_name] = _read(name, file_name)
+    return modules
 
 
 def join(sources: Mapping[str, str], entry: str) -> str:
-    r"""One script of all modules that `entry` needs, in strict mode and in a scope of its own.
+    r"""Join a JavaScript module and its imports into one script in strict mode.
 
-    Each comes after those it imports from, without the `import` lines, the word `export`, the
-    comments and indents.
+    Each module comes after the modules that it imports. The `import` lines, the keyword `export`,
+    comments and indentation are removed.
+
+    Parameters
+    ----------
+    sources : mapping of str to str
+        Source text of the modules, keyed by file name.
+
+    entry : str
+        File name of the main module.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -147,23 +209,24 @@ def join(sources: Mapping[str, str], entry: str) -> str:
     add(1, 2);
     })();
     """
-    joined: dict[str, str] = {}
+    joined_modules: dict[str, str] = {}
 
-    def add(name: str) -> None:
+    def add_module(name: str) -> None:
         code = _COMMENT.sub("", sources[name])
-        for other in _IMPORT.findall(code):
-            if other not in joined:
-                add(other)
-        lines = (
-            line.strip().removeprefix("export ")
-            for line in _IMPORT.sub("", code).splitlines()
-            if line.strip()
-        )
-        joined[name] = "\n".join([f"// {name}", *lines])
+        for imported_name in _IMPORT.findall(code):
+            if imported_name not in joined_modules:
+                add_module(imported_name)
+        lines = [f"// {name}"]
+        for line in _IMPORT.sub("", code).splitlines():
+            if line.strip():
+                lines.append(line.strip().removeprefix("export "))
+        joined_modules[name] = "\n".join(lines)
 
-    add(entry)
-    return '"use strict";\n(() => {\n' + "\n".join(joined.values()) + "\n})();\n"
+    add_module(entry)
+    return '"use strict";\n(() => {\n' + "\n".join(joined_modules.values()) + "\n})();\n"
 
 
-def _read(folder: str, file: str) -> str:
-    return resources.files("metacal.report").joinpath(folder, file).read_text(encoding="utf-8")
+def _read(folder: str, file_name: str) -> str:
+    """Return the text of a file of this package."""
+    path = resources.files("metacal.report").joinpath(folder, file_name)
+    return path.read_text(encoding="utf-8")

@@ -1,8 +1,6 @@
-"""Measured: the rows as the report needs them, a column of each thing that is decided or measured
-per row.
+"""Columns of the rows of a report, and the verdict on the promise.
 
-What they say of the promise stands beside it: the certificate in words, and a verdict on each
-promised quantity.
+The columns have one entry per row: true class, prediction, decision, score and confidence.
 """
 
 from __future__ import annotations
@@ -28,8 +26,24 @@ from metacal.rows import Rows, validate
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for: level of the intervals, 1 - delta of the bands, bins, bootstrap
-    resamples, seed.
+    """Settings of a report.
+
+    Attributes
+    ----------
+    level : float
+        Confidence level of the intervals.
+
+    delta : float
+        The bands hold with probability 1 - delta.
+
+    n_bins : int
+        Number of bins of binned metrics.
+
+    n_resamples : int
+        Number of bootstrap resamples.
+
+    seed : int
+        Seed of the bootstrap.
     """
 
     level: float
@@ -40,30 +54,48 @@ class Settings:
 
     @property
     def intervals(self) -> Resampling:
-        """How intervals are drawn: shares have their exact one without resamples, too."""
+        """Settings of the intervals; proportions have an exact interval without resamples, too."""
         return Resampling(self.level, self.n_resamples, self.seed, shares=True)
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Columns of the rows that are reported on, and what `evaluate` says of them.
+    """Columns of the rows of a report, and their evaluation.
 
     Attributes
     ----------
     evaluation : GateEvaluation
-    codes, predicted, correct, accept : arrays
-        The truth, the answer, whether they are the same, and whether it is accepted; no `accept`
-        without a gate.
-    score_name, doubt, threshold : str, array, float or None
-        What rows are ranked by, and where the gate cuts it.
-    confidence : array
-        Of the answer, calibrated where there is a calibrated one: a rejected row has none.
-    before, after : TopLabel or None
-        Of the softmax, and of the gate's confidence.
-    errors : array
-        Each class's own calibration error (of the accepted rows).
-    numbers : array
-        The number of each row among those that were given.
+        Metrics of the rows.
+
+    codes, predicted : array of int of shape (n_rows,)
+        True and predicted class.
+
+    accept : array of bool of shape (n_rows,) or None
+        Decisions of the gate. None without a gate.
+
+    score_name : str
+        Name of the ranking score. It starts with "-" if higher values are more confident.
+
+    doubt : array of shape (n_rows,)
+        Ranking score, of which higher values are less confident.
+
+    threshold : float or None
+        Threshold of the gate.
+
+    confidence : array of shape (n_rows,)
+        Confidence of the prediction, calibrated for accepted rows.
+
+    after : TopLabel or None
+        Calibrated confidence and correctness.
+
+    errors : array of shape (n_classes,)
+        Calibration error of each class, on the accepted rows if there is a gate.
+
+    numbers : array of int of shape (n_rows,)
+        Index of each row in the input.
+
+    before : TopLabel or None
+        Confidence of the softmax, and correctness.
     """
 
     evaluation: GateEvaluation
@@ -81,120 +113,228 @@ class Measured:
 
     @property
     def correct(self) -> Flags:
-        """Whether each answer is right."""
+        """Whether each prediction is correct."""
         return np.asarray(self.predicted == self.codes)
 
 
-def read(
-    gate: Gate | None, given: Sequence[Any], classes: Any, input: str | None
+def read_tables(
+    gate: Gate | None, inputs: Sequence[Any], classes: Any, input: str | None
 ) -> tuple[Gate, Sequence[Any]]:
-    """What decides, the softmax of the logits where nothing was given, and what its stages read,
-    checked.
+    """Validate the input of a report.
+
+    Parameters
+    ----------
+    gate : Gate or None
+        Gate or calibrator to report on. If None, the softmax of the logits is used.
+
+    inputs : sequence
+        One table or column of scores for each stage of the gate.
+
+    classes : sequence or None
+        Class of each column.
+
+    input : {"logits", "probabilities"} or None
+        Content of the tables. If None, that of the gate, or logits.
+
+    Returns
+    -------
+    gate : Gate
+        Gate that reads the tables.
+
+    tables : sequence
+        Validated input of each stage.
     """
     if gate is None:
-        table = validate.logits_from(validate.on_host(given[0]), input or "logits")
-        return Gate.of(Table(TemperatureMap(1.0), validate.class_list(classes, table.shape[1]))), (
-            table,
-        )
-    through = gate if input is None else gate.with_source(input=input)
-    return through, [
-        table.table if isinstance(table, Rows) else stage.source.read(validate.on_host(table))
-        for stage, table in zip(through.stages, given, strict=True)
-    ]
+        table = validate.logits_from(validate.on_host(inputs[0]), input or "logits")
+        class_names = validate.class_list(classes, table.shape[1])
+        return Gate.of(Table(TemperatureMap(1.0), class_names)), (table,)
+    reading_gate = gate if input is None else gate.with_source(input=input)
+    tables = []
+    for stage, stage_input in zip(reading_gate.stages, inputs, strict=True):
+        if isinstance(stage_input, Rows):
+            tables.append(stage_input.table)
+        else:
+            tables.append(stage.source.read(validate.on_host(stage_input)))
+    return reading_gate, tables
 
 
-def walk(
-    gate: Gate | None, through: Gate, rows: Rows, codes: Codes, groups: Any, settings: Settings
+def measure_logits(
+    gate: Gate | None,
+    reading_gate: Gate,
+    rows: Rows,
+    codes: Codes,
+    groups: Any,
+    settings: Settings,
 ) -> Measured:
-    """One walk over a table of logits: every row is scored and mapped once."""
-    by_group = groups if through.by_group else None
-    found, evaluation = walked(gate, rows, codes, settings.intervals, settings.n_bins, by_group)
-    accept, shown, before = found.accept, found.after.top, found.before
-    confidence = shown.confidence
-    if before is not None and accept is not None:
-        confidence = np.where(accept, confidence, before.top.confidence)
+    """Measure a table of logits in one pass over its rows.
+
+    Parameters
+    ----------
+    gate : Gate or None
+        Gate or calibrator to report on.
+
+    reading_gate : Gate
+        Gate that reads the table, as returned by `read_tables`.
+
+    rows : Rows
+        The table.
+
+    codes : array of int of shape (n_rows,)
+        True classes.
+
+    groups : sequence or None
+        Group of each row.
+
+    settings : Settings
+        Settings of the report.
+
+    Returns
+    -------
+    Measured
+    """
+    decision_groups = groups if reading_gate.by_group else None
+    columns, evaluation = walked(
+        gate, rows, codes, settings.intervals, settings.n_bins, decision_groups
+    )
+    accept = columns.accept
+    calibrated = columns.after.top
+    confidence = calibrated.confidence
+    if columns.before is None:
+        before, after = calibrated, None
+    else:
+        before, after = columns.before.top, calibrated
+        if accept is not None:
+            confidence = np.where(accept, confidence, before.confidence)
+    class_gaps = columns.after.sums["classwise_ece"]
     return Measured(
         evaluation=evaluation,
         codes=codes,
-        predicted=found.top,
+        predicted=columns.top,
         accept=accept,
-        score_name=through.source.score_name,
-        doubt=found.score,
-        threshold=None if accept is None else through.threshold,
+        score_name=reading_gate.source.score_name,
+        doubt=columns.score,
+        threshold=None if accept is None else reading_gate.threshold,
         confidence=confidence,
-        before=shown if before is None else before.top,
-        after=None if before is None else shown,
-        errors=found.after.sums["classwise_ece"].by_class(accept is not None),
+        before=before,
+        after=after,
+        errors=class_gaps.by_class(accept is not None),
         numbers=np.arange(len(codes)),
     )
 
 
-def decide(gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings) -> Measured:
-    """Rows of scores, or of a cascade's models: what is decided on each, and how sure the answer
-    is.
+def measure_decisions(
+    gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings
+) -> Measured:
+    """Measure rows of scores, or of the models of a cascade.
 
-    The answers of a cascade are ranked by their confidence, which is the same thing whichever model
-    gives them.
+    The rows of a cascade are ranked by their confidence, which is comparable between its models.
+
+    Parameters
+    ----------
+    gate : Gate
+        The gate.
+
+    tables : sequence
+        Validated input of each stage.
+
+    y : array-like
+        True labels, or whether each row is correct.
+
+    groups : sequence or None
+        Group of each row.
+
+    settings : Settings
+        Settings of the report.
+
+    Returns
+    -------
+    Measured
     """
     check_measurable(gate)
-    checked = [
+    stage_inputs = [
         stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)
     ]
-    seen = judged(gate, checked, y, groups, probabilities=True)
-    evaluation = measured_columns(gate, seen, settings.intervals, settings.n_bins)
-    decision, n, alone = seen.decision, len(seen), gate.kind == "scores"
-    assert seen.correct is not None
-    sure = decision.confidence
+    judged_rows = judged(gate, stage_inputs, y, groups, probabilities=True)
+    # Evaluation comes first, because its errors about missing labels are more specific.
+    evaluation = measured_columns(gate, judged_rows, settings.intervals, settings.n_bins)
+    assert judged_rows.correct is not None
+    decision = judged_rows.decision
+    correct = judged_rows.correct
+    is_score_gate = gate.kind == "scores"
+
+    if gate.n_classes:
+        codes = gate.source.codes(y, len(tables[0]))[judged_rows.rows]
+    else:
+        codes = correct.astype(np.intp)
+
+    score_name = gate.source.score_name
+    doubt = decision.doubt
+    confidence = np.full(len(judged_rows), np.nan)
+    after = None
+    if decision.confidence is not None:
+        confidence = decision.confidence
+        after = TopLabel(confidence, correct.astype(np.float64))
+        if not is_score_gate:
+            score_name = "-confidence"
+            doubt = -confidence.astype(np.float64)
+
+    has_threshold = is_score_gate and not gate.is_calibrator
     return Measured(
         evaluation=evaluation,
-        codes=seen.correct.astype(np.intp)
-        if not gate.n_classes
-        else gate.source.codes(y, len(tables[0]))[seen.rows],
+        codes=codes,
         predicted=decision.top,
         accept=None if gate.is_calibrator else decision.accept,
-        score_name=gate.source.score_name if alone or sure is None else "-confidence",
-        doubt=decision.doubt if alone or sure is None else -sure.astype(np.float64),
-        threshold=None if gate.is_calibrator or not alone else gate.threshold,
-        confidence=np.full(n, np.nan) if sure is None else sure,
-        after=None if sure is None else TopLabel(sure, seen.correct.astype(np.float64)),
+        score_name=score_name,
+        doubt=doubt,
+        threshold=gate.threshold if has_threshold else None,
+        confidence=confidence,
+        after=after,
         errors=np.full(gate.n_classes, np.nan),
-        numbers=seen.rows,
+        numbers=judged_rows.rows,
     )
 
 
-# ── what the page says of the promise ─────────────────────────────────────────────────────────────
+# ── the promise and its verdict ───────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """The gate's promise, and whether it is kept on these rows.
+    """Promise of the gate, and whether it is kept on the rows of the report.
 
     Attributes
     ----------
     statement : str
         The promise as one sentence.
+
     certificate : tuple of (name, text)
-        The certificate in words, a line each: gate, from, on these, rule.
+        Lines of the certificate: gate, from, on these, rule.
+
     threshold : float
-        Accept iff score <= threshold; inf accepts everything.
+        A row is accepted if its score is at most the threshold. inf accepts every row.
+
     assumptions, notes : tuple of str
+        Assumptions and notes of the certificate.
+
     verdicts : tuple of dict
-        One for each promised quantity: quantity, class (that it is about, for two classes),
-        direction ("at most" or "at least"), target, value, low, high, level, verdict (kept,
-        undecided or refuted), counted (what the value is a share of), limit (the target in words),
-        mean (whether it is a mean cost), curve (of `Curves`, which shows it), text (the verdict in
-        words). value, low and high are None when no row speaks about it, or if the promise is not
-        judged.
+        One entry per promised quantity, with the keys quantity, class (for two classes), direction
+        ("at most" or "at least"), target, value, low, high, level, verdict (kept, undecided or
+        refuted), counted (the denominator of the value), limit (the target as text), mean (whether
+        it is a mean cost), curve (name of its curve in `Curves`) and text (the verdict as text).
+        value, low and high are None if no row is relevant, or if the promise is not judged.
+
     verdict : str
-        Kept where every measured value keeps its target, refuted where an interval lies wholly on
-        the wrong side, not judged on rows of the fit, undecided otherwise.
+        "kept" if every value meets its target, "refuted" if an interval is entirely on the wrong
+        side, "not judged" on rows of the fit, and "undecided" otherwise.
+
     advice : str
-        What to do now, in one sentence.
+        Recommended action, one sentence.
+
     fit_rows : FitRows or None
         Rows that the gate was fitted on. If there are any, the promise is not judged, and
         calibration looks better than it is.
+
     answered_by : tuple of Answerer
-        Of a cascade: who answers how much, and how right each is.
+        For a cascade, the fraction of rows and the accuracy of each model.
     """
 
     statement: str
@@ -209,48 +349,61 @@ class Promise:
     answered_by: tuple[Answerer, ...] = ()
 
 
-def promised(gate: Gate, data: Measured) -> Promise | None:
-    """What is promised and kept; None where nothing is promised."""
-    found = data.evaluation
-    certificate, verdict = found.certificate, found.verdict
-    if certificate is None or verdict is None or data.accept is None:
+def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
+    """Build the `Promise` of a report, or None if nothing is promised."""
+    evaluation = measured.evaluation
+    certificate = evaluation.certificate
+    verdict = evaluation.verdict
+    if certificate is None or verdict is None or measured.accept is None:
         return None
-    by = certificate.parts.by if certificate.parts is not None else ""
+    subgroup_kind = "" if certificate.parts is None else certificate.parts.by
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.lines),
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
-        notes=tuple(map(str, certificate.notes)),
-        verdicts=tuple(spoken(head, by) for head in verdict.heads),
+        notes=tuple(str(note) for note in certificate.notes),
+        verdicts=tuple(describe_verdict(head, subgroup_kind) for head in verdict.heads),
         verdict=verdict.word,
         advice=verdict.advice,
-        fit_rows=found.fit_rows,
-        answered_by=found.answered_by,
+        fit_rows=evaluation.fit_rows,
+        answered_by=evaluation.answered_by,
     )
 
 
-def spoken(part: Verdict, by: str = "") -> dict[str, Any]:
-    """One quantity's verdict as the page gets it: no reader has to know what a quantity's name
-    means.
+def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any]:
+    """Return the verdict on one quantity as data for the page.
+
+    Parameters
+    ----------
+    verdict : Verdict
+        Verdict on one quantity.
+
+    subgroup_kind : str, default=""
+        "class" or "group" if the promise is about subgroups.
+
+    Returns
+    -------
+    dict
 
     Examples
     --------
     >>> from metacal.promises.quantity import MISCOVERAGE
     >>> from metacal.promises.verdict import Seen
-    >>> told = spoken(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
-    >>> told["direction"], told["limit"], told["counted"], told["curve"]
+    >>> data = describe_verdict(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
+    >>> data["direction"], data["limit"], data["counted"], data["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
-    promised = part.quantity
-    where = "" if part.part is None else f" in {by} {part.part}, where the evidence is worst"
-    counted = promised.measured.format(n=part.seen.n, name=part.about)
+    quantity = verdict.quantity
+    counted = quantity.measured.format(n=verdict.seen.n, name=verdict.about)
+    if verdict.part is not None:
+        counted += f" in {subgroup_kind} {verdict.part}, where the evidence is worst"
     return {
-        **part.to_dict(),
-        "direction": promised.direction,
-        "counted": counted + where,
-        "curve": promised.short,
-        "limit": promised.written(part.target, at_least, at_most),
-        "mean": promised.mean,
-        "text": str(part),
+        **verdict.to_dict(),
+        "direction": quantity.direction,
+        "counted": counted,
+        "curve": quantity.short,
+        "limit": quantity.written(verdict.target, at_least, at_most),
+        "mean": quantity.mean,
+        "text": str(verdict),
     }

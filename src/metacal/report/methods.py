@@ -1,4 +1,4 @@
-"""The methods box: what each number means, and what computed it."""
+"""Methods section of the report: definitions of the numbers, and versions of the software."""
 
 from __future__ import annotations
 
@@ -19,42 +19,60 @@ from metacal.promises.words import at_least, percent
 if TYPE_CHECKING:
     from metacal.report.measured import Settings
 
+#: Elements of a block that is hashed at once.
+_BLOCK_ELEMENTS = 1 << 20
+
 
 def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
-    """How the numbers came about: definitions as (term, text), and the versions of what computed
-    them.
+    """Return the definitions of the numbers of a report, and the software versions.
 
-    In plain words, with the settings filled in, for a gate on logits, on scores, or a cascade.
+    Parameters
+    ----------
+    settings : Settings
+        Settings of the report.
+
+    score : str
+        Name of the ranking score, with a leading "-" if higher values are more confident.
+
+    kind : {"logits", "scores", "cascade"}
+        Kind of the gate.
+
+    Returns
+    -------
+    dict
+        "definitions" is a list of (term, text) and "versions" maps packages to versions.
     """
-    bootstrap = (
-        f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
-    )
-    filled = {
+    bootstrap = "not computed for a table of this size"
+    if settings.n_resamples:
+        bootstrap = (
+            f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
+        )
+    placeholders = {
         "score": score.removeprefix("-"),
         "higher": "higher = surer" if score.startswith("-") else "higher = less sure",
         "n_bins": settings.n_bins,
         "sure": at_least(1.0 - settings.delta),
         "level": percent(settings.level),
-        "bootstrap": bootstrap if settings.n_resamples else "not computed for a table of this size",
+        "bootstrap": bootstrap,
     }
-    written = tomllib.loads(
-        resources.files("metacal.report").joinpath("page/methods.toml").read_text("utf-8")
-    )
-    used = [
-        (term, text.format(**filled))
-        for term, text in (written["logits"] | written[kind]).items()
-        if text
+    path = resources.files("metacal.report").joinpath("page/methods.toml")
+    templates_by_kind = tomllib.loads(path.read_text("utf-8"))
+    # An empty text removes a definition of the logits for another kind of gate.
+    templates = templates_by_kind["logits"] | templates_by_kind[kind]
+    definitions = [
+        (term, template.format(**placeholders)) for term, template in templates.items() if template
     ]
-    versions = {
-        name: version(name) for name in ("numpy", "scipy", "scikit-learn")
-    }  # without importing them
-    found = {"metacal": __version__, **versions, "python": platform.python_version()}
-    return {"definitions": used, "versions": found}
+    versions = {"metacal": __version__}
+    for package in ("numpy", "scipy", "scikit-learn"):
+        versions[package] = version(package)
+    versions["python"] = platform.python_version()
+    return {"definitions": definitions, "versions": versions}
 
 
 def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:
-    """SHA-256 of tables, or columns, and the labels of their rows: shape, type and bytes, read in
-    blocks.
+    """Compute the SHA-256 of tables or columns and of the labels of their rows.
+
+    Shape, type and bytes are hashed, in blocks of rows.
 
     Examples
     --------
@@ -64,11 +82,13 @@ def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:
     digest = hashlib.sha256()
     for table in tables:
         digest.update(f"{tuple(table.shape)} {table.dtype}".encode())
-        step = max(1, (1 << 20) // max(1, math.prod(table.shape[1:])))
-        for start in range(0, len(table), step):
-            digest.update(
-                np.ascontiguousarray(table[start : start + step]).reshape(-1).view(np.uint8).data
-            )
-    column = np.asarray(labels)
-    digest.update(np.asarray(column.tolist() if column.dtype == object else column).tobytes())
+        row_elements = max(1, math.prod(table.shape[1:]))
+        block_rows = max(1, _BLOCK_ELEMENTS // row_elements)
+        for start in range(0, len(table), block_rows):
+            block = np.ascontiguousarray(table[start : start + block_rows])
+            digest.update(block.reshape(-1).view(np.uint8).data)
+    label_column = np.asarray(labels)
+    if label_column.dtype == object:
+        label_column = np.asarray(label_column.tolist())
+    digest.update(label_column.tobytes())
     return digest.hexdigest()

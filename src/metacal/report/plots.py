@@ -1,11 +1,10 @@
-"""Matplotlib displays of a report's curves, in scikit-learn's Display pattern; they draw from the
-same `Summary`.
+"""Matplotlib displays of the curves of a report, in the Display pattern of scikit-learn.
 
-Each display is made by `from_estimator(estimator, logits, labels)`, `from_predictions(labels,
-proba)` or from a summary that is at hand, `Display(summary)`; it is drawn by `.plot(ax=None)` and
-then has `ax_` and `figure_`. Several stand on one axis where each has a `name`; further keywords
-are those of its line. Any number of classes. Needs matplotlib, ``pip install "metacal[plot]"``,
-which is imported when something is drawn.
+Create a display with `from_estimator(estimator, logits, labels)`, with `from_predictions(labels,
+proba)`, or from a `Summary` with `Display(summary)`. `.plot(ax=None)` draws it and sets `ax_` and
+`figure_`. Several displays can share axes if each has a `name`. Other keyword arguments are those of
+the line. The displays support any number of classes. They need matplotlib, ``pip install
+"metacal[plot]"``, which is imported when something is drawn.
 """
 
 from __future__ import annotations
@@ -16,32 +15,45 @@ from typing import Any, Self
 import numpy as np
 
 from metacal.promises.words import at_least, at_most, percent
-from metacal.report.display import BAND, BLUE, GREEN, GREY, ORANGE, Display, n_named, once
+from metacal.report.display import (
+    BAND_ALPHA,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Display,
+    is_new_label,
+    n_named,
+)
 from metacal.report.operating import Series
-from metacal.report.reliability import Bins
+from metacal.report.reliability import Bins, Diagram
 from metacal.rows.arrays import one_of
 
-_PERFECT = "perfectly calibrated"
+_DIAGONAL_LABEL = "perfectly calibrated"
+#: Smallest coverage on the axis of thresholds.
+_MIN_SHOWN_COVERAGE = 0.02
+#: Ratio of the largest to the smallest threshold above which the axis is logarithmic.
+_LOG_AXIS_RATIO = 100.0
 
 
 class ReliabilityDisplay(Display):
-    """Accuracy against confidence, bin by bin, before and after calibration, with limits for all
-    bins at once.
+    """Accuracy against confidence in bins, before and after calibration.
 
-    On the diagonal confidence is what it claims to be. With a gate both curves are of its accepted
-    rows.
+    The band holds for all bins at once. On the diagonal, confidence equals accuracy. With a gate,
+    both curves are of its accepted rows.
 
     Examples
     --------
     >>> import metacal as mc
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> cal = mc.TemperatureScaling().fit(fit_x, fit_y)
     >>> display = ReliabilityDisplay.from_estimator(cal, new_x, new_y, binning="equal_mass")
     >>> [text.get_text() for text in display.ax_.get_legend().get_texts()]
     ['perfectly calibrated', 'before, ECE 0.0496', 'after, ECE 0.0072']
     """
 
-    _size = (5.2, 5.0)
+    _figure_size = (5.2, 5.0)
 
     def plot(
         self,
@@ -51,121 +63,175 @@ class ReliabilityDisplay(Display):
         binning: str = "equal_width",
         **line_kw: Any,
     ) -> Self:
-        """Draw with bins of equal width or of equal counts.
+        """Draw the display with bins of equal width or of equal mass.
 
         Parameters
         ----------
         ax, name, **line_kw
-            As in `Display.plot`; the keywords are those of the curve after calibration.
-        binning : "equal_width" or "equal_mass"
+            As in `Display.plot`. The keyword arguments apply to the curve after calibration.
+
+        binning : {"equal_width", "equal_mass"}, default="equal_width"
+            Kind of the bins.
+
+        Returns
+        -------
+        ReliabilityDisplay
         """
         one_of("binning", binning, "equal_width", "equal_mass")
-        return self._plotted(ax, name, line_kw, binning=binning)
+        return self._plot_on_axes(ax, name, line_kw, binning=binning)
 
     def _draw(
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], binning: str = "equal_width"
     ) -> None:
-        if once(ax, _PERFECT):
-            ax.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1, label=_PERFECT)
-        found = self._compared(name)
-        for diagram, (color, marker) in zip(found, ((ORANGE, "o"), (BLUE, "s")), strict=False):
-            bins: Bins = getattr(diagram, binning)
-            ece = (diagram.ece if binning == "equal_width" else diagram.ece_equal_mass)["estimate"]
-            held = bins.count > 0
-            x, y = bins.confidence[held], bins.accuracy[held]
-            usual: dict[str, Any] = {
-                "color": color,
-                "marker": marker,
-                "markersize": 5,
-                "linewidth": 1.6,
-            }
-            which = f"{diagram.stage}, " if len(found) > 1 else ""
-            if name is not None:
-                which = f"{name}{', accepted rows' if diagram.rows == 'accepted' else ''}, "
-            usual |= {"clip_on": False, "zorder": 3, "label": f"{which}ECE {ece:.4f}"}
-            style = self._style(ax, name, line_kw if diagram is found[-1] else {}, **usual)
-            color = style["color"]
-            ax.fill_between(
-                x, bins.low[held], bins.high[held], color=color, alpha=BAND, linewidth=0
+        """Draw the diagonal and a curve for each diagram."""
+        if is_new_label(ax, _DIAGONAL_LABEL):
+            ax.plot(
+                [0, 1],
+                [0, 1],
+                color=GREY,
+                linestyle=(0, (4, 3)),
+                linewidth=1,
+                label=_DIAGONAL_LABEL,
             )
-            ax.vlines(x, bins.low[held], bins.high[held], color=color, linewidth=1, alpha=0.6)
-            ax.plot(x, y, **style)
-        level = percent(self.summary.settings.level)
+        shown_diagrams = self._shown_diagrams(name)
+        styles = ((ORANGE, "o"), (BLUE, "s"))
+        for diagram, (color, marker) in zip(shown_diagrams, styles, strict=False):
+            bins: Bins = getattr(diagram, binning)
+            ece = diagram.ece if binning == "equal_width" else diagram.ece_equal_mass
+            prefix = self._label_prefix(diagram, name, is_only_one=len(shown_diagrams) == 1)
+            style = self._line_style(
+                ax,
+                name,
+                line_kw if diagram is shown_diagrams[-1] else {},
+                color=color,
+                marker=marker,
+                markersize=5,
+                linewidth=1.6,
+                clip_on=False,
+                zorder=3,
+                label=f"{prefix}ECE {ece['estimate']:.4f}",
+            )
+            _draw_bins(ax, bins, style)
         ax.set(
-            xlabel=_confidence(found[0].rows, name),
+            xlabel=_confidence_label(shown_diagrams[0].rows, name),
             ylabel="accuracy",
             xlim=(0, 1),
             ylim=(0, 1),
             aspect="equal",
         )
+        level = percent(self.summary.settings.level)
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
+
+    @staticmethod
+    def _label_prefix(diagram: Diagram, name: str | None, *, is_only_one: bool) -> str:
+        """Return the start of the label of a curve: its name, or its stage if there are two."""
+        if name is not None:
+            rows = ", accepted rows" if diagram.rows == "accepted" else ""
+            return f"{name}{rows}, "
+        return "" if is_only_one else f"{diagram.stage}, "
+
+
+def _draw_bins(ax: Any, bins: Bins, style: dict[str, Any]) -> None:
+    """Draw the accuracy of the bins with a row, and its limits."""
+    has_rows = bins.count > 0
+    confidence = bins.confidence[has_rows]
+    low = bins.low[has_rows]
+    high = bins.high[has_rows]
+    color = style["color"]
+    ax.fill_between(confidence, low, high, color=color, alpha=BAND_ALPHA, linewidth=0)
+    ax.vlines(confidence, low, high, color=color, linewidth=1, alpha=0.6)
+    ax.plot(confidence, bins.accuracy[has_rows], **style)
 
 
 class ConfidenceHistogramDisplay(Display):
-    """How many rows have which confidence, before and after calibration; the accuracy is where
-    their mean should be.
+    """Histogram of the confidence before and after calibration, with means and accuracy.
+
+    For calibrated probabilities the mean confidence equals the accuracy.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> display = ConfidenceHistogramDisplay.from_predictions(data.labels, data.logits, input="logits")
+    >>> display = ConfidenceHistogramDisplay.from_predictions(
+    ...     data.labels, data.logits, input="logits"
+    ... )
     >>> display.ax_.get_ylabel()
     'share of rows'
     """
 
-    _size = (6.0, 4.0)
+    _figure_size = (6.0, 4.0)
 
     def plot(
         self, ax: Any = None, *, name: str | None = None, log: bool = False, **line_kw: Any
     ) -> Self:
-        """Draw; `log` for a logarithmic scale of the shares.
+        """Draw the display.
 
         Parameters
         ----------
         ax, name, **line_kw
-            As in `Display.plot`; the keywords are those of the outline after calibration, as
-            `matplotlib.patches.StepPatch` takes them.
-        log : bool
+            As in `Display.plot`. The keyword arguments apply to the outline after calibration, as in
+            `matplotlib.patches.StepPatch`.
+
+        log : bool, default=False
+            Whether the vertical axis is logarithmic.
+
+        Returns
+        -------
+        ConfidenceHistogramDisplay
         """
-        return self._plotted(ax, name, line_kw, log=log)
+        return self._plot_on_axes(ax, name, line_kw, log=log)
 
     def _draw(
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], log: bool = False
     ) -> None:
-        found = self._compared(name)
-        for diagram, color in zip(found, (ORANGE, BLUE), strict=False):
-            share = diagram.histogram / max(diagram.n_rows, 1)
-            edges = diagram.histogram_edges
-            which = f"{diagram.stage}: " if len(found) > 1 else "" if name is None else f"{name}: "
-            usual = {"color": color, "linewidth": 1.6, "label": f"{which}confidence"}
-            style = self._style(ax, name, line_kw if diagram is found[-1] else {}, **usual)
-            color = style["color"]
-            ax.stairs(share, edges, color=color, fill=True, alpha=BAND)
-            ax.stairs(share, edges, **style)
-            label = f"{which}mean {diagram.confidence:.4f}"
-            ax.axvline(
-                diagram.confidence, color=color, linestyle=(0, (4, 2)), linewidth=1.4, label=label
+        """Draw a histogram for each diagram, and the accuracy."""
+        shown_diagrams = self._shown_diagrams(name)
+        for diagram, color in zip(shown_diagrams, (ORANGE, BLUE), strict=False):
+            prefix = ""
+            if name is not None:
+                prefix = f"{name}: "
+            elif len(shown_diagrams) > 1:
+                prefix = f"{diagram.stage}: "
+            style = self._line_style(
+                ax,
+                name,
+                line_kw if diagram is shown_diagrams[-1] else {},
+                color=color,
+                linewidth=1.6,
+                label=f"{prefix}confidence",
             )
-        accuracy = found[-1].accuracy
-        if once(ax, f"accuracy {accuracy:.4f}"):
-            ax.axvline(accuracy, color="black", linewidth=1.2, label=f"accuracy {accuracy:.4f}")
-        ax.set(xlabel=_confidence(found[0].rows, name), ylabel="share of rows", xlim=(0, 1))
+            row_fractions = diagram.histogram / max(diagram.n_rows, 1)
+            edges = diagram.histogram_edges
+            ax.stairs(row_fractions, edges, color=style["color"], fill=True, alpha=BAND_ALPHA)
+            ax.stairs(row_fractions, edges, **style)
+            ax.axvline(
+                diagram.confidence,
+                color=style["color"],
+                linestyle=(0, (4, 2)),
+                linewidth=1.4,
+                label=f"{prefix}mean {diagram.confidence:.4f}",
+            )
+        accuracy = shown_diagrams[-1].accuracy
+        accuracy_label = f"accuracy {accuracy:.4f}"
+        if is_new_label(ax, accuracy_label):
+            ax.axvline(accuracy, color="black", linewidth=1.2, label=accuracy_label)
+        confidence_label = _confidence_label(shown_diagrams[0].rows, name)
+        ax.set(xlabel=confidence_label, ylabel="share of rows", xlim=(0, 1))
         if log:
             ax.set_yscale("log")
         ax.set_title("Confidence of the top class", fontsize=10)
 
 
 class RiskCoverageDisplay(Display):
-    """Error rate of the accepted rows against the share accepted, with its band over all thresholds
-    at once.
+    """Error rate of accepted rows against coverage, with a band for all thresholds at once.
 
-    With a gate its own point is marked, and the promised accuracy drawn as a line.
+    With a gate, its operating point is marked and the promised accuracy is drawn as a line.
 
     Examples
     --------
     >>> import metacal as mc
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> display = RiskCoverageDisplay.from_estimator(cal, new_x, new_y)
     >>> display.ax_.get_xlabel()
@@ -173,45 +239,78 @@ class RiskCoverageDisplay(Display):
     """
 
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
-        curves, held = self.summary.curves, n_named(ax)
-        coverage, accuracy = curves.coverage.estimate, curves.accuracy
-        risk = Series(1.0 - accuracy.estimate, 1.0 - accuracy.high, 1.0 - accuracy.low)
-        sure = f"all points at once, {at_least(1.0 - curves.delta)}"
-        label = "error rate of accepted rows" if name is None else name
-        style = self._style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=label)
-        band = f"band, {sure}" if name is None else None
+        """Draw the curve, its band, the promised limit and the operating point."""
+        curves = self.summary.curves
+        has_other_displays = n_named(ax) > 0
+        coverage = curves.coverage.estimate
+        accuracy = curves.accuracy
+        risk = Series(
+            estimate=1.0 - accuracy.estimate, low=1.0 - accuracy.high, high=1.0 - accuracy.low
+        )
+        confidence_text = f"all points at once, {at_least(1.0 - curves.delta)}"
+        curve_label = "error rate of accepted rows" if name is None else name
+        style = self._line_style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=curve_label)
         ax.fill_between(
-            coverage, risk.low, risk.high, color=style["color"], alpha=BAND, linewidth=0, label=band
+            coverage,
+            risk.low,
+            risk.high,
+            color=style["color"],
+            alpha=BAND_ALPHA,
+            linewidth=0,
+            label=f"band, {confidence_text}" if name is None else None,
         )
         ax.plot(coverage, risk.estimate, **style)
-        verdicts = () if self.summary.promise is None else self.summary.promise.verdicts
-        target = next(
-            (part["target"] for part in verdicts if part["curve"] == "accuracy"), None
-        )  # as the page asks
-        if target is not None and once(
-            ax, label := f"promised: at most {at_most(1.0 - target)} wrong"
-        ):
-            color = ORANGE if name is None else GREY
-            ax.axhline(1.0 - target, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
+        self._draw_promised_limit(ax, name)
         if curves.current is not None:
-            x, y = coverage[curves.current], risk.estimate[curves.current]
-            own = ORANGE if name is None else style["color"]
-            label = f"{'the gate' if name is None else name}: {percent(round(x, 4))} accepted"
-            ax.plot([x], [y], "o", color=own, markersize=8, zorder=3, label=label)
-        worst = float(np.nanmax(risk.estimate))
-        highest = min(1.0, max(1.6 * worst, 1.3 * float(risk.high[-1]), 1e-3))
+            gate_coverage = coverage[curves.current]
+            gate_name = "the gate" if name is None else name
+            ax.plot(
+                [gate_coverage],
+                [risk.estimate[curves.current]],
+                "o",
+                color=ORANGE if name is None else style["color"],
+                markersize=8,
+                zorder=3,
+                label=f"{gate_name}: {percent(round(gate_coverage, 4))} accepted",
+            )
+
         ax.set(
             xlabel="coverage: share of rows accepted",
             ylabel="risk: share wrong of the accepted",
             xlim=(0, 1),
         )
-        ax.set_ylim(0, max(highest, ax.get_ylim()[1]) if held else highest)
-        ax.set_title(f"Risk and coverage{'' if name is None else f'; bands: {sure}'}", fontsize=10)
+        largest_risk = float(np.nanmax(risk.estimate))
+        upper_limit = min(1.0, max(1.6 * largest_risk, 1.3 * float(risk.high[-1]), 1e-3))
+        if has_other_displays:
+            upper_limit = max(upper_limit, ax.get_ylim()[1])
+        ax.set_ylim(0, upper_limit)
+        title = "Risk and coverage"
+        if name is not None:
+            title += f"; bands: {confidence_text}"
+        ax.set_title(title, fontsize=10)
+
+    def _draw_promised_limit(self, ax: Any, name: str | None) -> None:
+        """Draw the promised error rate as a horizontal line, once on the axes."""
+        if self.summary.promise is None:
+            return
+        targets = [
+            verdict["target"]
+            for verdict in self.summary.promise.verdicts
+            if verdict["curve"] == "accuracy"
+        ]
+        if not targets or targets[0] is None:
+            return
+        max_risk = 1.0 - targets[0]
+        label = f"promised: at most {at_most(max_risk)} wrong"
+        if is_new_label(ax, label):
+            color = ORANGE if name is None else GREY
+            ax.axhline(max_risk, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
 
 
 class ThresholdDisplay(Display):
-    """Coverage, accuracy of accepted and miscoverage against the threshold, each with its band over
-    all thresholds.
+    """Coverage, selective accuracy and miscoverage against the threshold.
+
+    The bands hold for all thresholds at once.
 
     Examples
     --------
@@ -222,48 +321,55 @@ class ThresholdDisplay(Display):
     'threshold: accept if entropy is at most this'
     """
 
-    _size = (6.6, 4.4)
-    _legend = "center left"
+    _figure_size = (6.6, 4.4)
+    _legend_location = "center left"
 
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
-        curves, held = self.summary.curves, n_named(ax)
-        x, which = curves.threshold, "" if name is None else f"{name}: "
-        drawn = (
+        """Draw the three curves with their bands, and the threshold of the gate."""
+        curves = self.summary.curves
+        has_other_displays = n_named(ax) > 0
+        prefix = "" if name is None else f"{name}: "
+        drawn_series = [
             (curves.accuracy, BLUE, "-", "accuracy of accepted"),
             (curves.coverage, GREEN, (0, (6, 2)), "coverage"),
             (curves.miscoverage, ORANGE, (0, (2, 1.5)), "miscoverage"),
-        )
-        styles = [
-            self._style(
+        ]
+        # All styles are computed first: drawing the first curve would change the next colour.
+        styles = []
+        for _, color, dashes, title in drawn_series:
+            style = self._line_style(
                 ax,
                 name,
                 line_kw,
                 color=color,
                 linestyle=dashes,
                 linewidth=1.8,
-                label=f"{which}{title}",
+                label=f"{prefix}{title}",
             )
-            for _, color, dashes, title in drawn
-        ]
-        for k, ((series, *_), style) in enumerate(zip(drawn, styles, strict=True)):
-            style |= {"gid": None} if k else {}  # a display is counted once
+            styles.append(style)
+        # Only the first curve counts as a named display.
+        for style in styles[1:]:
+            style["gid"] = None
+        for (series, *_), style in zip(drawn_series, styles, strict=True):
             ax.fill_between(
-                x, series.low, series.high, color=style["color"], alpha=BAND, linewidth=0
+                curves.threshold,
+                series.low,
+                series.high,
+                color=style["color"],
+                alpha=BAND_ALPHA,
+                linewidth=0,
             )
-            ax.plot(x, series.estimate, **style)
-        self._span(ax, held)
-        if curves.current is not None:
-            promise = self.summary.promise
-            own = (
-                float(x[curves.current])
-                if promise is None
-                else min(promise.threshold, float(x[-1]))
+            ax.plot(curves.threshold, series.estimate, **style)
+        self._set_threshold_range(ax, has_other_displays=has_other_displays)
+        gate_threshold = self._gate_threshold()
+        if gate_threshold is not None:
+            ax.axvline(
+                gate_threshold,
+                color="black" if name is None else styles[0]["color"],
+                linewidth=1.2,
+                linestyle=(0, (1, 1.5)),
+                label=f"{prefix}the gate: {gate_threshold:.4g}",
             )
-            label, color = (
-                f"{which}the gate: {own:.4g}",
-                "black" if name is None else styles[0]["color"],
-            )
-            ax.axvline(own, color=color, linewidth=1.2, linestyle=(0, (1, 1.5)), label=label)
         score = self.summary.source.score
         ax.set(
             xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02)
@@ -272,22 +378,36 @@ class ThresholdDisplay(Display):
             f"Bands: all thresholds and curves at once, {at_least(1.0 - curves.delta)}", fontsize=10
         )
 
-    def _span(self, ax: Any, held: int) -> None:
-        """Show the thresholds from where 2% are accepted; and all that a named display before
-        showed.
+    def _gate_threshold(self) -> float | None:
+        """Return the threshold of the gate, at most the largest one on the axis."""
+        curves = self.summary.curves
+        if curves.current is None:
+            return None
+        if self.summary.promise is None:
+            return float(curves.threshold[curves.current])
+        return min(self.summary.promise.threshold, float(curves.threshold[-1]))
+
+    def _set_threshold_range(self, ax: Any, *, has_other_displays: bool) -> None:
+        """Show the thresholds at which 2% of the rows or more are accepted.
+
+        If the axes have other displays, their range stays visible.
         """
-        x, coverage = self.summary.curves.threshold, self.summary.curves.coverage.estimate
-        lowest, highest = float(x[int(np.searchsorted(coverage, 0.02))]), float(x[-1])
-        if held:
-            low, high = ax.get_xlim()
-            lowest, highest = min(low, lowest), max(high, highest)
-        if lowest > 0.0 and highest > 100.0 * lowest:
+        thresholds = self.summary.curves.threshold
+        coverage = self.summary.curves.coverage.estimate
+        lowest = float(thresholds[int(np.searchsorted(coverage, _MIN_SHOWN_COVERAGE))])
+        highest = float(thresholds[-1])
+        if has_other_displays:
+            present_lowest, present_highest = ax.get_xlim()
+            lowest = min(present_lowest, lowest)
+            highest = max(present_highest, highest)
+        if lowest > 0.0 and highest > _LOG_AXIS_RATIO * lowest:
             ax.set_xscale("log")
         ax.set_xlim(lowest, highest)
 
 
-def _confidence(rows: str, name: str | None) -> str:
-    """The label of an axis of confidences; named curves may be of different rows, and say so
-    themselves.
+def _confidence_label(rows: str, name: str | None) -> str:
+    """Return the label of an axis of confidence.
+
+    Named curves may be of different rows, which their own labels state.
     """
-    return "confidence" if name is not None else f"confidence ({rows} rows)"
+    return f"confidence ({rows} rows)" if name is None else "confidence"

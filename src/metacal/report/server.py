@@ -1,8 +1,8 @@
-"""A page that lives: the state of a watch on this machine's own address, from the standard library
-alone.
+"""HTTP server for the live page of a monitor, with the standard library only.
 
-It listens on 127.0.0.1 and answers requests for that address only, so that no page from elsewhere
-can read it by giving its own name this address. It takes nothing: GET and HEAD, four paths.
+The server listens on 127.0.0.1 and answers only requests whose Host header is this address. A web
+page from elsewhere therefore cannot read it by DNS rebinding. It accepts only GET and HEAD, for four
+paths.
 """
 
 from __future__ import annotations
@@ -21,12 +21,29 @@ from metacal.errors import InputError
 from metacal.report.html import live_page
 from metacal.report.telemetry import CONTENT_TYPE, exposition
 
-#: What the browser calls this machine.
-_OWN = ("127.0.0.1", "localhost")
+_LOCAL_ADDRESS = "127.0.0.1"
+#: Host names by which a browser on this machine requests the page.
+_LOCAL_HOSTS = (_LOCAL_ADDRESS, "localhost")
+
+#: Content type and content of each path.
+Content = dict[str, tuple[str, bytes]]
 
 
 class Server:
-    """The page while it is served: `publish` what is new, `wait` until told to stop.
+    """Server of the live page; a context manager.
+
+    Parameters
+    ----------
+    state : dict
+        First state, from `metacal.report.status.status`.
+
+    port : int
+        Port to listen on. 0 chooses a free port.
+
+    Raises
+    ------
+    InputError
+        If the port cannot be used.
 
     Examples
     --------
@@ -36,19 +53,19 @@ class Server:
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> with Server(status(mc.Watch.of(cal)), port=0) as server:
-    ...     found = json.load(urllib.request.urlopen(server.address + "state.json"))
-    >>> found["rows"], found["alarm"]
+    ...     state = json.load(urllib.request.urlopen(server.address + "state.json"))
+    >>> state["rows"], state["alarm"]
     (0, False)
     """
 
-    def __init__(self, found: dict[str, Any], port: int) -> None:
-        page = live_page(f"Monitor of {found['artifact'] or 'a gate'}")
-        #: What is answered by path: its kind, and the bytes.
-        self._content = {"/": ("text/html; charset=utf-8", page.encode())}
-        self.publish(found)
+    def __init__(self, state: dict[str, Any], port: int) -> None:
+        page = live_page(f"Monitor of {state['artifact'] or 'a gate'}")
+        self._content: Content = {"/": ("text/html; charset=utf-8", page.encode())}
+        self.publish(state)
         self._content["/healthz"] = ("application/json", b'{"status": "ok"}')
+        handler = partial(_Handler, self._content)
         try:
-            self._server = ThreadingHTTPServer((_OWN[0], port), partial(_Handler, self._content))
+            self._server = ThreadingHTTPServer((_LOCAL_ADDRESS, port), handler)
         except OSError as error:
             raise InputError(
                 f"port {port} cannot be used ({error.strerror or error}); choose another with"
@@ -61,18 +78,17 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where the page is."""
-        return f"http://{_OWN[0]}:{self._server.server_address[1]}/"
+        """URL of the page."""
+        return f"http://{_LOCAL_ADDRESS}:{self._server.server_address[1]}/"
 
-    def publish(self, found: dict[str, Any]) -> None:
-        """Show this from now on."""
-        self._content |= {
-            "/state.json": ("application/json", json.dumps(found, allow_nan=False).encode()),
-            "/metrics": (CONTENT_TYPE, exposition(found).encode()),
-        }
+    def publish(self, state: dict[str, Any]) -> None:
+        """Replace the state that the page shows."""
+        state_json = json.dumps(state, allow_nan=False).encode()
+        self._content["/state.json"] = ("application/json", state_json)
+        self._content["/metrics"] = (CONTENT_TYPE, exposition(state).encode())
 
     def wait(self) -> None:
-        """Until a signal ends it."""
+        """Sleep until a signal interrupts the process."""
         while True:
             time.sleep(3600.0)
 
@@ -80,54 +96,60 @@ class Server:
         self._thread.start()
         return self
 
-    def __exit__(self, *reason: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server_version, sys_version = f"metacal/{__version__}", ""
+    """Handler of one connection."""
+
+    server_version = f"metacal/{__version__}"
+    sys_version = ""
     timeout = 10
 
-    def __init__(self, answers: dict[str, tuple[str, bytes]], *connection: Any) -> None:
-        self.answers = answers
-        super().__init__(*connection)  # answers at once
+    def __init__(self, content_by_path: Content, *connection: Any) -> None:
+        self.content_by_path = content_by_path
+        # The base class handles the request in its constructor.
+        super().__init__(*connection)
 
     def handle(self) -> None:
-        with contextlib.suppress(ConnectionError):  # a tab that was closed
+        # A browser tab may be closed during the response.
+        with contextlib.suppress(ConnectionError):
             super().handle()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        own = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
-        if own not in _OWN:
+        host_header = self.headers.get("Host", "")
+        host = host_header.rpartition(":")[0] or host_header
+        if host not in _LOCAL_HOSTS:
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"only for this machine\n")
-        elif path not in self.answers:
-            self._send(
-                HTTPStatus.NOT_FOUND,
-                "text/plain",
-                f"there are {', '.join(self.answers)}\n".encode(),
-            )
+        elif path not in self.content_by_path:
+            message = f"there are {', '.join(self.content_by_path)}\n"
+            self._send(HTTPStatus.NOT_FOUND, "text/plain", message.encode())
         else:
-            self._send(HTTPStatus.OK, *self.answers[path])
+            content_type, content = self.content_by_path[path]
+            self._send(HTTPStatus.OK, content_type, content)
 
     do_HEAD = do_GET
 
-    def _send(self, code: HTTPStatus, kind: str, content: bytes) -> None:
+    def _send(self, code: HTTPStatus, content_type: str, content: bytes) -> None:
+        """Send a response with security headers."""
         self.send_response(code)
-        for name, value in (
-            ("Content-Type", kind),
-            ("Content-Length", str(len(content))),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("X-Frame-Options", "DENY"),
-            ("Cross-Origin-Resource-Policy", "same-origin"),
-        ):
+        headers = {
+            "Content-Type": content_type,
+            "Content-Length": str(len(content)),
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Cross-Origin-Resource-Policy": "same-origin",
+        }
+        for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: a library does not print."""
+        """Do nothing, because a library does not print."""

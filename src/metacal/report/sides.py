@@ -1,5 +1,8 @@
-"""Two classes in the report: what is called by either of them at every log-odds, and calibration
-near the decision.
+"""Curves of two classes: calls by either class at every threshold of the log-odds.
+
+Rows with log-odds above a threshold are *called* positive, the others negative. The log-odds are
+those of the positive class, which is the second class. A gate with two sides has a lower threshold,
+up to which it calls rows negative, and an upper threshold, above which it calls rows positive.
 """
 
 from __future__ import annotations
@@ -21,102 +24,177 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.rows import Rows
 
-#: Thresholds looked at, about; rows next to one that say whether probabilities are right there: a
-#: share, at least some.
-_POINTS, _NEAR, _FEWEST = 200, 20, 50
+#: Number of thresholds, approximately.
+_N_THRESHOLDS = 200
+#: Calibration near a threshold is measured on one row in 20 on each side, and on 50 rows at least.
+_NEAR_ROWS_DIVISOR = 20
+_MIN_NEAR_ROWS = 50
+
+#: Codes of the two sides of a gate.
+_NEGATIVE = 0
+_POSITIVE = 1
 
 
 def sides_of(
     gate: Gate, rows: Rows, codes: Codes, names: Array, delta: float, level: float
 ) -> dict[str, Any]:
-    """Rows above the log-odds `threshold` called positive, rows at or below negative, for about 200
-    of them.
+    """Compute precision, recall and related curves at about 200 thresholds of the log-odds.
 
-    `called` is P(above), `recall` and `false_positive_rate` are P(above | positive) and P(above |
-    negative), the ROC curve; `precision` and `npv` P(positive | above) and P(negative | not above).
-    All bands hold at every threshold at once, together with probability 1 - delta. `lower` and
-    `upper` say which are a gate's own, None where a side is closed or there is none; `near` looks
-    at rows next to those, or to the decision. `names`: the negative class first.
+    Parameters
+    ----------
+    gate : Gate
+        Gate or calibrator.
+
+    rows : Rows
+        Logits of two classes.
+
+    codes : array of int of shape (n_rows,)
+        True classes, 1 for the positive class.
+
+    names : array of shape (2,)
+        Names of the classes, the negative class first.
+
+    delta : float
+        All bands hold at all thresholds at once with probability 1 - delta.
+
+    level : float
+        Confidence level of the intervals near the thresholds.
+
+    Returns
+    -------
+    dict
+        "called" is P(above). "recall" and "false_positive_rate" are P(above | positive) and P(above
+        | negative), the ROC curve. "precision" and "npv" are P(positive | above) and P(negative |
+        not above). "lower" and "upper" are the indices of the thresholds of the gate, None if a side
+        is closed or the gate has no sides. "near" has the calibration of the rows next to these
+        thresholds, or next to the decision threshold.
     """
-    positive, s = codes == 1, rows.collect(log_odds)
-    ordered, own = np.sort(s), _thresholds(gate)
-    below = {side: int(np.searchsorted(ordered, at, side="right")) for side, at in own.items()}
-    counts = np.unique(
-        np.concatenate([grid(ordered, _POINTS, below.get(side, 0)) for side in (0, 1)])
-    )
-    at = thresholds_between(ordered, counts)
-    negatives = operating_bands(s, ~positive, delta / 2.0, at)
-    positives = operating_bands(
-        -s, positive, delta / 2.0, np.nextafter(-at, -np.inf)
-    )  # -s <= -t would be s >= t
-    place = {side: int(np.searchsorted(counts, rank)) for side, rank in below.items() if rank}
-    missed = series_of(positives.miscoverage)
+    is_positive = codes == _POSITIVE
+    row_log_odds = rows.collect(log_odds)
+    n_rows = len(row_log_odds)
+    sorted_log_odds = np.sort(row_log_odds)
+    gate_thresholds = _gate_thresholds(gate)
+    n_below_gate = {
+        side: int(np.searchsorted(sorted_log_odds, threshold, side="right"))
+        for side, threshold in gate_thresholds.items()
+    }
+    counts_by_side = [
+        grid(sorted_log_odds, _N_THRESHOLDS, n_below_gate.get(side, 0))
+        for side in (_NEGATIVE, _POSITIVE)
+    ]
+    n_below = np.unique(np.concatenate(counts_by_side))
+    thresholds = thresholds_between(sorted_log_odds, n_below)
+
+    negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
+    # A row above the threshold has a score -s below -t. `operating_bands` accepts scores up to the
+    # threshold, so -t itself must be excluded.
+    negated_thresholds = np.nextafter(-thresholds, -np.inf)
+    positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
+    false_negative_rate = series_of(positive_bands.miscoverage)
+
+    gate_points = {
+        side: int(np.searchsorted(n_below, count)) for side, count in n_below_gate.items() if count
+    }
+    near_thresholds = gate_thresholds or {_POSITIVE: gate.source.decision_at}
+    probability = rows.collect(partial(_positive_probability, gate))
     return {
         "names": [str(name) for name in names],
-        "n_rows": len(s),
-        "n_positive": int(positive.sum()),
-        "threshold": at,
-        "called": 1.0 - counts / len(s),
-        "recall": Series(1.0 - missed.estimate, 1.0 - missed.high, 1.0 - missed.low),
-        "false_positive_rate": series_of(negatives.miscoverage),
-        "precision": series_of(positives.accuracy),
-        "npv": series_of(negatives.accuracy),
-        "auroc": auroc(-s, positive),
-        "lower": place.get(0),
-        "upper": place.get(1),
-        "near": _near(
-            rows.collect(partial(_second, gate)),
-            s,
-            positive,
-            own or {1: gate.source.decision_at},
-            level,
+        "n_rows": n_rows,
+        "n_positive": int(is_positive.sum()),
+        "threshold": thresholds,
+        "called": 1.0 - n_below / n_rows,
+        "recall": Series(
+            estimate=1.0 - false_negative_rate.estimate,
+            low=1.0 - false_negative_rate.high,
+            high=1.0 - false_negative_rate.low,
+        ),
+        "false_positive_rate": series_of(negative_bands.miscoverage),
+        "precision": series_of(positive_bands.accuracy),
+        "npv": series_of(negative_bands.accuracy),
+        "auroc": auroc(-row_log_odds, is_positive),
+        "lower": gate_points.get(_NEGATIVE),
+        "upper": gate_points.get(_POSITIVE),
+        "near": _measure_near_thresholds(
+            probability, row_log_odds, is_positive, near_thresholds, level
         ),
         "delta": delta,
     }
 
 
-def _thresholds(gate: Gate) -> dict[int, float]:
-    """The log-odds at which a gate with two sides begins to call rows by each class."""
+def _gate_thresholds(gate: Gate) -> dict[int, float]:
+    """Return the thresholds of the log-odds of a gate with two sides, keyed by side.
+
+    Return nothing if the gate has no sides, or if each group has its own thresholds.
+    """
     certificate = gate.certificate
     if certificate is None or certificate.parts is None or not certificate.parts.of_all:
-        return {}  # none, or each group has its own
-    margins = [
-        0.0 if part.accepts_everything else -part.threshold for part in certificate.parts.items
-    ]
-    at = certificate.decision_at
-    return {
-        code: at + (margin if code else -margin)
-        for code, margin in enumerate(margins)
-        if np.isfinite(margin)
-    }
+        return {}
+    thresholds = {}
+    for side, part in enumerate(certificate.parts.items):
+        margin = 0.0 if part.accepts_everything else -part.threshold
+        if np.isfinite(margin):
+            signed_margin = margin if side == _POSITIVE else -margin
+            thresholds[side] = certificate.decision_at + signed_margin
+    return thresholds
 
 
-def _second(gate: Gate, block: Array) -> Float:
-    return np.asarray(gate.source.map(block)[:, 1], dtype=np.float64)
+def _positive_probability(gate: Gate, block: Array) -> Float:
+    """Return the calibrated probability of the positive class of each row of logits."""
+    return np.asarray(gate.source.map(block)[:, _POSITIVE], dtype=np.float64)
 
 
-def _near(
-    p: Float, s: Float, positive: Flags, thresholds: dict[int, float], level: float
+def _measure_near_thresholds(
+    probability: Float,
+    row_log_odds: Float,
+    is_positive: Flags,
+    thresholds: dict[int, float],
+    level: float,
 ) -> list[dict[str, float]]:
-    """Rows just below (side 0) and above (1) each threshold: their mean P(positive), and how many
-    are.
+    """Compare probability and frequency of the positive class next to each threshold.
+
+    Parameters
+    ----------
+    probability : array of shape (n_rows,)
+        Calibrated probability of the positive class.
+
+    row_log_odds : array of shape (n_rows,)
+        Log-odds of the positive class.
+
+    is_positive : array of bool of shape (n_rows,)
+        Whether the true class is the positive class.
+
+    thresholds : dict of int to float
+        Thresholds keyed by side.
+
+    level : float
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    list of dict
+        Two entries per threshold, for the rows just below (side 0) and just above it (side 1).
     """
-    wanted, order = max(_FEWEST, len(s) // _NEAR), np.argsort(s, kind="stable")
-    found = []
-    for at in sorted(set(thresholds.values())):
-        rank = int(np.searchsorted(s[order], at, side="right"))
-        for side, own in enumerate(
-            (order[max(0, rank - wanted) : rank], order[rank : rank + wanted])
-        ):
-            if len(own):
-                share = clopper_pearson(int(positive[own].sum()), len(own), level)
-                stated = {
-                    "at": at,
+    n_near = max(_MIN_NEAR_ROWS, len(row_log_odds) // _NEAR_ROWS_DIVISOR)
+    order = np.argsort(row_log_odds, kind="stable")
+    entries = []
+    for threshold in sorted(set(thresholds.values())):
+        rank = int(np.searchsorted(row_log_odds[order], threshold, side="right"))
+        rows_below = order[max(0, rank - n_near) : rank]
+        rows_above = order[rank : rank + n_near]
+        for side, near_rows in ((_NEGATIVE, rows_below), (_POSITIVE, rows_above)):
+            if not len(near_rows):
+                continue
+            n_positive = int(is_positive[near_rows].sum())
+            frequency = clopper_pearson(n_positive, len(near_rows), level)
+            entries.append(
+                {
+                    "at": threshold,
                     "side": side,
-                    "n_rows": len(own),
-                    "stated": float(p[own].mean()),
+                    "n_rows": len(near_rows),
+                    "stated": float(probability[near_rows].mean()),
+                    "share": frequency.estimate,
+                    "low": frequency.low,
+                    "high": frequency.high,
                 }
-                found.append(
-                    {**stated, "share": share.estimate, "low": share.low, "high": share.high}
-                )
-    return found
+            )
+    return entries

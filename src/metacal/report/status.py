@@ -1,6 +1,4 @@
-"""The state of a watch, for machines and people: JSON for the page and for --json, Prometheus'
-text, a few lines.
-"""
+"""State of a watch: as JSON for the live page and `--json`, and as lines of text."""
 
 from __future__ import annotations
 
@@ -10,10 +8,12 @@ from typing import Any
 from metacal.gate.watch import Watch
 from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
 
-#: Classes that the page lists: those with the most rows.
-_MOST_CLASSES = 50
-#: exp of more is no float.
-_LARGEST_LOG = 700.0
+#: Largest number of classes on the live page, those with the most rows.
+_MAX_CLASSES = 50
+#: Largest argument of `math.exp` that does not overflow.
+_MAX_LOG = 700.0
+#: Largest number of additional lines of text about one alarm.
+_MAX_ALARM_LINES = 5
 
 
 def status(
@@ -25,69 +25,104 @@ def status(
     quarantine: str | None = None,
     silence: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """All there is to say of a watch, as JSON types.
+    """Return the state of a watch as JSON types.
 
-    Of a `silence`: `after` how many seconds without anything it is an alarm, `raised` now or not,
-    `times` that it was.
+    Parameters
+    ----------
+    watch : Watch
+        The watch.
+
+    artifact, file : str, default=None
+        Names of the file of the gate and of the watched file.
+
+    ended : bool, default=False
+        Whether the watched file has ended.
+
+    quarantine : str, default=None
+        Name of the file of unreadable lines.
+
+    silence : dict, default=None
+        Alarm for missing input: "after" how many seconds it is raised, whether it is "raised" now,
+        and how many "times" it was raised.
+
+    Returns
+    -------
+    dict
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> found = status(mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000]))
-    >>> found["rows"], found["alarm"], [alarm["name"] for alarm in found["alarms"]]
+    >>> watch = mc.Watch.of(cal).update(data.logits[5000:6000], data.labels[5000:6000])
+    >>> state = status(watch)
+    >>> state["rows"], state["alarm"], [alarm["name"] for alarm in state["alarms"]]
     (1000, False, ['promise', 'abstention', 'score', 'calibration'])
     """
-    counts, certificate, estimate = watch.counts, watch.gate.certificate, watch.estimate
-    known = counts.labelled_accepted
-    raised = [*watch.raised, *(["silence"] if silence is not None and silence["raised"] else [])]
+    counts = watch.counts
+    certificate = watch.gate.certificate
+    estimate = watch.estimate
+    promise = None if certificate is None else certificate.statement
+    raised_alarms = list(watch.raised)
+    if silence is not None and silence["raised"]:
+        raised_alarms.append("silence")
+    coverage = counts.accepted / counts.rows if counts.rows else None
+    accuracy = None
+    if counts.labelled_accepted:
+        accuracy = counts.right_accepted / counts.labelled_accepted
+    estimate_state = None
+    if estimate is not None and estimate.accuracy is not None:
+        estimate_state = estimate.to_dict()
     return {
         "artifact": artifact,
         "file": file,
         "ended": ended,
-        "promise": None if certificate is None else certificate.statement,
-        "headline": _headline(None if certificate is None else certificate.statement, raised),
+        "promise": promise,
+        "headline": _headline(promise, raised_alarms),
         "levels": stated(watch.alarms),
-        "alarm": bool(raised),
-        "raised": raised,
+        "alarm": bool(raised_alarms),
+        "raised": raised_alarms,
         **vars(counts),
-        "coverage": counts.accepted / counts.rows if counts.rows else None,
-        "accuracy": counts.right_accepted / known if known else None,
+        "coverage": coverage,
+        "accuracy": accuracy,
         "agreement": watch.gate.reads_agreement,
         "waiting": len(watch.waiting),
-        **{
-            name: getattr(watch, name)
-            for name in ("unknown", "forgotten", "horizon", "unlabelled", "gaps")
-        },
+        "unknown": watch.unknown,
+        "forgotten": watch.forgotten,
+        "horizon": watch.horizon,
+        "unlabelled": watch.unlabelled,
+        "gaps": watch.gaps,
         "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
-        "lines": sum(one.lines for one in watch.alarms.unreadable),
-        "unreadable": sum(one.unreadable for one in watch.alarms.unreadable),
+        "lines": sum(source.lines for source in watch.alarms.unreadable),
+        "unreadable": sum(source.unreadable for source in watch.alarms.unreadable),
         "quarantine": quarantine,
         "silence": silence,
-        "estimate": None if estimate is None or estimate.accuracy is None else estimate.to_dict(),
-        "alarms": [_told(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
-        "missing": _missing(watch),
+        "estimate": estimate_state,
+        "alarms": [_alarm_state(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
+        "missing": _missing_alarms(watch),
         "history": _history(watch),
-        "classes": _classes(watch),
+        "classes": _class_counts(watch),
     }
 
 
-def _headline(promise: str | None, raised: list[str]) -> str:
-    """The promise as it stands: under an alarm it is no fact any more."""
+def _headline(promise: str | None, raised_alarms: list[str]) -> str:
+    """Return the promise, qualified if an alarm is raised."""
     if promise is None:
         return "Nothing is promised; the confidence is watched."
-    if "promise" in raised:
+    if "promise" in raised_alarms:
         return f"No longer kept: {promise}"
-    return f"In doubt: {promise}" if raised else promise
+    if raised_alarms:
+        return f"In doubt: {promise}"
+    return promise
 
 
-def _told(alarm: Any, at: int | None) -> dict[str, Any]:
+def _alarm_state(alarm: Any, first_row: int | None) -> dict[str, Any]:
+    """Return the state of one alarm; `first_row` is the row at which it was raised."""
     return {
         "name": alarm.name,
         "meaning": alarm.meaning,
         "raised": alarm.raised,
-        "at_row": at,
+        "at_row": first_row,
         "delta": alarm.delta,
         "log_evidence": alarm.evidence,
         "log_peak": alarm.peak,
@@ -96,126 +131,172 @@ def _told(alarm: Any, at: int | None) -> dict[str, Any]:
     }
 
 
-def _missing(watch: Watch) -> list[dict[str, str]]:
-    """What cannot be watched of this gate, and why."""
-    have = {alarm.name for alarm in watch.alarms}
-    without = watch.gate.certificate is None or watch.gate.kind == "cascade"
-    why = {
+def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
+    """Return the alarms that this gate cannot have, each with the reason."""
+    gate = watch.gate
+    score_reason = (
+        "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
+        " rows; fit again"
+    )
+    if gate.certificate is None or gate.kind == "cascade":
+        score_reason = "a calibrator or a cascade keeps no profile of its calibration scores"
+    reasons = {
         "promise": "it promises nothing",
         "abstention": "it promises nothing, and rejects nothing",
-        "score": (
-            "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
-            " rows; fit again"
-            if not without
-            else "a calibrator or a cascade keeps no profile of its calibration scores"
-        ),
+        "score": score_reason,
         "calibration": "its confidence was not fitted to labels",
     }
-    if other := not_comparable(watch.gate.certificate):
-        why |= dict.fromkeys(("abstention", "score", "calibration"), other)
-    return [{"name": name, "why": why[name]} for name in NAMES if name not in have and name in why]
+    common_reason = not_comparable(gate.certificate)
+    if common_reason:
+        reasons.update(dict.fromkeys(("abstention", "score", "calibration"), common_reason))
+    present_names = {alarm.name for alarm in watch.alarms}
+    return [
+        {"name": name, "why": reasons[name]}
+        for name in NAMES
+        if name not in present_names and name in reasons
+    ]
 
 
 def _history(watch: Watch) -> dict[str, Any]:
+    """Return the columns of the history of a watch, including its present state."""
     points = list(watch.history)
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.now)
-    columns = ("rows", "accepted", "labelled_accepted", "right_accepted")
-    names = [alarm.name for alarm in watch.alarms]
-    evidence = {name: [point.evidence[k] for point in points] for k, name in enumerate(names)}
-    return {
-        **{name: [getattr(point, name) for point in points] for name in columns},
-        "evidence": evidence,
+    history: dict[str, Any] = {}
+    for name in ("rows", "accepted", "labelled_accepted", "right_accepted"):
+        history[name] = [getattr(point, name) for point in points]
+    history["evidence"] = {
+        alarm.name: [point.evidence[index] for point in points]
+        for index, alarm in enumerate(watch.alarms)
     }
+    return history
 
 
-def _classes(watch: Watch) -> list[dict[str, Any]]:
+def _class_counts(watch: Watch) -> list[dict[str, Any]]:
+    """Return the counts of the classes with the most rows."""
     if not watch.classes:
         return []
-    named = [
-        (str(name), counts)
-        for name, counts in zip(watch.gate.classes.tolist(), watch.classes)
-        if counts.rows
+    class_names = watch.gate.classes.tolist()
+    used_classes = [
+        (str(name), counts) for name, counts in zip(class_names, watch.classes) if counts.rows
     ]
-    named.sort(key=lambda pair: -pair[1].rows)
-    return [{"name": name, **vars(counts)} for name, counts in named[:_MOST_CLASSES]]
+    used_classes.sort(key=lambda entry: -entry[1].rows)
+    return [{"name": name, **vars(counts)} for name, counts in used_classes[:_MAX_CLASSES]]
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    """A status for people, one line each."""
-    told = [found["headline"], ""]
-    coverage = "" if found["coverage"] is None else f" ({100 * found['coverage']:.1f}%)"
-    told.append(f"  rows         {found['rows']:,}, accepted {found['accepted']:,}{coverage}")
-    what = "a label" if found["units"] is None else "the rest of their unit"
-    waits = f", {found['waiting']:,} wait for {what}" if found["waiting"] else ""
-    good = "as the large model answers" if found["agreement"] else "right"
-    right = ""
-    if found["accuracy"] is not None:
-        right = f", {found['right_accepted']:,} {good} ({100 * found['accuracy']:.2f}%)"
-    told.append(
-        f"  labelled     {found['labelled']:,}, accepted"
-        f" {found['labelled_accepted']:,}{right}{waits}"
+def lines(state: dict[str, Any]) -> list[str]:
+    """Return the output of `status` as lines of text."""
+    text = [state["headline"], ""]
+    text += _row_lines(state)
+    text += _horizon_lines(state)
+    text += _input_lines(state)
+    text += _estimate_lines(state)
+    text.append("")
+    for alarm in state["alarms"]:
+        text += _alarm_lines(alarm)
+    for missing in state["missing"]:
+        text.append(_line(missing["name"], f"cannot be watched: {missing['why']}"))
+    return [*text, "", _line("levels", state["levels"])]
+
+
+def _line(name: str, text: str) -> str:
+    """Format one line with its name in a column of 12 characters."""
+    return f"  {name:<12} {text}"
+
+
+def _row_lines(state: dict[str, Any]) -> list[str]:
+    """Describe the rows, the labels, and labels that match no row."""
+    row_text = f"{state['rows']:,}, accepted {state['accepted']:,}"
+    if state["coverage"] is not None:
+        row_text += f" ({100 * state['coverage']:.1f}%)"
+
+    label_text = f"{state['labelled']:,}, accepted {state['labelled_accepted']:,}"
+    if state["accuracy"] is not None:
+        meaning = "as the large model answers" if state["agreement"] else "right"
+        label_text += f", {state['right_accepted']:,} {meaning} ({100 * state['accuracy']:.2f}%)"
+    if state["waiting"]:
+        awaited = "a label" if state["units"] is None else "the rest of their unit"
+        label_text += f", {state['waiting']:,} wait for {awaited}"
+
+    text = [_line("rows", row_text), _line("labelled", label_text)]
+    if state["unknown"]:
+        unknown_text = f"{state['unknown']:,} labels match no row that waits for one"
+        if state["horizon"]:
+            unknown_text += ", or came after the horizon and were not counted"
+        text.append(_line("unknown", unknown_text))
+    return text
+
+
+def _horizon_lines(state: dict[str, Any]) -> list[str]:
+    """Describe when a row or a cluster of rows is counted."""
+    horizon = state["horizon"]
+    without_label = ""
+    if state["unlabelled"]:
+        without_label = f"; {state['unlabelled']:,} had no label by then"
+    clusters = state["units"]
+    if clusters is None:
+        if not horizon:
+            return []
+        row_text = f"a row counts once {horizon:,} rows have come after it{without_label}"
+        return [_line("horizon", row_text)]
+
+    end_of_cluster = "another begins"
+    if horizon:
+        end_of_cluster = f"{horizon:,} rows have come after its first"
+    cluster_text = f"{clusters['complete']:,} are complete; one counts once {end_of_cluster}"
+    cluster_text += without_label
+    if clusters["strays"]:
+        cluster_text += f"; {clusters['strays']:,} rows came later or are of far too large a unit"
+    return [_line("units", cluster_text)]
+
+
+def _input_lines(state: dict[str, Any]) -> list[str]:
+    """Describe lost, unreadable and missing input."""
+    text = []
+    if state["gaps"]:
+        text.append(
+            _line(
+                "gaps",
+                f"{state['gaps']:,} times a file was gone or cut off before it was read to its end",
+            )
+        )
+    if state["unreadable"]:
+        unreadable_text = (
+            f"{state['unreadable']:,} of {state['lines']:,} lines, which cannot be read"
+        )
+        if state["quarantine"]:
+            unreadable_text += f", in {state['quarantine']}"
+        text.append(_line("put aside", unreadable_text))
+    silence = state["silence"]
+    if silence is not None and (silence["times"] or silence["raised"]):
+        times = "once" if silence["times"] == 1 else f"{silence['times']:,} times"
+        silence_text = f"ALARM: nothing came in for {silence['after']:g} seconds, {times}"
+        text.append(_line("silence", silence_text))
+    return text
+
+
+def _estimate_lines(state: dict[str, Any]) -> list[str]:
+    """Describe the accuracy that the confidence alone implies."""
+    estimate = state["estimate"]
+    if estimate is None:
+        return []
+    estimate_text = (
+        f"{100 * estimate['accuracy']:.2f}% of the accepted rows are right by their"
+        f" confidence alone, {100 * estimate['low']:.2f}% to {100 * estimate['high']:.2f}%: an"
+        " estimate, wrong if the rows have changed"
     )
-    if found["unknown"]:
-        late = ", or came after the horizon and were not counted" if found["horizon"] else ""
-        told.append(
-            f"  unknown      {found['unknown']:,} labels match no row that waits for one{late}"
-        )
-    gone = f"; {found['unlabelled']:,} had no label by then" if found["unlabelled"] else ""
-    if (units := found["units"]) is not None:
-        after = (
-            f"{found['horizon']:,} rows have come after its first"
-            if found["horizon"]
-            else "another begins"
-        )
-        stray = (
-            f"; {units['strays']:,} rows came later or are of far too large a unit"
-            if units["strays"]
-            else ""
-        )
-        one = f"one counts once {after}{gone}{stray}"
-        told.append(f"  units        {units['complete']:,} are complete; {one}")
-    elif found["horizon"]:
-        told.append(
-            f"  horizon      a row counts once {found['horizon']:,} rows have come after it{gone}"
-        )
-    if found["gaps"]:
-        told.append(
-            f"  gaps         {found['gaps']:,} times a file was gone or cut off before it was read"
-            " to its end"
-        )
-    if found["unreadable"]:
-        where = f", in {found['quarantine']}" if found["quarantine"] else ""
-        told.append(
-            f"  put aside    {found['unreadable']:,} of {found['lines']:,} lines, which cannot be"
-            f" read{where}"
-        )
-    if found["silence"] is not None and (found["silence"]["times"] or found["silence"]["raised"]):
-        often = found["silence"]["times"]
-        times = "once" if often == 1 else f"{often:,} times"
-        told.append(
-            f"  silence      ALARM: nothing came in for {found['silence']['after']:g} seconds,"
-            f" {times}"
-        )
-    if found["estimate"] is not None:
-        bar = found["estimate"]
-        told.append(
-            f"  estimate     {100 * bar['accuracy']:.2f}% of the accepted rows are right by their"
-            f" confidence alone, {100 * bar['low']:.2f}% to {100 * bar['high']:.2f}%: an estimate,"
-            " wrong if the rows have changed"
-        )
-    told.append("")
-    for alarm in found["alarms"]:
-        verdict = (
-            f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
-            if alarm["raised"]
-            else "no alarm"
-        )
-        share = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _LARGEST_LOG))
-        told.append(
-            f"  {alarm['name']:<12} {verdict}; {alarm['seen'][0]}; {share:.3g} times the evidence"
-            " needed"
-        )
-        told += [f"               {seen}" for seen in alarm["seen"][1:6]]
-    told += [f"  {gone['name']:<12} cannot be watched: {gone['why']}" for gone in found["missing"]]
-    return [*told, "", f"  {'levels':<12} {found['levels']}"]
+    return [_line("estimate", estimate_text)]
+
+
+def _alarm_lines(alarm: dict[str, Any]) -> list[str]:
+    """Describe an alarm: its verdict, and how much of the required evidence there is."""
+    verdict = "no alarm"
+    if alarm["raised"]:
+        verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
+    evidence_ratio = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _MAX_LOG))
+    first_fact, *other_facts = alarm["seen"]
+    verdict_text = f"{verdict}; {first_fact}; {evidence_ratio:.3g} times the evidence needed"
+    text = [_line(alarm["name"], verdict_text)]
+    for fact in other_facts[:_MAX_ALARM_LINES]:
+        text.append(_line("", fact))
+    return text

@@ -1,17 +1,14 @@
-"""Summary: every number of the report, as one frozen value with a JSON shape. The page and the
-plots draw from it.
+"""Numbers of a report, as one frozen value that converts to JSON.
 
-`summarise` makes it from rows, their truth and a gate. Columns are NumPy arrays here and lists in
-`to_dict`; what is undefined is NaN here and None there. Nothing is rounded before `to_dict`, which
-keeps seven significant digits of what is only drawn and all digits of what is printed.
+`summarise` computes a `Summary` from rows, their labels and a gate. The page and the plots draw from
+it. Columns are NumPy arrays in a `Summary` and lists in `Summary.to_dict`. Undefined numbers are NaN
+in a `Summary` and None in JSON. Only `to_dict` rounds numbers.
 """
 
 from __future__ import annotations
 
-import math
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,10 +18,18 @@ from metacal.errors import InputError, spelled
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
-from metacal.maps.composed import default_base
-from metacal.maps.methods import method_named
 from metacal.promises.parts.thresholds import plain_groups
-from metacal.report.measured import Measured, Promise, Settings, decide, promised, read, walk
+from metacal.report.fit_command import build_fit_command
+from metacal.report.json_types import to_json_types
+from metacal.report.measured import (
+    Measured,
+    Promise,
+    Settings,
+    describe_promise,
+    measure_decisions,
+    measure_logits,
+    read_tables,
+)
 from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import Curves, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
@@ -37,33 +42,44 @@ from metacal.rows.plausibility import unquestioned
 if TYPE_CHECKING:
     from metacal.estimators.compare import Comparison
 
-#: Number of the JSON shape; it changes when an entry changes its meaning.
+#: Version of the JSON format. It changes when an entry changes its meaning.
 FORMAT = 1
-_DIGITS = 7
-#: Tables up to this many elements are evaluated with bootstrap intervals, rows x resamples up to
-#: the second number.
-_TABLE_ELEMENTS, _RESAMPLED_ROWS = 20_000_000, 20_000_000
+#: Significant digits of numbers in JSON that are only drawn, and of those that are printed.
+_DRAWN_DIGITS = 7
+_ALL_DIGITS = 17
+#: Significant digits of the table of subgroups.
+_TABLE_DIGITS = 5
+#: Largest number of table elements, and of rows times resamples, for bootstrap intervals.
+_MAX_BOOTSTRAP_ELEMENTS = 20_000_000
+_MAX_RESAMPLED_ROWS = 20_000_000
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Where the numbers come from.
+    """Origin of the numbers of a report.
 
     Attributes
     ----------
     file, artifact : str or None
-        The file of labelled rows and the file of the fitted gate or calibrator, as the user named
-        them.
-    sha256, hashed : str
-        Hash of the data, and what was hashed: "file" (its bytes) or "arrays" (table and labels).
+        File of labelled rows and file of the gate or calibrator, as the user named them.
+
+    sha256 : str
+        Hash of the data.
+
+    hashed : {"file", "arrays"}
+        What was hashed: the bytes of the file, or table and labels.
+
     n_rows, n_classes, n_correct : int
-        No classes where there are scores in place of logits.
+        Numbers of rows, classes and correct predictions. There are 0 classes for a gate on scores.
+
     score : str
-        Name of the ranking score behind every threshold.
+        Name of the ranking score.
+
     calibrator : str or None
-        Name of the calibrator, None for the softmax of the logits as they came.
+        Name of the calibrator. None for the softmax of the logits.
+
     n_without_score : int
-        Rows that are left out.
+        Number of rows that were left out because they have no score.
     """
 
     file: str | None
@@ -80,34 +96,50 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Every number of the report.
+    """Numbers of a report.
 
     Attributes
     ----------
-    source, settings : Source, Settings
+    source : Source
+        Origin of the numbers.
+
+    settings : Settings
+        Settings of the report.
+
     promise : Promise or None
-        None without a gate.
+        Promise and verdict. None without a gate.
+
     evaluation : dict
-        What `metacal evaluate --json` prints of the same rows: n_rows, n_accepted, n_classes,
-        level, n_bins, accepted_rows, all_rows, gate, uncalibrated.
+        Output of `metacal evaluate --json` for the same rows: n_rows, n_accepted, n_classes, level,
+        n_bins, accepted_rows, all_rows, gate, uncalibrated.
+
     diagrams : tuple of Diagram
-        Before (all rows), and with a calibrator after (all rows), and with a gate before and after
-        (accepted rows).
+        Reliability diagrams: before calibration on all rows; with a calibrator, after calibration on
+        all rows; with a gate, before and after calibration on the accepted rows.
+
     curves : Curves
+        Operating points.
+
     frontier : dict
-        What `frontier_points` gives.
+        Output of `frontier_points`.
+
     sides : dict or None
-        Of two classes: what is called by either of them.
+        Output of `sides_of` for two classes.
+
     classes : dict
-        What `class_table` gives.
+        Output of `class_table`.
+
     parts : list of dict
-        What `part_table` gives, by predicted class, and by group where the rows have one.
-    mistakes, hits : lists of dict
-        The most confident mistakes and the least confident right answers, most striking first.
+        Output of `part_table` for predicted classes and, if the rows have groups, for groups.
+
+    mistakes, hits : list of dict
+        Most confident errors and least confident correct predictions.
+
     comparison : dict or None
-        What `metacal.compare(...).to_dict()` gives.
+        Output of `metacal.compare(...).to_dict()`.
+
     methods : dict
-        Definitions as (term, text), and the versions of what computed the numbers.
+        Definitions as (term, text), and software versions.
     """
 
     source: Source
@@ -126,19 +158,24 @@ class Summary:
     methods: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types: None for what is undefined, "inf" for infinity.
+        """Return the summary as JSON types, with None for undefined and "inf" for infinite numbers.
 
-        Evaluation, promise and curves keep every digit: the page prints them, and rounding twice
-        would show another last digit than `metacal evaluate` does. The rest keeps seven significant
-        digits.
+        Evaluation, promise and curves keep all digits, because the page prints them. Rounding twice
+        could show another last digit than `metacal evaluate` does. Other numbers keep seven
+        significant digits.
         """
-        digits = {"evaluation": 17, "promise": 17, "curves": 17, "parts": 5}
-        whole = {
-            name: plain(value, digits.get(name, _DIGITS)) for name, value in vars(self).items()
+        digits = {
+            "evaluation": _ALL_DIGITS,
+            "promise": _ALL_DIGITS,
+            "curves": _ALL_DIGITS,
+            "parts": _TABLE_DIGITS,
         }
-        # A threshold must go on accepting the same rows: it keeps all its digits.
-        whole["frontier"]["threshold"] = plain(self.frontier["threshold"], 17)
-        return {"format": FORMAT, **whole}
+        data: dict[str, Any] = {"format": FORMAT}
+        for name, value in vars(self).items():
+            data[name] = to_json_types(value, digits.get(name, _DRAWN_DIGITS))
+        # A rounded threshold would not accept the same rows.
+        data["frontier"]["threshold"] = to_json_types(self.frontier["threshold"], _ALL_DIGITS)
+        return data
 
 
 def summarise(
@@ -165,45 +202,67 @@ def summarise(
     command: str | None = None,
     n_jobs: int | None = None,
 ) -> Summary:
-    """Compute every number of the report; a table of logits is read block by block, each row once.
+    """Compute the numbers of a report in one pass over the logits.
 
     Parameters
     ----------
     X, y, gate, large
-        As `metacal.write_report` takes them. Rows without a score are left out; `Rows` of logits
-        are taken as checked. Without a gate, the softmax of the logits and the curves of its
+        As in `metacal.write_report`. Rows without a score are left out. `Rows` of logits are not
+        validated again. Without a gate, the report is on the softmax of the logits, ranked by its
         entropy.
-    classes, class_names : sequences, optional
-        The labels in column order (the gate's own, or 0 … K-1, when None), and how to print them.
-    ids : sequence, optional
-        A name for each row.
-    groups : sequence, optional
-        The group of each row: a table of its own, and what a gate by group decides by.
-    input : "logits" or "probabilities", optional
-        What the columns are; as the gate has it, or logits.
-    level, n_bins, n_resamples, seed
-        As in `metacal.metrics.evaluate`. `n_resamples` None takes 1,000 for up to 20,000 rows, 200
-        for up to 100,000 and none beyond (or beyond 20 million logits): estimates and exact
-        intervals of shares are always given.
-    delta : float
-        The bands of the curves and the frontier hold at all points at once with probability 1 -
-        delta.
-    compare : True, names, or a finished Comparison, optional
+
+    classes : sequence, default=None
+        Labels in column order. If None, those of the gate, or 0 … K-1.
+
+    class_names : sequence of str, default=None
+        Names of the classes on the page.
+
+    ids : sequence, default=None
+        Name of each row.
+
+    groups : sequence, default=None
+        Group of each row, for a table of groups, and for a gate by group.
+
+    input : {"logits", "probabilities"}, default=None
+        Content of the columns. If None, that of the gate, or logits.
+
+    level, n_bins, seed
+        As in `metacal.metrics.evaluate`.
+
+    delta : float, default=0.1
+        The bands of the curves and the frontier hold at all points at once with probability
+        1 - delta.
+
+    n_resamples : int, default=None
+        Number of bootstrap resamples. None stands for 1,000 for up to 20,000 rows, 200 for up to
+        100,000 rows, and none for more rows or more than 20 million logits. Estimates and exact
+        intervals of proportions are always computed.
+
+    compare : True, sequence of str, or Comparison, default=None
         Compare calibrators by cross-validation on these rows: all of them, or those named.
-    progress : callable, optional
-        That of `metacal.compare`.
-    file, artifact, sha256 : str, optional
-        Where rows and gate come from, and the file's hash; the arrays are hashed when it is not
-        given.
-    command : str, optional
-        How a `metacal fit` command for these rows begins; "metacal fit FILE" when None.
-    n_jobs : int, optional
-        Threads; never changes a number.
+
+    progress : callable, default=None
+        As in `metacal.compare`.
+
+    file, artifact, sha256 : str, default=None
+        Files of the rows and of the gate, and hash of the file of the rows. Without a hash, the
+        arrays are hashed.
+
+    command : str, default=None
+        Start of a `metacal fit` command for these rows. None stands for "metacal fit FILE".
+
+    n_jobs : int, default=None
+        Number of threads, which does not change any number.
+
+    Returns
+    -------
+    Summary
 
     Examples
     --------
     >>> import metacal as mc
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
@@ -213,191 +272,211 @@ def summarise(
     """
     fraction("level", level)
     fraction("delta", delta)
-    own, given = opened(gate, X, large)
-    through, tables = read(own, given, classes, input)
-    settings = Settings(
-        level, delta, n_bins, _resamples(n_resamples, len(tables[0]), through.n_classes), seed
-    )
-    n_classes = through.n_classes
-    order = validate.class_list(
-        through.classes if classes is None and n_classes else classes, n_classes
-    )
-    names = _names(class_names, order)
+    given_gate, inputs = opened(gate, X, large)
+    reading_gate, tables = read_tables(given_gate, inputs, classes, input)
+    n_classes = reading_gate.n_classes
+    n_resamples = _choose_n_resamples(n_resamples, len(tables[0]), n_classes)
+    settings = Settings(level, delta, n_bins, n_resamples, seed)
+    if classes is None and n_classes:
+        classes = reading_gate.classes
+    column_classes = validate.class_list(classes, n_classes)
+    names = _read_class_names(class_names, column_classes)
+
     with workers(n_jobs) as executor:
-        if through.kind == "logits":
-            codes, rows = (
-                validate.label_codes(y, len(tables[0]), order),
-                Rows(tables[0], executor=executor),
-            )
-            data = walk(own, through, rows, codes, groups, settings)
+        if reading_gate.kind == "logits":
+            codes = validate.label_codes(y, len(tables[0]), column_classes)
+            rows = Rows(tables[0], executor=executor)
+            measured = measure_logits(given_gate, reading_gate, rows, codes, groups, settings)
         else:
-            data = decide(through, tables, y, groups, settings)
-    evaluation = data.evaluation.to_dict()
-    two = through.kind == "logits" and len(names) == 2 and 0 < data.codes.sum() < len(data.codes)
+            measured = measure_decisions(reading_gate, tables, y, groups, settings)
+
+    evaluation = measured.evaluation.to_dict()
+    evaluation.pop("promise", None)
+    evaluation.pop("answered_by", None)
+    sides = None
+    if reading_gate.kind == "logits" and _has_both_of_two_classes(measured.codes, names):
+        sides = sides_of(reading_gate, Rows(tables[0]), measured.codes, names, delta, level)
+    fit_command = build_fit_command(reading_gate, command, file, delta)
     return Summary(
         source=Source(
             file=file,
             artifact=artifact,
             sha256=arrays_sha256(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
-            n_rows=len(data.codes),
-            n_without_score=len(tables[0]) - len(data.codes),
+            n_rows=len(measured.codes),
+            n_without_score=len(tables[0]) - len(measured.codes),
             n_classes=len(names),
-            n_correct=int(data.correct.sum()),
-            score=data.score_name,
-            calibrator=_calibrator(own),
+            n_correct=int(measured.correct.sum()),
+            score=measured.score_name,
+            calibrator=_calibrator_name(given_gate),
         ),
         settings=settings,
-        promise=promised(through, data),
-        evaluation={
-            name: part
-            for name, part in evaluation.items()
-            if name not in ("promise", "answered_by")
-        },
-        diagrams=diagrams(data, settings),
+        promise=describe_promise(reading_gate, measured),
+        evaluation=evaluation,
+        diagrams=diagrams(measured, settings),
         curves=operating_curves(
-            data.doubt,
-            data.correct,
+            measured.doubt,
+            measured.correct,
             delta=delta,
-            threshold=data.threshold,
-            higher_is_surer=data.score_name.startswith("-"),
-            **_command(through, command, file, delta),
+            threshold=measured.threshold,
+            higher_is_surer=measured.score_name.startswith("-"),
+            command=fit_command.start,
+            command_end=fit_command.end,
         ),
-        frontier=frontier_points(data.doubt, data.correct, delta=delta),
-        sides=sides_of(through, Rows(tables[0]), data.codes, names, delta, level) if two else None,
-        classes=class_table(names, data),
-        parts=_parts(through, data, names, groups, level),
-        mistakes=striking_rows(data, ~data.correct, data.doubt, names, ids),
-        hits=striking_rows(data, data.correct, -data.doubt, names, ids),
-        comparison=_comparison(
-            compare, tables, data.codes, random_state=seed, n_jobs=n_jobs, progress=progress
+        frontier=frontier_points(measured.doubt, measured.correct, delta=delta),
+        sides=sides,
+        classes=class_table(names, measured),
+        parts=_subgroup_tables(reading_gate, measured, names, groups, level),
+        mistakes=striking_rows(measured, ~measured.correct, measured.doubt, names, ids),
+        hits=striking_rows(measured, measured.correct, -measured.doubt, names, ids),
+        comparison=_compare_calibrators(
+            compare, tables, measured.codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
-        methods=methods(settings, data.score_name, through.kind),
+        methods=methods(settings, measured.score_name, reading_gate.kind),
     )
 
 
-def _resamples(wanted: int | None, n: int, n_classes: int) -> int:
-    if wanted is not None:
-        return wanted
-    if n * max(1, n_classes) > _TABLE_ELEMENTS:
+def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) -> int:
+    """Return the number of resamples; if it is None, choose it by the size of the table."""
+    if n_resamples is not None:
+        return n_resamples
+    if n_rows * max(1, n_classes) > _MAX_BOOTSTRAP_ELEMENTS:
         return 0
-    return next((draws for draws in (1000, 200) if n * draws <= _RESAMPLED_ROWS), 0)
+    for candidate in (1000, 200):
+        if n_rows * candidate <= _MAX_RESAMPLED_ROWS:
+            return candidate
+    return 0
 
 
-def _names(class_names: Any, classes: Array) -> Array:
-    """How to print the classes."""
-    n = len(classes)
-    if class_names is not None and len(class_names) != n:
+def _read_class_names(class_names: Sequence[str] | None, classes: Array) -> Array:
+    """Return the names of the classes for the page; raise InputError if their number differs."""
+    if class_names is None:
+        return np.asarray(classes, dtype=object)
+    if len(class_names) != len(classes):
         raise InputError(
-            f"class_names must have a name for each of the {n} columns; got {len(class_names)}."
+            f"class_names must have a name for each of the {len(classes)} columns; got"
+            f" {len(class_names)}."
         )
-    return np.asarray(classes if class_names is None else class_names, dtype=object)
+    return np.asarray(class_names, dtype=object)
 
 
-def _calibrator(gate: Gate | None) -> str | None:
-    """Who fitted the map, or the maps of a cascade."""
+def _has_both_of_two_classes(codes: Codes, names: Array) -> bool:
+    """Check whether there are two classes and each of them has a row."""
+    if len(names) != 2:
+        return False
+    n_positive = int(codes.sum())
+    return 0 < n_positive < len(codes)
+
+
+def _calibrator_name(gate: Gate | None) -> str | None:
+    """Return the name of the calibrator; for a cascade, the distinct names of its calibrators."""
     if gate is None or not gate.n_classes:
         return None
-    return ", ".join(
-        dict.fromkeys(gate.stage(k).source.calibrator_name for k in range(len(gate.stages)))
-    )
+    stages = [gate.stage(index) for index in range(len(gate.stages))]
+    distinct_names = dict.fromkeys(stage.source.calibrator_name for stage in stages)
+    return ", ".join(distinct_names)
 
 
-def _parts(
-    gate: Gate, data: Measured, names: Array, groups: Any, level: float
+def _subgroup_tables(
+    gate: Gate, measured: Measured, names: Array, groups: Any, level: float
 ) -> list[dict[str, Any]]:
-    """By predicted class, and by group where the rows have one, each side of it where there are
-    two.
+    """Build the tables of predicted classes and of groups.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that decided the rows.
+
+    measured : Measured
+        Columns of the rows.
+
+    names : array of shape (n_classes,)
+        Names of the classes.
+
+    groups : sequence or None
+        Group of each row of the input.
+
+    level : float
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    list of dict
     """
-    by = [("class", names, data.predicted)] if len(names) else []
+    tables = []
+    if len(names):
+        class_table = part_table(
+            "class",
+            names,
+            measured.predicted,
+            measured.correct,
+            measured.accept,
+            level=level,
+            certificate=gate.certificate,
+        )
+        tables.append(class_table)
     if groups is not None:
-        own = plain_groups(groups)[data.numbers]
-        sides = gate.part_names(data.predicted, own) if gate.policy.at else None
-        cells, place = np.unique(own if sides is None else sides, axis=0, return_inverse=True)
-        by.append(("group", cells, place.ravel()))
-    certificate, columns = gate.certificate, (data.correct, data.accept)
-    return [part_table(*part, *columns, level=level, certificate=certificate) for part in by]
-
-
-def _command(gate: Gate, given: str | None, file: str | None, delta: float) -> dict[str, Any]:
-    """How a command begins and ends that certifies a point; none for a score without a name, or for
-    a cascade.
-
-    What is `given` says how the rows are read; what the gate was fitted with is added where it does
-    not say so.
-    """
-    source, confidence = (
-        gate.source,
-        "" if delta == 0.1 else f" --confidence {round(1.0 - delta, 12):g}",
-    )
-    end, begin = (
-        f"{confidence} -o cal.json",
-        given or shlex.join(["metacal", "fit", file or "FILE"]),
-    )
-    if gate.kind == "cascade" or not isinstance(source.score, str):
-        return {"command": None, "command_end": end}
-    if gate.kind == "scores":
-        own = {"--score-key": source.score, "--higher-is": source.higher_is.removeprefix("surer")}
-    else:
-        learned = source.recipe is not None and (
-            gate.certificate is None or gate.certificate.labelled
+        row_groups = plain_groups(groups)[measured.numbers]
+        # A gate with two sides has a subgroup for each group and predicted class.
+        row_names: Any = gate.part_names(measured.predicted, row_groups) if gate.policy.at else None
+        if row_names is None:
+            row_names = row_groups
+        group_names, group_codes = np.unique(row_names, axis=0, return_inverse=True)
+        group_table = part_table(
+            "group",
+            group_names,
+            group_codes.ravel(),
+            measured.correct,
+            measured.accept,
+            level=level,
+            certificate=gate.certificate,
         )
-        base = method_named(source.recipe.estimator) if learned else None
-        own = {"--input": source.input.removeprefix("logits")}
-        own["--calibrator"] = (
-            "" if base is None or base.name == default_base(gate.n_classes) else base.name
-        )
-        end = end if source.score == "entropy" else f" --score {source.score}{end}"
-    more = [
-        word
-        for name, value in own.items()
-        if value and f" {name} " not in begin
-        for word in (name, value)
-    ]
-    return {"command": " ".join([begin, *map(shlex.quote, more)]), "command_end": end}
+        tables.append(group_table)
+    return tables
 
 
-def _comparison(
-    wanted: Any, tables: Sequence[Any], codes: Codes, **options: Any
+def _compare_calibrators(
+    requested: Any, tables: Sequence[Any], codes: Codes, **options: Any
 ) -> dict[str, Any] | None:
-    if wanted is None or wanted is False:
-        return None
-    from metacal.estimators.compare import (
-        Comparison,
-        compare,
-    )  # scikit-learn: as long as all the rest of a page
+    """Compare calibrators by cross-validation.
 
-    if isinstance(wanted, Comparison):
-        return wanted.to_dict()
-    if len(tables) > 1 or tables[0].ndim < 2:
-        out = spelled("compare", "--compare")
-        raise InputError(f"calibrators are compared on one table of logits; leave out {out}.")
-    names = None if wanted is True else list(wanted)
-    with unquestioned():  # they may be logarithms of probabilities
-        # Folds are drawn from the rows: they are held in memory.
-        return compare(np.asarray(tables[0]), codes, names, **options).to_dict()
+    Parameters
+    ----------
+    requested : bool, sequence of str, Comparison or None
+        True for all calibrators, the names of some of them, or a finished comparison.
 
+    tables : sequence of arrays
+        Validated input of each stage of the gate.
 
-def plain(value: Any, digits: int = _DIGITS) -> Any:
-    """A value of this module as plain JSON types, floats to so many significant digits (17 keep
-    all).
+    codes : array of int of shape (n_rows,)
+        True classes.
 
-    Examples
-    --------
-    >>> plain({"a": np.array([1 / 3, np.nan]), "b": (True, 2)})
-    {'a': [0.3333333, None], 'b': [True, 2]}
+    **options
+        Keyword arguments of `metacal.compare`.
+
+    Returns
+    -------
+    dict or None
+        None if no comparison was requested.
+
+    Raises
+    ------
+    InputError
+        If the input is not one table of logits.
     """
-    if isinstance(value, float):  # nearly all of a page: asked first
-        if math.isnan(value):
-            return None
-        if math.isinf(value):
-            return "inf" if value > 0 else "-inf"
-        rounded = float(f"{value:.{digits}g}")
-        return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
-    if isinstance(value, tuple | list):
-        return [plain(item, digits) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist(), digits)
-    if isinstance(value, dict):
-        return {str(name): plain(item, digits) for name, item in value.items()}
-    return plain(vars(value), digits) if is_dataclass(value) else value
+    if requested is None or requested is False:
+        return None
+    # Importing scikit-learn takes as long as the rest of a report.
+    from metacal.estimators.compare import Comparison, compare
+
+    if isinstance(requested, Comparison):
+        return requested.to_dict()
+    if len(tables) > 1 or tables[0].ndim < 2:
+        option = spelled("compare", "--compare")
+        raise InputError(f"calibrators are compared on one table of logits; leave out {option}.")
+    calibrator_names = None if requested is True else list(requested)
+    # The folds are drawn from the rows, which must be in memory.
+    logits = np.asarray(tables[0])
+    # The logits may be logarithms of probabilities.
+    with unquestioned():
+        return compare(logits, codes, calibrator_names, **options).to_dict()

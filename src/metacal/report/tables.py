@@ -1,11 +1,13 @@
-"""The tables of the report: by true class, by predicted class or group, and the rows worth a look.
+"""Tables of a report: classes, subgroups, and single rows worth a look.
 
-Nobody but the page reads them: they are mappings in the shape that `page/types.d.ts` describes.
+Only the page reads these tables. They are mappings in the shape that `page/types.d.ts` describes. A
+*subgroup* is a predicted class or a group of rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,59 +23,87 @@ from metacal.report.operating import Series
 if TYPE_CHECKING:
     from metacal.report.measured import Measured
 
-#: Classes and parts listed, and rows of each kind.
-MOST_CLASSES, MOST_PARTS, ROWS_SHOWN = 1000, 500, 20
+# Largest numbers of classes, subgroups and rows in a table.
+MAX_CLASSES = 1000
+MAX_SUBGROUPS = 500
+MAX_ROWS = 20
+
+#: One-sided error probability of the limit by which classes are ordered.
+_ORDER_TAIL = 0.025
+#: Smallest and largest limit if nothing is promised.
+_LIMIT_MARGIN = 1e-9
+#: Quantities that can be counted in each subgroup.
+_COUNTED_QUANTITIES = ("coverage", "accuracy", "miscoverage")
 
 
-def class_table(names: Array, rows: Measured) -> dict[str, Any]:
-    """Shares by true class, worst first: by what can be said of its miscoverage, or without a gate
-    of its errors.
+def class_table(names: Array, measured: Measured) -> dict[str, Any]:
+    """Build the table of true classes, worst first.
 
-    That is the lower end of the exact 95% interval: a class with a single row, wrong or rejected,
-    is no headline.
+    Classes are ordered by the lower end of the exact 95% interval of their miscoverage, or of their
+    error rate if there is no gate. A class with a single row is therefore not at the top.
+
+    Parameters
+    ----------
+    names : array of shape (n_classes,)
+        Names of the classes.
+
+    measured : Measured
+        Columns of the rows.
 
     Returns
     -------
     dict
         One entry per class of
 
-        - column : the class's column in the table; name : str
-        - n : rows of this true class; accuracy : share of them that is right
-        - ece : the class's own calibration error (their mean over all classes is the class-wise
-          ECE)
-        - coverage, miscoverage, accuracy_accepted : of the rows of this true class; NaN without a
+        - column, name : column in the table and name of the class
+        - n : number of rows of this true class
+        - accuracy : fraction of these rows that is correct
+        - ece : calibration error of the class. The mean over all classes is the class-wise ECE
+        - coverage, miscoverage, accuracy_accepted : of the rows of this true class, NaN without a
           gate
-        - surely : the least that its miscoverage (without a gate its error rate) is, by the exact
-          95% interval
+        - surely : lower limit by which the classes are ordered
 
-        and n_classes, all of them (those beyond the first thousand are left out), order, what
-        "worst" means here.
+        and n_classes, the number of all classes (the table has at most 1,000), and order, the
+        meaning of "worst".
     """
-    codes, correct, accept = rows.codes, rows.correct, rows.accept
-    n, right = _counts(codes, names), _counts(codes[correct], names)
-    accuracy, bad, of = _share(right, n), n - right, n
-    coverage = miscoverage = accepted_accuracy = np.full(len(names), np.nan)
-    if accept is not None:
-        accepted, kept = _counts(codes[accept], names), _counts(codes[accept & correct], names)
-        coverage, accepted_accuracy = _share(accepted, n), _share(kept, accepted)
-        miscoverage = 1.0 - _share(kept, right)
-        bad, of = right - kept, right
-    surely = np.where(of > 0, exact_limits(bad, of, 0.025)[0], np.nan)
-    # Classes nobody can judge (no row of them here) come last; ties by error, then by column.
-    worst = -np.nan_to_num(surely, nan=-1.0)
-    order = np.lexsort((-np.nan_to_num(1.0 - accuracy), worst))[:MOST_CLASSES]
+    codes = measured.codes
+    correct = measured.correct
+    accept = measured.accept
+    n_rows = _count_codes(codes, names)
+    n_correct = _count_codes(codes[correct], names)
+    accuracy = _ratios(n_correct, n_rows)
+    if accept is None:
+        coverage = miscoverage = accepted_accuracy = np.full(len(names), np.nan)
+        n_bad = n_rows - n_correct
+        n_judged = n_rows
+    else:
+        n_accepted = _count_codes(codes[accept], names)
+        n_accepted_correct = _count_codes(codes[accept & correct], names)
+        coverage = _ratios(n_accepted, n_rows)
+        accepted_accuracy = _ratios(n_accepted_correct, n_accepted)
+        miscoverage = 1.0 - _ratios(n_accepted_correct, n_correct)
+        n_bad = n_correct - n_accepted_correct
+        n_judged = n_correct
+    lower_limits, _ = exact_limits(n_bad, n_judged, _ORDER_TAIL)
+    lower_limits = np.where(n_judged > 0, lower_limits, np.nan)
+
+    # Classes without a row come last. Ties are ordered by error rate, then by column.
+    badness = np.nan_to_num(lower_limits, nan=-1.0)
+    error_rate = np.nan_to_num(1.0 - accuracy)
+    order = np.lexsort((-error_rate, -badness))[:MAX_CLASSES]
+    worst = "low accuracy" if accept is None else "high miscoverage"
     return {
         "column": order,
-        "name": tuple(str(names[k]) for k in order),
-        "n": n[order],
+        "name": tuple(str(names[column]) for column in order),
+        "n": n_rows[order],
         "accuracy": accuracy[order],
-        "ece": rows.errors[order],
+        "ece": measured.errors[order],
         "coverage": coverage[order],
         "miscoverage": miscoverage[order],
         "accuracy_accepted": accepted_accuracy[order],
-        "surely": surely[order],
+        "surely": lower_limits[order],
         "n_classes": len(names),
-        "order": f"surest of a {'low accuracy' if accept is None else 'high miscoverage'} first",
+        "order": f"surest of a {worst} first",
     }
 
 
@@ -87,143 +117,295 @@ def part_table(
     level: float,
     certificate: Certificate | None = None,
 ) -> dict[str, Any]:
-    """What is accepted and how much of it is right, by predicted class or by group: the most
-    evidence first.
+    """Build the table of subgroups, those with the most evidence against the limit first.
 
-    `codes` says which of the `names` each row belongs to.
+    Parameters
+    ----------
+    by : {"class", "group"}
+        Kind of the subgroups.
+
+    names : array of shape (n_subgroups,) or (n_subgroups, 2)
+        Names of the subgroups. If groups have two sides, the group and the predicted class.
+
+    codes : array of int of shape (n_rows,)
+        Subgroup of each row.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct.
+
+    accept : array of bool of shape (n_rows,) or None
+        Decisions of the gate. None means that all rows are accepted.
+
+    level : float
+        Confidence level of the intervals, for all subgroups together (Bonferroni).
+
+    certificate : Certificate, default=None
+        Certificate of the gate.
 
     Returns
     -------
     dict
-        One entry per part that has rows here of
+        One entry per subgroup with rows of
 
-        - name : str; n, accepted, right : rows, accepted ones, and right ones of these. Without a
-          gate all are accepted
-        - coverage, accuracy, miscoverage : Series, shares with exact intervals, which hold for all
-          parts of the table together at the summary's level (Bonferroni)
-        - evidence : the chance of so many bad rows, or more, if the limit is just kept: small says
-          that it is not. The table goes by it, so that a part with a single row is no headline
-        - threshold : where each part has its own; NaN otherwise
+        - name : name of the subgroup
+        - n, accepted, right : numbers of rows, accepted rows, and correct rows among these
+        - coverage, accuracy, miscoverage : Series of proportions with exact intervals
+        - evidence : probability of at least as many bad rows if the limit is just met. Small values
+          are evidence that it is not met. The table is ordered by it, so that a subgroup with a
+          single row is not at the top
+        - threshold : threshold of the subgroup, NaN if it has none of its own
 
-        and by, "class" or "group"; judged, which of the three shares the evidence is about;
-        at_most, whether small is good; limit; promised, of whom the limit is promised: of "each"
-        part, of "all" rows together, or "none": the limit is then what all rows together have;
-        n_parts, all parts that have rows here, as the table may be cut.
-
-    Where groups have two sides a name has two entries, the group and what its rows are called.
+        and by; judged, the quantity that the evidence is about; at_most, whether small values of it
+        are good; limit; promised, whether the limit is promised of "each" subgroup, of "all" rows
+        together, or not ("none", the limit is then the value of all rows together); n_parts, the
+        number of subgroups with rows (the table has at most 500).
 
     Examples
     --------
     >>> codes, correct = np.repeat([0, 1, 2], [300, 300, 1]), np.ones(601, dtype=bool)
     >>> correct[[*range(10), *range(300, 360), 600]] = False
-    >>> found = part_table("class", np.array(["good", "bad", "one row"]), codes, correct, None, level=0.95)
-    >>> found["name"], found["accuracy"].estimate.round(3).tolist()  # all of one row wrong is no headline
+    >>> names = np.array(["good", "bad", "one row"])
+    >>> table = part_table("class", names, codes, correct, None, level=0.95)
+    >>> table["name"], table["accuracy"].estimate.round(3).tolist()
     (('bad', 'one row', 'good'), [0.8, 0.0, 0.967])
     """
-    kept = np.ones(len(codes), dtype=bool) if accept is None else accept
-    quantity, limit, promised = _judged_by(certificate, by, kept, correct)
-    hit, looked_at = quantity.flags(kept, correct)
-    against = hit if quantity.at_most else looked_at & ~hit
-    columns = (slice(None), kept, kept & correct, correct, against, looked_at)
-    counted = np.array([_counts(codes[rows], names) for rows in columns])
-    there = np.flatnonzero(counted[0])
-    n, *_, bad, of = counted[:, there]
-    # P(Bin(of, limit) >= bad) of each part, which is I_limit(bad, of - bad + 1).
-    evidence = np.where(
-        bad > 0, betainc(np.maximum(bad, 1.0), of - bad + 1.0, quantity.limit_on_bad(limit)), 1.0
-    )
-    order = np.lexsort((-n, evidence))[:MOST_PARTS]
-    shown, each = there[order], (1.0 - level) / max(1, len(there))
-    n, accepted, right, all_right, *_ = counted[:, shown]
-    cells = [(name, None) if np.ndim(name) == 0 else name for name in names[shown]]
+    is_accepted = np.ones(len(codes), dtype=bool) if accept is None else accept
+    judgement = _choose_judgement(certificate, by, is_accepted, correct)
+    counts = _SubgroupCounts.of(names, codes, correct, is_accepted, judgement.quantity)
+    present = np.flatnonzero(counts.rows)
+    counts = counts.select(present)
+    bad_limit = judgement.quantity.limit_on_bad(judgement.limit)
+    evidence = _binomial_tail(counts.bad, counts.judged, bad_limit)
+    order = np.lexsort((-counts.rows, evidence))[:MAX_SUBGROUPS]
+    shown = counts.select(order)
+    alpha = (1.0 - level) / max(1, len(present))
+    cells = [(name, None) if np.ndim(name) == 0 else name for name in names[present[order]]]
     return {
         "by": by,
         "name": tuple(side_of(*cell) for cell in cells),
-        "n": n,
-        "accepted": accepted,
-        "right": right,
-        "coverage": _shares(accepted, n, each),
-        "accuracy": _shares(right, accepted, each),
-        "miscoverage": _shares(all_right - right, all_right, each),
+        "n": shown.rows,
+        "accepted": shown.accepted,
+        "right": shown.accepted_correct,
+        "coverage": _proportions(shown.accepted, shown.rows, alpha),
+        "accuracy": _proportions(shown.accepted_correct, shown.accepted, alpha),
+        "miscoverage": _proportions(
+            shown.all_correct - shown.accepted_correct, shown.all_correct, alpha
+        ),
         "evidence": evidence[order],
-        "judged": quantity.short,
-        "at_most": quantity.at_most,
-        "limit": limit,
-        "promised": promised,
-        "threshold": _thresholds(certificate, by, cells),
-        "n_parts": len(there),
+        "judged": judgement.quantity.short,
+        "at_most": judgement.quantity.at_most,
+        "limit": judgement.limit,
+        "promised": judgement.promised,
+        "threshold": _subgroup_thresholds(certificate, by, cells),
+        "n_parts": len(present),
     }
 
 
-def _judged_by(
-    certificate: Certificate | None, by: str, accept: Flags, correct: Flags
-) -> tuple[Quantity, float, str]:
-    """What is promised, or else what all rows together have; and of whom it is promised."""
+@dataclass(frozen=True)
+class _Judgement:
+    """Limit against which subgroups are judged.
+
+    Attributes
+    ----------
+    quantity : Quantity
+        Quantity that is limited.
+
+    limit : float
+        Its limit.
+
+    promised : {"each", "all", "none"}
+        Rows of which the limit is promised.
+    """
+
+    quantity: Quantity
+    limit: float
+    promised: str
+
+
+def _choose_judgement(
+    certificate: Certificate | None, by: str, is_accepted: Flags, correct: Flags
+) -> _Judgement:
+    """Return the promised limit, or the selective accuracy of all rows if none applies.
+
+    Parameters
+    ----------
+    certificate : Certificate or None
+        Certificate of the gate.
+
+    by : {"class", "group"}
+        Kind of the subgroups.
+
+    is_accepted, correct : array of bool of shape (n_rows,)
+        Decisions, and whether each prediction is correct.
+
+    Returns
+    -------
+    _Judgement
+    """
     if certificate is not None:
         quantity, limit = certificate.limits[0]
-        counted_here = quantity.short in (
-            "coverage",
-            "accuracy",
-            "miscoverage",
-        )  # of two sides precision is not
-        if quantity.needs_labels and counted_here and not quantity.mean and not quantity.paired:
-            return (
-                quantity,
-                limit,
-                "each" if certificate.parts is not None and certificate.parts.by == by else "all",
-            )
-    hit, of = COVERAGE_ACCURACY.share(accept, correct)
-    return COVERAGE_ACCURACY, min(max(hit / of if of else 0.5, 1e-9), 1.0 - 1e-9), "none"
+        # The precision of a gate with two sides cannot be counted in each subgroup.
+        is_counted = quantity.needs_labels and quantity.short in _COUNTED_QUANTITIES
+        if is_counted and not quantity.mean and not quantity.paired:
+            is_promised_of_each = certificate.parts is not None and certificate.parts.by == by
+            return _Judgement(quantity, limit, "each" if is_promised_of_each else "all")
+    n_correct, n_accepted = COVERAGE_ACCURACY.share(is_accepted, correct)
+    accuracy = n_correct / n_accepted if n_accepted else 0.5
+    limit = min(max(accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
+    return _Judgement(COVERAGE_ACCURACY, limit, "none")
 
 
-def _thresholds(certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]) -> Float:
+@dataclass(frozen=True, eq=False)
+class _SubgroupCounts:
+    """Numbers of rows of each subgroup, arrays of shape (n_subgroups,).
+
+    Attributes
+    ----------
+    rows, accepted, accepted_correct, all_correct : array
+        Numbers of rows, accepted rows, accepted correct rows and correct rows.
+
+    bad, judged : array
+        Numerator and denominator of the quantity that is judged, counting bad rows.
+    """
+
+    rows: Float
+    accepted: Float
+    accepted_correct: Float
+    all_correct: Float
+    bad: Float
+    judged: Float
+
+    @classmethod
+    def of(
+        cls, names: Array, codes: Codes, correct: Flags, is_accepted: Flags, quantity: Quantity
+    ) -> _SubgroupCounts:
+        """Count the rows of each subgroup.
+
+        Parameters
+        ----------
+        names : array of shape (n_subgroups, ...)
+            Names of the subgroups.
+
+        codes : array of int of shape (n_rows,)
+            Subgroup of each row.
+
+        correct, is_accepted : array of bool of shape (n_rows,)
+            Whether each prediction is correct, and whether it is accepted.
+
+        quantity : Quantity
+            Quantity that is judged.
+
+        Returns
+        -------
+        _SubgroupCounts
+        """
+        is_counted, is_judged = quantity.flags(is_accepted, correct)
+        is_bad = is_counted if quantity.at_most else is_judged & ~is_counted
+        return cls(
+            rows=_count_codes(codes, names),
+            accepted=_count_codes(codes[is_accepted], names),
+            accepted_correct=_count_codes(codes[is_accepted & correct], names),
+            all_correct=_count_codes(codes[correct], names),
+            bad=_count_codes(codes[is_bad], names),
+            judged=_count_codes(codes[is_judged], names),
+        )
+
+    def select(self, indices: Codes) -> _SubgroupCounts:
+        """Return the counts of some subgroups."""
+        return _SubgroupCounts(**{name: counts[indices] for name, counts in vars(self).items()})
+
+
+def _binomial_tail(n_bad: Float, n_judged: Float, limit: float) -> Float:
+    """Compute P(Bin(n_judged, limit) >= n_bad) = I_limit(n_bad, n_judged - n_bad + 1)."""
+    tail = betainc(np.maximum(n_bad, 1.0), n_judged - n_bad + 1.0, limit)
+    return np.where(n_bad > 0, tail, 1.0)
+
+
+def _subgroup_thresholds(
+    certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]
+) -> Float:
+    """Return the threshold of each subgroup, NaN if subgroups have no thresholds of their own."""
     if certificate is None or certificate.parts is None or certificate.parts.by != by:
         return np.full(len(cells), np.nan)
-    own = {
-        tuple(map(str, cell)): part.threshold
-        for part in certificate.parts.items
-        for cell in part.cells
-    }
-    return np.array([own.get(tuple(map(str, cell)), -np.inf) for cell in cells])
+    threshold_of_cell = {}
+    for part in certificate.parts.items:
+        for cell in part.cells:
+            threshold_of_cell[tuple(map(str, cell))] = part.threshold
+    # A subgroup without a threshold accepts nothing.
+    return np.array([threshold_of_cell.get(tuple(map(str, cell)), -np.inf) for cell in cells])
 
 
-def _shares(hit: Float, of: Float, each: float) -> Series:
-    """Shares with Clopper-Pearson limits at 1 - each; NaN where there is nothing to share."""
+def _proportions(numerators: Float, denominators: Float, alpha: float) -> Series:
+    """Compute proportions with Clopper-Pearson intervals of level 1 - alpha, NaN if empty."""
+    lower_limits, upper_limits = exact_limits(numerators, denominators, alpha / 2)
+    is_defined = denominators > 0
     return Series(
-        _share(hit, of), *(np.where(of > 0, end, np.nan) for end in exact_limits(hit, of, each / 2))
+        estimate=_ratios(numerators, denominators),
+        low=np.where(is_defined, lower_limits, np.nan),
+        high=np.where(is_defined, upper_limits, np.nan),
     )
 
 
 def striking_rows(
-    rows: Measured, chosen: Flags, by: Float, names: Array, ids: Any = None
+    measured: Measured, is_candidate: Flags, order_by: Float, names: Array, ids: Any = None
 ) -> list[dict[str, Any]]:
-    """Of the chosen rows those where `by` is lowest, ties by row number; no class and no answer
-    without names.
+    """List the candidate rows with the lowest values of a column.
 
-    Each has its number from 0, its id, true and predicted class, score, confidence, whether it is
-    accepted.
+    Parameters
+    ----------
+    measured : Measured
+        Columns of the rows.
+
+    is_candidate : array of bool of shape (n_rows,)
+        Candidate rows.
+
+    order_by : array of shape (n_rows,)
+        Column to order by. Ties are ordered by row number.
+
+    names : array of shape (n_classes,)
+        Names of the classes, empty if there are none.
+
+    ids : sequence, default=None
+        Name of each row of the input.
+
+    Returns
+    -------
+    list of dict
+        At most 20 rows with their number, id, true and predicted class, score, confidence and
+        decision.
     """
-    candidates = np.flatnonzero(chosen)
-    if len(candidates) > ROWS_SHOWN:  # a sort of the few that matter
-        limit = np.partition(by[candidates], ROWS_SHOWN - 1)[ROWS_SHOWN - 1]
-        candidates = candidates[by[candidates] <= limit]
-    return [
-        {
-            "row": int(rows.numbers[k]),
-            "id": None if ids is None else str(ids[rows.numbers[k]]),
-            "label": str(names[rows.codes[k]]) if len(names) else "",
-            "predicted": str(names[rows.predicted[k]]) if len(names) else "",
-            "score": float(rows.doubt[k]),
-            "confidence": float(rows.confidence[k]),
-            "accepted": None if rows.accept is None else bool(rows.accept[k]),
-        }
-        for k in candidates[np.argsort(by[candidates], kind="stable")][:ROWS_SHOWN]
-    ]
+    candidates = np.flatnonzero(is_candidate)
+    if len(candidates) > MAX_ROWS:
+        # Only the rows up to the 20th value need to be sorted.
+        largest_shown = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
+        candidates = candidates[order_by[candidates] <= largest_shown]
+    sorted_candidates = candidates[np.argsort(order_by[candidates], kind="stable")]
+    entries = []
+    for index in sorted_candidates[:MAX_ROWS]:
+        row_number = measured.numbers[index]
+        label = predicted = ""
+        if len(names):
+            label = str(names[measured.codes[index]])
+            predicted = str(names[measured.predicted[index]])
+        entries.append(
+            {
+                "row": int(row_number),
+                "id": None if ids is None else str(ids[row_number]),
+                "label": label,
+                "predicted": predicted,
+                "score": float(measured.doubt[index]),
+                "confidence": float(measured.confidence[index]),
+                "accepted": None if measured.accept is None else bool(measured.accept[index]),
+            }
+        )
+    return entries
 
 
-def _counts(codes: Codes, names: Array) -> Float:
+def _count_codes(codes: Codes, names: Array) -> Float:
+    """Count the occurrences of each code, one per name."""
     return np.bincount(codes, minlength=len(names))[: len(names)].astype(np.float64)
 
 
-def _share(part: Float, whole: Float) -> Float:
-    return np.where(whole > 0, part / np.maximum(whole, 1.0), np.nan)
+def _ratios(numerators: Float, denominators: Float) -> Float:
+    """Divide counts; NaN if the denominator is 0."""
+    return np.where(denominators > 0, numerators / np.maximum(denominators, 1.0), np.nan)

@@ -1,14 +1,15 @@
-"""The state of a watch as metrics: Prometheus' text without any client, and the official clients of
-`metacal[monitor]`.
+"""State of a watch as metrics for Prometheus and OpenTelemetry.
 
-The families are facts, listed once: the text exposition, a collector of `prometheus_client` and the
-instruments of OpenTelemetry are three ways to say them.
+The metric families are listed once, in `families`. They are exported as Prometheus' text format
+(without a client library), as a collector of `prometheus_client`, and as instruments of
+OpenTelemetry. The clients are dependencies of `metacal[monitor]`.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
@@ -21,46 +22,110 @@ from metacal.report.status import status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-#: A name, what it is, what it says, and values by their labels.
-Family = tuple[str, Literal["counter", "gauge"], str, list[tuple[dict[str, str], Any]]]
+
+@dataclass(frozen=True)
+class MetricFamily:
+    """Metric with its values.
+
+    Attributes
+    ----------
+    name : str
+        Name in Prometheus.
+
+    kind : {"counter", "gauge"}
+        Kind of the metric.
+
+    description : str
+        Help text.
+
+    samples : list of (labels, value)
+        Values with their labels.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge"]
+    description: str
+    samples: list[tuple[dict[str, str], Any]]
 
 
-def families(found: dict[str, Any]) -> list[Family]:
-    """What `metacal.report.status.status` has found, as metrics."""
-    alarms, silence = found["alarms"], found["silence"]
-    all_alarms = alarms if silence is None else [*alarms, {"name": "silence", **silence}]
-    families: list[Family] = [
-        ("metacal_decisions_total", "counter", "Rows by decision.", [
-            ({"decision": "accepted"}, found["accepted"]),
-            ({"decision": "rejected"}, found["rows"] - found["accepted"]),
-        ]),
-        ("metacal_outcomes_total", "counter", "Labelled rows that were accepted.", [
-            ({"decision": "accepted", "correct": "true"}, found["right_accepted"]),
-            ({"decision": "accepted", "correct": "false"}, found["labelled_accepted"] - found["right_accepted"]),
-        ]),
-        ("metacal_waiting_rows", "gauge", "Rows that wait for a label.", [({}, found["waiting"])]),
-        ("metacal_unreadable_lines_total", "counter", "Lines that could not be read.", [({}, found["unreadable"])]),
-        ("metacal_gaps_total", "counter", "Times that something was lost unread.", [({}, found["gaps"])]),
-        ("metacal_alarm", "gauge", "1 once an alarm is raised; of silence, while it lasts.", [
-            ({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in all_alarms
-        ]),
-        ("metacal_log_evidence", "gauge", "Logarithm of the evidence.", [
-            ({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms
-        ]),
-        ("metacal_log_evidence_needed", "gauge", "Logarithm of the evidence that is an alarm.", [
-            ({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms
-        ]),
-    ]  # fmt: skip
-    if found["estimate"] is not None:
-        of = [({"bound": name}, found["estimate"][name]) for name in ("accuracy", "low", "high")]
-        families.append(
-            ("metacal_estimated_accuracy", "gauge", "Of accepted rows, from confidence alone.", of)
+def families(state: dict[str, Any]) -> list[MetricFamily]:
+    """Return the metrics of a state from `metacal.report.status.status`."""
+    alarms = state["alarms"]
+    alarms_with_silence = list(alarms)
+    if state["silence"] is not None:
+        alarms_with_silence.append({"name": "silence", **state["silence"]})
+    n_accepted_errors = state["labelled_accepted"] - state["right_accepted"]
+    metric_families = [
+        MetricFamily(
+            "metacal_decisions_total",
+            "counter",
+            "Rows by decision.",
+            [
+                ({"decision": "accepted"}, state["accepted"]),
+                ({"decision": "rejected"}, state["rows"] - state["accepted"]),
+            ],
+        ),
+        MetricFamily(
+            "metacal_outcomes_total",
+            "counter",
+            "Labelled rows that were accepted.",
+            [
+                ({"decision": "accepted", "correct": "true"}, state["right_accepted"]),
+                ({"decision": "accepted", "correct": "false"}, n_accepted_errors),
+            ],
+        ),
+        MetricFamily(
+            "metacal_waiting_rows",
+            "gauge",
+            "Rows that wait for a label.",
+            [({}, state["waiting"])],
+        ),
+        MetricFamily(
+            "metacal_unreadable_lines_total",
+            "counter",
+            "Lines that could not be read.",
+            [({}, state["unreadable"])],
+        ),
+        MetricFamily(
+            "metacal_gaps_total",
+            "counter",
+            "Times that something was lost unread.",
+            [({}, state["gaps"])],
+        ),
+        MetricFamily(
+            "metacal_alarm",
+            "gauge",
+            "1 once an alarm is raised; of silence, while it lasts.",
+            [({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in alarms_with_silence],
+        ),
+        MetricFamily(
+            "metacal_log_evidence",
+            "gauge",
+            "Logarithm of the evidence.",
+            [({"alarm": alarm["name"]}, alarm["log_evidence"]) for alarm in alarms],
+        ),
+        MetricFamily(
+            "metacal_log_evidence_needed",
+            "gauge",
+            "Logarithm of the evidence that is an alarm.",
+            [({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms],
+        ),
+    ]
+    estimate = state["estimate"]
+    if estimate is not None:
+        metric_families.append(
+            MetricFamily(
+                "metacal_estimated_accuracy",
+                "gauge",
+                "Of accepted rows, from confidence alone.",
+                [({"bound": bound}, estimate[bound]) for bound in ("accuracy", "low", "high")],
+            )
         )
-    return families
+    return metric_families
 
 
-def exposition(found: dict[str, Any]) -> str:
-    """The same as Prometheus' text exposition format 0.0.4.
+def exposition(state: dict[str, Any]) -> str:
+    """Return the metrics in Prometheus' text exposition format 0.0.4.
 
     Examples
     --------
@@ -71,34 +136,36 @@ def exposition(found: dict[str, Any]) -> str:
     >>> print(text.splitlines()[2])
     metacal_decisions_total{decision="accepted"} 8...
     """
-    told = []
-    for name, kind, explained, values in families(found):
-        told += [f"# HELP {name} {explained}", f"# TYPE {name} {kind}"]
-        told += [f"{name}{_labels(labels)} {value!r}" for labels, value in values]
-    return "\n".join(told) + "\n"
+    lines = []
+    for family in families(state):
+        lines.append(f"# HELP {family.name} {family.description}")
+        lines.append(f"# TYPE {family.name} {family.kind}")
+        for labels, value in family.samples:
+            lines.append(f"{family.name}{_format_labels(labels)} {value!r}")
+    return "\n".join(lines) + "\n"
 
 
-def _labels(labels: dict[str, str]) -> str:
-    return (
-        "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
-        if labels
-        else ""
-    )
+def _format_labels(labels: dict[str, str]) -> str:
+    """Return labels in the text format, empty if there are none."""
+    if not labels:
+        return ""
+    pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return f"{{{pairs}}}"
 
 
-def write_exposition(found: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write it where Prometheus' node exporter looks for files, whole or not at all."""
-    with atomic_path(path) as part, plain_write_errors(path):
-        part.write_text(exposition(found), encoding="utf-8")
+def write_exposition(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write the metrics atomically to a file for Prometheus' node exporter."""
+    with atomic_path(path) as temporary_path, plain_write_errors(path):
+        temporary_path.write_text(exposition(state), encoding="utf-8")
 
 
 class WatchMetrics:
-    """The state of a watch, as the official clients of Prometheus and OpenTelemetry ask for it.
+    """Metrics of a watch for the official clients of Prometheus and OpenTelemetry.
 
     Parameters
     ----------
-    watch : Watch, or callable
-        Or what gives the answer of `metacal.report.status.status` each time that it is asked.
+    watch : Watch or callable
+        The watch, or a function that returns the output of `metacal.report.status.status`.
 
     Examples
     --------
@@ -114,45 +181,69 @@ class WatchMetrics:
     """
 
     def __init__(self, watch: Watch | Callable[[], dict[str, Any]]) -> None:
-        self._status: Callable[[], dict[str, Any]] = (
-            partial(status, watch) if isinstance(watch, Watch) else watch
-        )
+        self._get_state: Callable[[], dict[str, Any]]
+        if isinstance(watch, Watch):
+            self._get_state = partial(status, watch)
+        else:
+            self._get_state = watch
 
     def collect(self) -> Iterator[Any]:
-        """What a registry of `prometheus_client` asks for at each scrape."""
+        """Yield the metric families, as a registry of `prometheus_client` requires."""
         with needs_extra("a collector for Prometheus", "monitor"):
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-        for name, kind, explained, values in families(self._status()):
-            of = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-            family = of(name, explained, labels=list(values[0][0]) if values else [])
-            for labels, value in values:
-                family.add_metric(list(labels.values()), value)
-            yield family
+        for family in families(self._get_state()):
+            label_names: list[str] = []
+            if family.samples:
+                first_labels, _ = family.samples[0]
+                label_names = list(first_labels)
+            family_class = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            client_family = family_class(family.name, family.description, labels=label_names)
+            for labels, value in family.samples:
+                client_family.add_metric(list(labels.values()), value)
+            yield client_family
 
     def instrument(self, meter: Any) -> None:
-        """Have a meter of OpenTelemetry observe the same, under the same names with dots."""
-        observation: Any = import_module("opentelemetry.metrics").Observation
+        """Create observable instruments of OpenTelemetry, named with dots."""
+        observation_class: Any = import_module("opentelemetry.metrics").Observation
 
-        def observed(name: str, options: Any) -> list[Any]:
-            values = next(
-                (family[3] for family in families(self._status()) if family[0] == name), []
-            )
-            return [observation(value, labels) for labels, value in values]
+        def observe(name: str, options: Any) -> list[Any]:
+            for family in families(self._get_state()):
+                if family.name == name:
+                    return [observation_class(value, labels) for labels, value in family.samples]
+            return []
 
-        for name, kind, explained, _ in families(self._status()):
-            make = getattr(meter, f"create_observable_{kind}")
-            make(
-                name.removesuffix("_total").replace("_", ".", 1),
-                [partial(observed, name)],
-                description=explained,
+        for family in families(self._get_state()):
+            create_instrument = getattr(meter, f"create_observable_{family.kind}")
+            create_instrument(
+                family.name.removesuffix("_total").replace("_", ".", 1),
+                [partial(observe, family.name)],
+                description=family.description,
             )
 
 
 def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callable[[], object]:
-    """Push the metrics to a collector by OTLP over HTTP, every so many seconds; the function
-    returned ends it.
+    """Push metrics periodically to an OpenTelemetry collector by OTLP over HTTP.
 
-    What has not been sent by then is sent then.
+    Parameters
+    ----------
+    metrics : WatchMetrics
+        Metrics to push.
+
+    endpoint : str
+        URL of the collector's metrics.
+
+    every : float, default=15.0
+        Interval in seconds.
+
+    Returns
+    -------
+    callable
+        Function that sends what has not been sent, and stops.
+
+    Raises
+    ------
+    InputError
+        If `endpoint` is not a URL.
     """
     with needs_extra("pushing metrics to an OpenTelemetry collector", "monitor"):
         exporter: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
@@ -164,12 +255,10 @@ def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callabl
             f"{endpoint} must be the URL of a collector's metrics, as"
             " http://127.0.0.1:4318/v1/metrics."
         )
-    reader = export.PeriodicExportingMetricReader(
-        exporter.OTLPMetricExporter(endpoint=endpoint), 1000.0 * every
-    )
-    provider = sdk.MeterProvider(
-        [reader], resource=resources.Resource.create({"service.name": "metacal"})
-    )
+    metric_exporter = exporter.OTLPMetricExporter(endpoint=endpoint)
+    reader = export.PeriodicExportingMetricReader(metric_exporter, 1000.0 * every)
+    resource = resources.Resource.create({"service.name": "metacal"})
+    provider = sdk.MeterProvider([reader], resource=resource)
     metrics.instrument(provider.get_meter("metacal"))
     stop: Callable[[], object] = provider.shutdown
     return stop

@@ -1,0 +1,92 @@
+"""Command that certifies an operating point of a report."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from metacal.gate import Gate
+from metacal.maps.composed import default_base
+from metacal.maps.methods import method_named
+
+#: Default of `metacal fit --confidence`, as an error probability.
+_DEFAULT_DELTA = 0.1
+
+
+@dataclass(frozen=True)
+class FitCommand:
+    """Start and end of a `metacal fit` command; the promise comes in between.
+
+    Attributes
+    ----------
+    start : str or None
+        None for a cascade, or for a ranking score without a name.
+
+    end : str
+        Options after the promise.
+    """
+
+    start: str | None
+    end: str
+
+
+def build_fit_command(
+    gate: Gate, command: str | None, file: str | None, delta: float
+) -> FitCommand:
+    """Build the command that fits a gate like this one.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate of the report. Its options are added unless `command` has them.
+
+    command : str or None
+        Start of the command, with the options to read the rows. None for "metacal fit FILE".
+
+    file : str or None
+        File of the rows.
+
+    delta : float
+        Error probability of the promise.
+
+    Returns
+    -------
+    FitCommand
+    """
+    end = " -o cal.json"
+    if delta != _DEFAULT_DELTA:
+        end = f" --confidence {round(1.0 - delta, 12):g}{end}"
+    source = gate.source
+    if gate.kind == "cascade" or not isinstance(source.score, str):
+        return FitCommand(start=None, end=end)
+
+    start = command or shlex.join(["metacal", "fit", file or "FILE"])
+    if gate.kind == "scores":
+        options = {
+            "--score-key": source.score,
+            "--higher-is": source.higher_is.removeprefix("surer"),
+        }
+    else:
+        options = {
+            "--input": source.input.removeprefix("logits"),
+            "--calibrator": _calibrator_option(gate),
+        }
+        if source.score != "entropy":
+            end = f" --score {source.score}{end}"
+    # An empty value stands for the default of an option.
+    for name, value in options.items():
+        if value and f" {name} " not in start:
+            start += f" {name} {shlex.quote(value)}"
+    return FitCommand(start=start, end=end)
+
+
+def _calibrator_option(gate: Gate) -> str:
+    """Return the name of the calibrator, or "" if it is the default or was not fitted to labels."""
+    certificate = gate.certificate
+    is_fitted_to_labels = certificate is None or certificate.labelled
+    if gate.source.recipe is None or not is_fitted_to_labels:
+        return ""
+    calibrator = method_named(gate.source.recipe.estimator)
+    if calibrator is None or calibrator.name == default_base(gate.n_classes):
+        return ""
+    return calibrator.name

@@ -1,0 +1,56 @@
+"""Conversion of the numbers of a report to JSON types."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+
+
+def to_json_types(value: Any, digits: int) -> Any:
+    """Convert a value of a report to JSON types, rounding floats to significant digits.
+
+    Parameters
+    ----------
+    value : object
+        Number, text, array, sequence, dict or dataclass.
+
+    digits : int
+        Number of significant digits. 17 digits keep every bit.
+
+    Returns
+    -------
+    object
+        NaN becomes None and infinity becomes "inf".
+
+    Examples
+    --------
+    >>> to_json_types({"a": np.array([1 / 3, np.nan]), "b": (True, 2)}, digits=7)
+    {'a': [0.3333333, None], 'b': [True, 2]}
+    """
+    # Nearly all values are floats, so they are tested first.
+    if isinstance(value, float):
+        return _round_float(value, digits)
+    if isinstance(value, tuple | list):
+        return [to_json_types(item, digits) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return to_json_types(value.tolist(), digits)
+    if isinstance(value, dict):
+        return {str(name): to_json_types(item, digits) for name, item in value.items()}
+    if is_dataclass(value):
+        return to_json_types(vars(value), digits)
+    return value
+
+
+def _round_float(value: float, digits: int) -> float | int | str | None:
+    """Round a float to significant digits; whole numbers become int, which is shorter in JSON."""
+    if math.isnan(value):
+        return None
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    rounded = float(f"{value:.{digits}g}")
+    if rounded.is_integer() and abs(rounded) < 1e15:
+        return int(rounded)
+    return rounded
