@@ -18,20 +18,21 @@ import numpy as np
 
 from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MOST_NOTES, facts_of
-from metacal.io.artifact.document import MOST_STAGES, Saved
-from metacal.io.artifact.encoding import (
+from metacal.io.artifact.document import Saved
+from metacal.io.artifact.registry import (
     CHOICES,
     FAMILIES,
-    FORMS,
+    STORED_FORMS,
     Unsigned,
-    entries,
     family_of,
-    options_of,
-    resolved,
-    silent_values,
+    field_types,
+    omitted_defaults,
+    resolve_alias,
+    union_members,
 )
 from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.sources import MOST_JOBS
+from metacal.io.artifact.stages import MOST_STAGES
 from metacal.io.artifact.wrapping import FORMAT, VERSION
 from metacal.promises.certificate import Certificate
 from metacal.promises.notes import NOTES, Note
@@ -105,16 +106,16 @@ def schema() -> Schema:
 
 def of(annotation: Any) -> Schema:
     """What `encoding.decode` takes for this annotation."""
-    annotation = resolved(annotation)
+    annotation = resolve_alias(annotation)
     origin, arguments, family = get_origin(annotation), get_args(annotation), family_of(annotation)
     if annotation in _REFERRED:
         return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}
-    if annotation in FORMS:
-        return of(FORMS[annotation].shape)
+    if annotation in STORED_FORMS:
+        return of(STORED_FORMS[annotation].stored_type)
     if family is not None:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
-    if len(options_of(annotation)) > 1:
-        return {"anyOf": [of(option) for option in options_of(annotation)]}
+    if len(union_members(annotation)) > 1:
+        return {"anyOf": [of(option) for option in union_members(annotation)]}
     if origin is Literal or annotation in CHOICES:
         return {"enum": list(CHOICES[annotation]() if annotation in CHOICES else arguments)}
     if origin is tuple and arguments[-1] is Ellipsis:
@@ -139,19 +140,21 @@ def of(annotation: Any) -> Schema:
 
 
 def _record(cls: type, named: Schema | None = None) -> Schema:
-    return _object({**(named or {}), **_entries(cls)}, optional=tuple(silent_values(cls)))
+    return _object({**(named or {}), **_entries(cls)}, optional=tuple(omitted_defaults(cls)))
 
 
 def _entries(cls: type) -> Schema:
-    silent = silent_values(cls)
-    return {name: _entry(name, kind, silent=name in silent) for name, kind in entries(cls).items()}
+    silent = omitted_defaults(cls)
+    return {
+        name: _entry(name, kind, silent=name in silent) for name, kind in field_types(cls).items()
+    }
 
 
 def _entry(name: str, annotation: Any, *, silent: bool = False) -> Schema:
     """An entry, its bounds put in; null is allowed where it is said to be, and it does not stand
     for silence.
     """
-    options = options_of(annotation)
+    options = union_members(annotation)
     there = [of(option) for option in options if option is not type(None)]
     bound = _BOUNDS.get(name, _COUNT if name.startswith("n_") else None)
     if bound is not None:

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from metacal.io.apply import apply as apply
     from metacal.io.artifact.certifier import open_certifier as open_certifier
     from metacal.io.artifact.document import load_gate as load_gate
-    from metacal.io.artifact.watch import load_watch as load_watch
-    from metacal.io.artifact.watch import save_watch as save_watch
+    from metacal.io.artifact.watch_journal import load_watch as load_watch
+    from metacal.io.artifact.watch_journal import save_watch as save_watch
     from metacal.io.batches import BatchGate as BatchGate
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators

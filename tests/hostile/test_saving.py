@@ -66,7 +66,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
     path = val.with_name("cal.json")
     path.write_text("old")
     if "--classes" in more:
-        monkeypatch.setattr("metacal.io.artifact.sources._MOST_NAME_CHARACTERS", 8)
+        monkeypatch.setattr("metacal.io.artifact.labels._MAX_NAME_CHARACTERS", 8)
         np.savez(val, logits=ROWS, labels=np.array(["cat", "dog", "cow"])[CODES])
     done = run(
         "fit",

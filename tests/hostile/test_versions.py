@@ -22,7 +22,7 @@ import metacal as mc
 from docs import artifact_schema as schema
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
-from metacal.io.artifact import encoding
+from metacal.io.artifact import encoding, registry
 from metacal.maps.methods import map_classes
 from metacal.rows import validate
 from metacal.rows.labels import reject_label_of
@@ -84,9 +84,9 @@ def test_the_schema_sees_through_aliases():
 
 def test_no_annotation_of_a_map_is_left_an_alias():
     for cls in map_classes().values():
-        annotations = encoding.annotations_of(cls)
+        annotations = registry.type_hints(cls)
         for field in fields(cls):
-            found = encoding.resolved(annotations[field.name])
+            found = registry.resolve_alias(annotations[field.name])
             assert not hasattr(found, "__value__"), f"{cls.__name__}.{field.name}"
 
 

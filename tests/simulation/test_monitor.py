@@ -17,7 +17,8 @@ from metacal.cli.intake import Intake, NotRecordedError, Quarantine
 from metacal.cli.line_source import LineSource
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
-from metacal.io.artifact.watch import Kept, describe_watch, kept_from
+from metacal.io.artifact.watch import describe_watch
+from metacal.io.artifact.watch_journal import Kept, kept_from
 from metacal.io.journal import Journal
 from metacal.io.lines import Position
 from metacal.io.request import Request

@@ -484,7 +484,7 @@ def test_a_file_that_is_too_large(monkeypatch, tmp_path):
 
 def test_a_large_file_of_wide_characters(monkeypatch):
     """A single emoji would make Python hold every character of a long string in four bytes."""
-    monkeypatch.setattr(wrapping, "_MAX_BYTES_OF_TEXT", 100_000)
+    monkeypatch.setattr(wrapping, "_MAX_NON_ASCII_BYTES", 100_000)
     plain = b'{"format": "metacal", "x": "' + b"A" * 200_000
     for wide in ("\U0001f600".encode(), b"\\ud83d\\ude00"):
         refuse("larger than .* and not plain ASCII; .* raise the limit", plain + wide + b'"}')

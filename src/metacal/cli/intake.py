@@ -21,7 +21,7 @@ from typing import Any
 from metacal.cli.line_source import LineSource
 from metacal.cli.sources import TableSource
 from metacal.errors import InputError
-from metacal.io.artifact.watch import Kept, Taken, checkpoint
+from metacal.io.artifact.watch_journal import Kept, Taken, checkpoint
 from metacal.io.disk import DISK, Disk, is_disk_full, plain_write_errors
 from metacal.io.journal import Journal
 from metacal.io.opening import plain_read_errors

@@ -18,7 +18,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
-from metacal.io.artifact.watch import Taken, Unreadable
+from metacal.io.artifact.watch_journal import Taken, Unreadable
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Pipe
 from metacal.io.stream import HeaderError, Reader, Record, unfit

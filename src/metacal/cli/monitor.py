@@ -25,7 +25,7 @@ from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
-    from metacal.io.artifact.watch import Kept
+    from metacal.io.artifact.watch_journal import Kept
     from metacal.io.journal import Journal
 
 #: Default of --least-probability.
@@ -274,7 +274,8 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> Kept:
     click.UsageError
         If the journal was begun with other options.
     """
-    from metacal.io.artifact.watch import Kept, begun, kept_from
+    from metacal.io.artifact.watch import begun
+    from metacal.io.artifact.watch_journal import Kept, kept_from
 
     if journal is None or not journal.records:
         return Kept(new_watch)

@@ -28,7 +28,7 @@ from metacal.cli.options import ReadOptions
 from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
-from metacal.io.artifact.watch import Kept, Taken
+from metacal.io.artifact.watch_journal import Kept, Taken
 from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_head
 from metacal.io.request import Request

@@ -18,7 +18,7 @@ from metacal.gate import Gate
 from metacal.io.artifact.document import Content, kind_of
 from metacal.io.artifact.encoding import built
 from metacal.io.artifact.messages import article
-from metacal.io.artifact.sources import calibrator_kinds, method_of, somebody_elses
+from metacal.io.artifact.sources import calibrator_kinds, method_of_table, unsupported_calibrator
 from metacal.maps.methods import CHOOSERS, method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
@@ -55,7 +55,7 @@ def content_of(estimator: Any) -> Content:
     if isinstance(estimator, MetaCal) and not _is_ours(
         estimator.calibrator_
     ):  # though it may bear such a name
-        raise somebody_elses(type(estimator.calibrator_).__name__)
+        raise unsupported_calibrator(type(estimator.calibrator_).__name__)
     changed = _changed(estimator)
     if changed is not None:
         raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
@@ -139,7 +139,7 @@ def _changed(estimator: Any) -> str | None:
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         choosers = [row.public_name for row in CHOOSERS.values()]
-        if type(base).__name__ not in (*choosers, method_of(gate.source).public_name):
+        if type(base).__name__ not in (*choosers, method_of_table(gate.source).public_name):
             return "calibrator"
     for name, fitted in _parameters(gate).items():
         now = getattr(estimator, name)
@@ -180,4 +180,6 @@ def _made(gate: Gate, **own: Any) -> Any:
     """
     recipe = gate.source.recipe
     parameters = {} if recipe is None else recipe.parameters
-    return built(method_of(gate.source).estimator_class(), {**parameters, **own}, "parameters")
+    return built(
+        method_of_table(gate.source).estimator_class(), {**parameters, **own}, "parameters"
+    )

@@ -1,3 +1,4 @@
-"""A fitted gate or calibrator as a JSON file: data, never code, audited before anything is built
-from it.
+"""JSON files of fitted gates and calibrators.
+
+A file contains data and never code. It is validated before an object is built from it.
 """

@@ -1,8 +1,9 @@
-"""A certifier that lasts: what begins it and every answer are records of a journal, written before
-they count.
+"""Certifier whose labels are recorded in a journal.
 
-The pool itself is not in the journal: whoever goes on brings it again, and it must be the same.
-What is certified, and which rows come next, follows from the records alone.
+The first record of the journal contains the promise and the settings of the certifier. Every later
+record contains the labels of some rows, or an extension of the sample. The *pool*, which is the set
+of unlabelled rows, is not in the journal: whoever continues passes the same pool again. The records
+determine what is certified and which rows are labelled next.
 """
 
 from __future__ import annotations
@@ -18,18 +19,34 @@ from numpy.typing import ArrayLike
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.encoding import decode, encode
+from metacal.io.artifact.labels import Labels, describe_labels
 from metacal.io.artifact.messages import exact_keys
 from metacal.io.artifact.signature import KeySource, read_key
-from metacal.io.artifact.sources import Labels, describe_labels
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record, Seal
 from metacal.promises.promise import Promise
 from metacal.scores import NAMED
 
-#: What the first record says of the draw.
-OPTIONS = ("labels", "may_extend", "random_state", "higher_is", "score_name", "score", "input")
-#: What the others have, unless they extend it.
-_ANSWERS = ("rows", "right", "classes")
+# Parameters of the certifier in the first record.
+_PARAMETERS = (
+    "labels",
+    "may_extend",
+    "random_state",
+    "higher_is",
+    "score_name",
+    "score",
+    "input",
+)
+
+# Other entries of the first record.
+_POOL_ENTRIES = ("classes", "classes_given", "n_pool", "pool", "sheet")
+
+# Entries of a record with labels.
+_LABEL_ENTRIES = ("rows", "right", "classes")
+
+# Line of the journal with the first record after the one with the settings. The first line is the
+# header of the journal.
+_FIRST_LABEL_LINE = 3
 
 
 @contextlib.contextmanager
@@ -41,12 +58,40 @@ def open_certifier(
     key: KeySource | None = None,
     **options: Any,
 ) -> Iterator[Certifier]:
-    """Begin a `Certifier` whose answers last, or go on with one: a journal at `path`, held alone
-    while it is open.
+    """Open a `Certifier` whose labels are recorded in a journal.
 
-    The first time `promise` and `options`, those of `Certifier`, begin it; later they need not be
-    given, and must be the same where they are. Each `update` is on the disk before it counts. With
-    `key` every record is signed.
+    The journal is locked until the certifier is closed. Each `update` is written to disk before it
+    takes effect.
+
+    Parameters
+    ----------
+    path : str or path
+        Journal to create or continue.
+
+    pool : array of shape (n,) or (n, K)
+        Scores or logits of the unlabelled rows, as for `Certifier`.
+
+    promise : Promise, default=None
+        Promise to certify. Required for a new journal. For an existing one it may be left out,
+        and must otherwise be the same.
+
+    key : str, path or bytes, default=None
+        Key to sign the records with.
+
+    **options
+        Other parameters of `Certifier`. The same rule applies as for `promise`.
+
+    Yields
+    ------
+    Certifier
+
+    Raises
+    ------
+    InputError
+        If pool, promise or options differ from those of the journal.
+
+    ArtifactError
+        If the journal is damaged.
 
     Examples
     --------
@@ -70,10 +115,31 @@ def open_certifier(
 
 
 def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) -> Journal:
-    """The journal, to be entered: sealed with a key's signature where one is given."""
+    """Create the journal of a certifier, to be used as a context manager.
+
+    Parameters
+    ----------
+    path : str
+        File of the journal.
+
+    key : str, path, bytes or None, default=None
+        Key to sign the records with.
+
+    disk : Disk, default=DISK
+        File operations.
+
+    Returns
+    -------
+    Journal
+
+    Raises
+    ------
+    InputError
+        If the key is a public key, which cannot sign.
+    """
     seal = Seal() if key is None else read_key(key)
     try:
-        seal.make(b"")  # a public key cannot
+        seal.make(b"")
     except InputError as error:
         raise InputError(f"cannot write {path}: {error}") from None
     return Journal(path, "label", seal=seal, disk=disk)
@@ -88,105 +154,167 @@ def certifier_in(
     sheet: dict[str, Any] | None = None,
     **options: Any,
 ) -> Certifier:
-    """The certifier of a journal that is open; every answer that it takes is recorded there
-    first.
+    """Create or restore the certifier of an open journal.
+
+    Parameters
+    ----------
+    journal : Journal
+        Open journal. The certifier records every label there before it takes effect.
+
+    pool : array of shape (n,) or (n, K)
+        Scores or logits of the unlabelled rows.
+
+    promise : Promise or None, default=None
+        Promise to certify. Required for a new journal.
+
+    classes : sequence or None, default=None
+        Class labels in column order, for a new journal.
+
+    sheet : dict or None, default=None
+        Description of the label sheet, stored in a new journal.
+
+    **options
+        Other parameters of `Certifier`.
+
+    Returns
+    -------
+    Certifier
     """
     if not journal.records:
         if promise is None:
             raise InputError(f"{journal.path} is not there yet: give a promise to begin with.")
         certifier = Certifier(promise, pool, classes=classes, **options)
-        journal.append(_begin(certifier, sheet or {}))
+        journal.append(_settings_record(certifier, sheet or {}))
     else:
-        certifier = _begun(journal, pool)
-        _check_same(journal.path, certifier, promise, options)
-        for number, record in enumerate(journal.records[1:], start=3):
-            _replay(certifier, record, f"{journal.path}:{number}")
+        certifier = _restore_certifier(journal, pool)
+        _check_unchanged(journal.path, certifier, promise, options)
+        for line_number, record in enumerate(journal.records[1:], start=_FIRST_LABEL_LINE):
+            _replay_record(certifier, record, f"{journal.path}:{line_number}")
     certifier.sheet = journal.records[0]["sheet"]
     certifier.record = journal.append
     return certifier
 
 
-def _begin(certifier: Certifier, sheet: dict[str, Any]) -> Record:
-    """The first record: all that decides which rows are drawn, and what they are tested for."""
-    if certifier.rows is not None and not isinstance(certifier.score, str):
+def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
+    """Return the first record: everything that determines the sample and its test."""
+    is_on_logits = certifier.rows is not None
+    if is_on_logits and not isinstance(certifier.score, str):
         raise ArtifactError(
             "the score is a function, which a journal cannot hold; use a named one:"
             f" {', '.join(NAMED)}."
         )
-    return {
-        "promise": encode(certifier.promise, "the promise"),
-        **{name: getattr(certifier, name) for name in OPTIONS if name != "labels"},
-        "labels": certifier.wanted,
-        "classes": (
-            None
-            if certifier.rows is None
-            else encode(describe_labels(certifier.classes_), "classes")
-        ),
-        "classes_given": certifier.classes is not None,
-        "n_pool": certifier.n_pool,
-        "pool": certifier.fingerprint,
-        "sheet": sheet,
-    }
+    record: Record = {"promise": encode(certifier.promise, "the promise")}
+    for name in _PARAMETERS:
+        if name != "labels":
+            record[name] = getattr(certifier, name)
+    record["labels"] = certifier.wanted
+    record["classes"] = None
+    if is_on_logits:
+        record["classes"] = encode(describe_labels(certifier.classes_), "classes")
+    record["classes_given"] = certifier.classes is not None
+    record["n_pool"] = certifier.n_pool
+    record["pool"] = certifier.fingerprint
+    record["sheet"] = sheet
+    return record
 
 
-def _begun(journal: Journal, pool: ArrayLike) -> Certifier:
-    """The certifier that the first record describes, on its pool."""
-    first, around = journal.records[0], ("classes", "classes_given", "n_pool", "pool", "sheet")
-    exact_keys(first, ("promise", *OPTIONS, *around), f"{journal.path}:2")
-    on_logits = first["classes"] is not None
-    if on_logits != (np.ndim(pool) == 2):
-        kind = "logits" if on_logits else "scores"
+def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
+    """Build the certifier that the first record describes, without labels.
+
+    Raise InputError if the pool is not the one that the journal was created with.
+    """
+    settings = journal.records[0]
+    exact_keys(settings, ("promise", *_PARAMETERS, *_POOL_ENTRIES), f"{journal.path}:2")
+    is_on_logits = settings["classes"] is not None
+    if is_on_logits != (np.ndim(pool) == 2):
+        kind = "logits" if is_on_logits else "scores"
         raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
-    classes = decode(Labels | None, first["classes"], "classes")
+    classes = decode(Labels | None, settings["classes"], "classes")
     try:
+        if not decode(bool, settings["classes_given"], "classes_given"):
+            classes = None
         certifier = Certifier(
-            decode(Promise, first["promise"], "promise"),
+            decode(Promise, settings["promise"], "promise"),
             pool,
-            classes=classes if decode(bool, first["classes_given"], "classes_given") else None,
-            **{name: first[name] for name in OPTIONS},
+            classes=classes,
+            **{name: settings[name] for name in _PARAMETERS},
         )
     except (InputError, TypeError) as error:
         raise InputError(f"{journal.path} does not go with this pool: {error}") from error
-    if first["n_pool"] != certifier.n_pool or first["pool"] != certifier.fingerprint:
+    if settings["n_pool"] != certifier.n_pool or settings["pool"] != certifier.fingerprint:
         raise InputError(
-            f"{journal.path} was begun on a pool of {first['n_pool']:,} rows, and this one, of"
+            f"{journal.path} was begun on a pool of {settings['n_pool']:,} rows, and this one, of"
             f" {certifier.n_pool:,}, is another: give the same rows in the same order, or begin"
             " anew with another file."
         )
     return certifier
 
 
-def _check_same(
+def _check_unchanged(
     path: str, certifier: Certifier, promise: Promise | None, options: dict[str, Any]
 ) -> None:
-    """Raise where something is asked for that is not what it was begun with."""
-    held = {
-        name: certifier.wanted if name == "labels" else getattr(certifier, name) for name in options
-    }
-    asked: dict[str, tuple[str, Any, Any]] = {"the promise": ("for ", certifier.promise, promise)}
-    asked |= {name: (f"with {name}=", held[name], options[name]) for name in options}
-    for name, (begun, now, value) in asked.items():
-        if value is not None and value != now:
-            raise InputError(
-                f"{path} was begun {begun}{now!r}, not {value!r}, which cannot change after labels"
-                f" are seen: leave {name} out, or begin anew with another file."
-            )
+    """Check that promise and options are those of the journal, or are not given.
+
+    Parameters
+    ----------
+    path : str
+        File of the journal, used in the error message.
+
+    certifier : Certifier
+        Restored certifier.
+
+    promise : Promise or None
+        Promise that the caller passed.
+
+    options : dict
+        Parameters of `Certifier` that the caller passed.
+
+    Raises
+    ------
+    InputError
+        If one of them differs.
+    """
+    if promise is not None and promise != certifier.promise:
+        raise _changed_setting_error(
+            path, "the promise", f"for {certifier.promise!r}", repr(promise)
+        )
+    for name, value in options.items():
+        stored_value = certifier.wanted if name == "labels" else getattr(certifier, name)
+        if value is not None and value != stored_value:
+            raise _changed_setting_error(path, name, f"with {name}={stored_value!r}", repr(value))
 
 
-def _replay(certifier: Certifier, record: Record, where: str) -> None:
-    """Take a record once more."""
+def _changed_setting_error(
+    path: str, name: str, original_setting: str, new_value: str
+) -> InputError:
+    """Build the error about a setting that differs from the one in the journal."""
+    return InputError(
+        f"{path} was begun {original_setting}, not {new_value}, which cannot change after labels"
+        f" are seen: leave {name} out, or begin anew with another file."
+    )
+
+
+def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
+    """Update a certifier with the labels or the extension of a record.
+
+    Raise ArtifactError if the record is not valid.
+    """
     try:
         if record.keys() == {"extend"}:
             certifier.extend()
             return
-        exact_keys(record, _ANSWERS, where)
-        rows, right, codes = (
-            np.array(decode(tuple[int, ...], record[name], name), np.intp) for name in _ANSWERS
-        )
-        if not len(rows) == len(right) == len(codes) or not np.isin(right, (0, 1)).all():
+        exact_keys(record, _LABEL_ENTRIES, location)
+        arrays = {}
+        for name in _LABEL_ENTRIES:
+            arrays[name] = np.array(decode(tuple[int, ...], record[name], name), np.intp)
+        rows = arrays["rows"]
+        correct = arrays["right"]
+        class_codes = arrays["classes"]
+        have_equal_length = len(rows) == len(correct) == len(class_codes)
+        if not have_equal_length or not np.isin(correct, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
-        certifier.take(rows, right == 1, codes)
+        certifier.take(rows, correct == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
-            f"{where}: this record does not follow from those before it: {error}"
+            f"{location}: this record does not follow from those before it: {error}"
         ) from error

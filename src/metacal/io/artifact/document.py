@@ -1,12 +1,12 @@
-"""A gate as a document, a dict of plain values, and as a file of versioned JSON, and back, without
-scikit-learn.
+"""Saving and loading of gates as versioned JSON files, without scikit-learn.
 
-Every gate is one tree: its stages, each with its source and threshold, and the promise and
-certificate over all of them. The kind says what `load` makes of it: MetaCal, ScoreGate, Cascade or,
-where nothing is promised, the calibrator that its recipe names. A file is data, never code, and
-audited before anything is built from it. Its checksum finds damage and careless edits; it is no
-signature. Whoever can write the file can change the promise, so keep artifacts where you keep
-models, or sign them with a key.
+The *document* of a gate is a JSON object: the stages, each with its source and threshold, the
+promise and the certificate. Its kind determines what `load` returns: a MetaCal, ScoreGate or
+Cascade, or a calibrator if there is no promise.
+
+A file contains data and never code, and is checked before an object is built from it. The checksum
+detects damage and careless edits, but it is not a signature: anyone who can write the file can
+change the promise. Store artifacts where you store models, or sign them with a key.
 """
 
 from __future__ import annotations
@@ -17,51 +17,52 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, NewType
 
-import numpy as np
-
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, Marks, Stage, Table
-from metacal.gate.gate import Source
-from metacal.gate.marks import plain_name
-from metacal.io.artifact.audit import (
-    check_classes,
-    check_cost,
-    check_promise,
-    check_reach,
-    check_settled,
-)
-from metacal.io.artifact.encoding import CHOICES, built, decode, encode, entries
+from metacal.gate import Gate, Table
+from metacal.io.artifact.audit import check_promise
+from metacal.io.artifact.encoding import built, decode, encode
 from metacal.io.artifact.messages import article, exact_keys, naming, shown
 from metacal.io.artifact.probe import check_map
+from metacal.io.artifact.registry import CHOICES, field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.sources import RANKERS, calibrator_kinds, check_jobs, method_of
+from metacal.io.artifact.sources import calibrator_kinds, check_jobs, method_of_table
+from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of, unwrapped
-from metacal.kernels.grid import RELATIVE
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import RowSketch
-from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
-from metacal.scores import NAMED, grid_of, name_of, needs_logits
 
 Document = dict[str, Any]
 
-#: The kinds of files with a promise: of one table of logits, of scores, of several tables.
+#: Kinds of documents with a promise, by the kind of the gate.
 KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
-#: What a file is of: one of these, or a calibrator.
+
+#: Kind of a document: one of `KINDS`, or the public name of a calibrator.
 Kind = NewType("Kind", str)
 CHOICES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
-#: A fit gives at most 129 corners.
-_MOST_CORNERS = 1000
-#: Models of a cascade, at most.
-MOST_STAGES = 16
+
+_DATA_HASH_PATTERN = "sha256:[0-9a-f]{64}"
+
+# Reject label of a gate that never rejects a class.
+_NO_REJECT_LABEL = -1
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds: a gate and, of the estimator around it, the threads and the names of the
-    columns.
+    """Gate and parameters of the estimator in a file.
+
+    Attributes
+    ----------
+    gate : Gate
+        Fitted gate.
+
+    n_jobs : int or None
+        Number of threads of the estimator.
+
+    feature_names : tuple of str or None
+        Column names that the estimator was fitted with.
     """
 
     gate: Gate
@@ -70,17 +71,32 @@ class Content:
 
 
 @dataclass(frozen=True)
-class SavedStage:
-    """A stage of a gate as it stands in a file."""
-
-    name: str
-    threshold: float
-    source: Source
-
-
-@dataclass(frozen=True)
 class Saved:
-    """A gate as it stands in a file, entry by entry."""
+    """Entries of a document.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of the document.
+
+    n_jobs, feature_names
+        Parameters of the estimator, see `Content`.
+
+    reject_label : str, int or None
+        Label of rejected rows. None if no class is rejected.
+
+    stages : tuple of SavedStage
+        Stages of the gate.
+
+    promise, certificate : Promise and Certificate, or None
+        None if the gate is a calibrator without a promise.
+
+    data_hash, sketch : str and RowSketch, or None
+        Fingerprint of the calibration rows.
+
+    profile : Profile or None
+        Profile of the calibration rows, with which a monitor compares later rows.
+    """
 
     kind: Kind
     n_jobs: int | None
@@ -95,236 +111,196 @@ class Saved:
 
 
 def kind_of(gate: Gate) -> str:
-    """What `load` makes of it: one of KINDS, or the calibrator that fitted the map of a gate
-    without a promise.
-    """
-    return KINDS[gate.kind] if gate.certificate is not None else method_of(gate.source).public_name
+    """Return the kind of a gate's document, which determines what `load` returns."""
+    if gate.certificate is not None:
+        return KINDS[gate.kind]
+    return method_of_table(gate.source).public_name
 
 
-# ── saving ────────────────────────────────────────────────────────────────────────────────────────
+# ── documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def document_of(content: Content) -> Document:
-    """Describe what is to be saved, or raise ArtifactError with what to do instead.
+    """Convert the content of a file to a document.
+
+    Parameters
+    ----------
+    content : Content
+        Gate and parameters of the estimator.
+
+    Returns
+    -------
+    dict
+        JSON object.
+
+    Raises
+    ------
+    ArtifactError
+        If the gate has a threshold but no certificate, or contains code.
 
     Examples
     --------
+    >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
     >>> document = document_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3)))))
     >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
-    promised = gate.certificate is not None
-    if not promised and (gate.threshold != math.inf or gate.kind != "logits"):
+    has_promise = gate.certificate is not None
+    is_calibrator = gate.threshold == math.inf and gate.kind == "logits"
+    if not has_promise and not is_calibrator:
         raise ArtifactError(
             "this gate has a threshold without a certificate, and a threshold is only saved with"
             " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
     saved = Saved(
-        Kind(kind_of(gate)),
-        content.n_jobs,
-        content.feature_names,
-        gate.reject_label if promised and gate.n_classes else None,
-        tuple(
-            SavedStage(stage.name, stage.policy.threshold, _as_saved(stage.source))
-            for stage in gate.stages
-        ),
-        gate.promise if promised else None,
-        gate.certificate,
-        gate.data_hash,
-        gate.sketch,
-        gate.profile,
+        kind=Kind(kind_of(gate)),
+        n_jobs=content.n_jobs,
+        feature_names=content.feature_names,
+        reject_label=gate.reject_label if has_promise and gate.n_classes else None,
+        stages=saved_stages(gate),
+        promise=gate.promise if has_promise else None,
+        certificate=gate.certificate,
+        data_hash=gate.data_hash,
+        sketch=gate.sketch,
+        profile=gate.profile,
     )
     return {name: encode(entry, name) for name, entry in vars(saved).items()}
 
 
-def _as_saved(source: Source) -> Source:
-    """A source as a file has it; raise where its map or its score is code."""
-    if not isinstance(source, Table):
-        return source
-    method_of(source)
-    score, name = source.score, name_of(source.score)
-    # Names always come from a user, numbers may not.
-    source = replace(source, classes_given=source.classes_given or source.classes.dtype.kind == "U")
-    if isinstance(score, str):
-        return source
-    if type(score) is not RANKERS.get(name):
-        raise ArtifactError(
-            f"the score is a function ({name}), which a file cannot hold; use a named score: "
-            f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
-        )
-    if not score.n_classes_:
-        raise ArtifactError(
-            f"the score is a {name} that has not been trained; train it, fit again, then save."
-        )
-    return source
-
-
-# ── loading ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def content_of(document: Document) -> Content:
-    """What a document describes, or ArtifactError: every field is checked, alone and against the
-    others.
+    """Convert a document to the content of a file, and check all its entries.
+
+    Parameters
+    ----------
+    document : dict
+        JSON object from `document_of`.
+
+    Returns
+    -------
+    Content
+
+    Raises
+    ------
+    ArtifactError
+        If an entry is invalid, or entries do not agree with each other.
 
     Examples
     --------
+    >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
     >>> gate = Gate.of(Table(TemperatureMap(0.5), np.arange(3)))
     >>> content_of(document_of(Content(gate))).gate == gate
     True
     """
-    kind, kinds = document.get("kind"), entries(Saved)
-    if type(kind) is not str or (kind not in KINDS.values() and method_named(kind) is None):
+    saved = _decode_document(document)
+    _check_promise_entries(saved)
+    gate = _build_gate(saved)
+    gate_kind = kind_of(gate)
+    if saved.kind != gate_kind:
         raise ArtifactError(
-            f"unknown kind {shown(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."
-        )
-    exact_keys(document, list(kinds), "the file")
-    saved = Saved(
-        **{name: decode(annotation, document[name], name) for name, annotation in kinds.items()}
-    )
-    certificate, promise, profile = saved.certificate, saved.promise, saved.profile
-    if (certificate is None) != (promise is None):
-        raise ArtifactError("a promise belongs to a certificate, and a certificate to a promise.")
-    _check_fingerprint(saved)
-    if certificate is not None:
-        check_promise(certificate, promise)  # type: ignore[arg-type]
-        if profile is not None and profile.n_rows < certificate.n_rows:
-            raise ArtifactError("the profile has fewer rows than the certificate.")
-    held: dict[str, Any] = {"certificate": certificate, "promise": promise, "profile": profile}
-    held |= {"data_hash": saved.data_hash, "sketch": saved.sketch}
-    gate: Gate = built(Gate, {"stages": _stages(saved.stages, certificate), **held}, "stages")
-    gate = replace(gate, reject_label=_reject_label(saved.reject_label, gate))
-    if kind != kind_of(gate):
-        raise ArtifactError(
-            f"this is no {kind}: its stages and its promise are those of {article(kind_of(gate))}."
+            f"this is no {saved.kind}: its stages and its promise are those of"
+            f" {article(gate_kind)}."
         )
     if saved.feature_names is not None and len(saved.feature_names) != gate.n_classes:
         raise ArtifactError(f"feature_names must be null or a list of {gate.n_classes} names.")
-    for number, stage in enumerate(gate.stages):
-        if isinstance(stage.source, Table):
-            check_map(stage.source.map, gate.n_classes)
-            if certificate is not None:
-                check_map(gate.stage(number), gate.n_classes)
-    return Content(gate, check_jobs(saved.n_jobs), saved.feature_names)
+    _check_maps(gate)
+    n_jobs = check_jobs(saved.n_jobs)
+    return Content(gate=gate, n_jobs=n_jobs, feature_names=saved.feature_names)
+
+
+def _decode_document(document: Document) -> Saved:
+    """Convert the entries of a document to their types."""
+    kind = document.get("kind")
+    is_known = type(kind) is str and (kind in KINDS.values() or method_named(kind) is not None)
+    if not is_known:
+        raise ArtifactError(
+            f"unknown kind {shown(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."
+        )
+    entry_types = field_types(Saved)
+    exact_keys(document, list(entry_types), "the file")
+    entries = {}
+    for name, entry_type in entry_types.items():
+        entries[name] = decode(entry_type, document[name], name)
+    return Saved(**entries)
+
+
+def _check_promise_entries(saved: Saved) -> None:
+    """Raise ArtifactError unless promise, certificate and calibration rows agree."""
+    certificate = saved.certificate
+    promise = saved.promise
+    if (certificate is None) != (promise is None):
+        raise ArtifactError("a promise belongs to a certificate, and a certificate to a promise.")
+    _check_fingerprint(saved)
+    if certificate is None or promise is None:
+        return
+    check_promise(certificate, promise)
+    if saved.profile is not None and saved.profile.n_rows < certificate.n_rows:
+        raise ArtifactError("the profile has fewer rows than the certificate.")
 
 
 def _check_fingerprint(saved: Saved) -> None:
-    """Raise ArtifactError unless what the file says of its calibration rows can be."""
-    if saved.certificate is None and (saved.data_hash, saved.sketch, saved.profile) != (
-        None,
-        None,
-        None,
-    ):
+    """Raise ArtifactError unless the fingerprint of the calibration rows is valid."""
+    data_hash = saved.data_hash
+    has_row_information = not (data_hash is None and saved.sketch is None and saved.profile is None)
+    if saved.certificate is None and has_row_information:
         raise ArtifactError(
             "a fingerprint or a profile of calibration rows belongs to a certificate."
         )
-    if (saved.data_hash is None) != (saved.sketch is None):
+    if (data_hash is None) != (saved.sketch is None):
         raise ArtifactError(
             "data_hash and sketch describe the same calibration rows; a file has both or neither."
         )
-    if saved.data_hash is not None and not re.fullmatch("sha256:[0-9a-f]{64}", saved.data_hash):
+    if data_hash is not None and not re.fullmatch(_DATA_HASH_PATTERN, data_hash):
         raise ArtifactError(
-            f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(saved.data_hash)}.'
+            f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data_hash)}.'
         )
 
 
-def _reject_label(label: Any, gate: Gate) -> Any:
-    """The reject label, of the type of the classes and none of them; none where there are none, or
-    all is accepted.
+def _build_gate(saved: Saved) -> Gate:
+    """Build the gate of a document."""
+    arguments: dict[str, Any] = {
+        "stages": build_stages(saved.stages, saved.certificate),
+        "certificate": saved.certificate,
+        "promise": saved.promise,
+        "profile": saved.profile,
+        "data_hash": saved.data_hash,
+        "sketch": saved.sketch,
+    }
+    gate: Gate = built(Gate, arguments, "stages")
+    return replace(gate, reject_label=_check_reject_label(saved.reject_label, gate))
+
+
+def _check_reject_label(label: Any, gate: Gate) -> Any:
+    """Return the reject label of a gate.
+
+    Raise ArtifactError unless the label has the type of the classes and is none of them. If no
+    class is rejected, it must be None.
     """
-    if gate.certificate is None or not gate.n_classes:
+    rejects_classes = gate.certificate is not None and gate.n_classes
+    if not rejects_classes:
         if label is not None:
             raise ArtifactError(
                 f"reject_label must be null where no class is rejected, not {shown(label)}."
             )
-        return -1
-    if (
-        not isinstance(label, str if gate.classes.dtype.kind == "U" else int)
-        or label in gate.classes.tolist()
-    ):
+        return _NO_REJECT_LABEL
+    label_type = str if gate.classes.dtype.kind == "U" else int
+    if not isinstance(label, label_type) or label in gate.classes.tolist():
         raise ArtifactError(
             f"reject_label must be of the type of the classes and none of them, not {shown(label)}."
         )
     return label
 
 
-def _stages(saved: tuple[SavedStage, ...], certificate: Certificate | None) -> tuple[Stage, ...]:
-    """The stages, each as the certificate says."""
-    cascade = None if certificate is None else certificate.stages
-    counted: tuple[Any, ...] = (certificate,) if cascade is None else cascade.items
-    if len(saved) != len(counted) or len(saved) > MOST_STAGES:
-        raise ArtifactError(f"stages must be a list of {len(counted)}, as the certificate says.")
-    stages = []
-    for number, (stage, said) in enumerate(zip(saved, counted, strict=True)):
-        where, source = f"stages[{number}]", stage.source
-        name, threshold = getattr(said, "name", ""), math.inf if said is None else said.threshold
-        if stage.name != name:
-            raise ArtifactError(
-                f"{where}.name must be {name!r}, as in the certificate, not {shown(stage.name)}."
-            )
-        if said is not None and source.score_name != said.score:
-            raise ArtifactError(
-                f"{where}: the score is not the same in the source and the certificate."
-            )
-        if stage.threshold != threshold:
-            raise ArtifactError(f"{where}: the threshold and the certificate's differ.")
-        policy: Policy = One(threshold)
-        grid, classes = RELATIVE, np.empty(0)
-        if isinstance(source, Table):
-            _check_table(source, certificate, threshold, where)
-            grid, classes = grid_of(source.score), source.classes
-        else:
-            source = _marks(source, certificate, where)
-        if certificate is not None:
-            check_settled(certificate, grid, threshold)
-            check_classes(certificate, classes)
-            policy = policy if cascade is not None else policy_of(certificate, classes)
-        stages.append(Stage(source, policy, name))
-    return tuple(stages)
-
-
-def _check_table(
-    source: Table, certificate: Certificate | None, threshold: float, where: str
-) -> None:
-    """Raise unless the map of a stage on logits, its score, its classes and the certificate go
-    together.
-    """
-    n, trained = source.n_classes, getattr(source.score, "n_classes_", source.n_classes)
-    method_of(source)
-    check_cost(source.map, n)
-    if trained != n:
-        raise ArtifactError(f"{where}.source: n_classes is {trained}, but there are {n} classes.")
-    if needs_logits(source.score) and source.input == "probabilities":
-        raise ArtifactError(
-            f"the score {name_of(source.score)} is the same for every row of probabilities."
-        )
-    moved = source.decision_at
-    if (n != 2 and moved) or moved != (0.0 if certificate is None else certificate.decision_at):
-        raise ArtifactError(
-            f"{where}.source: decision_at {moved} is not that of the certificate of two classes."
-        )
-    if certificate is not None:
-        check_reach(certificate, n, source.score_name, threshold)
-
-
-def _marks(source: Marks, certificate: Certificate | None, where: str) -> Marks:
-    """The source of a stage on given scores, with what the certificate says of it."""
-    if plain_name(source.score) != source.score:
-        raise ArtifactError(
-            f"{where}.source.score must be one line of plain text, not {shown(source.score)}."
-        )
-    corners = 0 if source.curve is None else len(source.curve.knots)
-    if corners > _MOST_CORNERS:
-        raise ArtifactError(
-            f"{where}.source.curve has {corners:,} corners; {_MOST_CORNERS:,} is the most."
-        )
-    if certificate is None:
-        raise ArtifactError(f"{where}.source: scores that are given belong to a certificate.")
-    if source.truth == "losses" and not certificate.quantity.mean:
-        raise ArtifactError(f"{where}.source.truth: losses belong to a promise about them.")
-    return source if certificate.stages is not None else source.of(certificate)
+def _check_maps(gate: Gate) -> None:
+    """Raise ArtifactError unless all maps and gated maps return probabilities."""
+    for index, stage in enumerate(gate.stages):
+        if not isinstance(stage.source, Table):
+            continue
+        check_map(stage.source.map, gate.n_classes)
+        if gate.certificate is not None:
+            check_map(gate.stage(index), gate.n_classes)
 
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
@@ -333,10 +309,31 @@ def _marks(source: Marks, certificate: Certificate | None, where: str) -> Marks:
 def load_gate(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> Gate:
-    """Read what `save` wrote as the gate itself, a frozen value, without scikit-learn.
+    """Load a saved gate without importing scikit-learn.
 
-    Checked and refused as by `load`. A file of a calibrator gives a gate that promises nothing and
-    accepts every row.
+    The file is checked as by `load`. The file of a calibrator results in a gate without a promise
+    that accepts every row.
+
+    Parameters
+    ----------
+    path : str or path
+        File written by `save`.
+
+    key : str, path or bytes, default=None
+        Key to verify the signature with. If None, the signature is not verified.
+
+    max_bytes : int, default=None
+        Largest size of the file.
+
+    Returns
+    -------
+    Gate
+        Immutable gate.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is not valid.
 
     Examples
     --------
@@ -350,32 +347,72 @@ def load_gate(
     >>> load_gate(path)(np.array([[2.0, 0.0]])).round(3)
     array([[0.731, 0.269]])
     """
-    return read_content(path, key, max_bytes)[0].gate
+    content, _ = read_content(path, key, max_bytes)
+    return content.gate
 
 
 def read_content(
     path: str | os.PathLike[str], key: KeySource | None = None, max_bytes: int | None = None
 ) -> tuple[Content, Wrapping]:
-    """All that a file holds, and what it says about itself: its format, writer, checksum and
-    signature.
+    """Read and check a file.
+
+    Parameters
+    ----------
+    path : str or path
+        File to read.
+
+    key : str, path, bytes or None, default=None
+        Key to verify the signature with.
+
+    max_bytes : int or None, default=None
+        Largest size of the file.
+
+    Returns
+    -------
+    content : Content
+
+    wrapping : Wrapping
+        Format version, checksum and signature.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is not valid. The message begins with its name.
     """
-    verifying = None if key is None else read_key(key)
+    verification_key = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
     with naming(os.fspath(path)):
-        return loaded(raw, verifying, max_bytes)
+        return loaded(raw, verification_key, max_bytes)
 
 
 def text_that_loads(
     content: Content, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> str:
-    """The text of a file, signed if there is a key, that loads to a gate which does what this one
-    does.
+    """Return the text of a file, after checking that it loads to an equal gate.
 
-    Raises ArtifactError, with what to do, where there is no such file.
+    Parameters
+    ----------
+    content : Content
+        Gate and parameters of the estimator.
+
+    key : str, path, bytes or None, default=None
+        Key to sign with.
+
+    max_bytes : int or None, default=None
+        Largest size of the file.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    ArtifactError
+        If the content cannot be saved, or could not be loaded again.
     """
-    signing = None if key is None else read_key(key)
+    signing_key = None if key is None else read_key(key)
     document = document_of(content)
-    text = text_of(document, signing)
+    text = text_of(document, signing_key)
     raw = text.encode()
     if len(raw) > (max_bytes or MAX_BYTES):
         raise ArtifactError(
@@ -384,10 +421,10 @@ def text_that_loads(
             " be so large."
         )
     try:
-        again = loaded(raw, signing, max_bytes)[0]
+        loaded_content, _ = loaded(raw, signing_key, max_bytes)
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if document_of(again) != document:
+    if document_of(loaded_content) != document:
         raise ArtifactError(
             "this cannot be saved: what is read back is another gate; please report it."
         )
@@ -397,7 +434,7 @@ def text_that_loads(
 def loaded(
     raw: bytes, key: Key | None = None, max_bytes: int | None = None
 ) -> tuple[Content, Wrapping]:
-    """What the bytes of a file hold, and what they say about themselves."""
+    """Parse and check the bytes of a file; see `read_content`."""
     document, wrapping = unwrapped(raw, max_bytes=max_bytes, key=key)
     try:
         return content_of(document), wrapping

@@ -1,4 +1,4 @@
-"""What the messages about files are made of: values in a few words, and the one about keys."""
+"""Parts of the error messages about JSON files, and the check of an object's keys."""
 
 from __future__ import annotations
 
@@ -8,9 +8,29 @@ from typing import Any
 
 from metacal.errors import ArtifactError
 
+# Largest numbers of characters that a message quotes from an error and from a JSON value.
+_MAX_ERROR_LENGTH = 300
+_MAX_VALUE_LENGTH = 40
 
-def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
-    """Raise unless `data` is an object with just these keys.
+
+def exact_keys(data: Any, names: Sequence[str], location: str) -> None:
+    """Check that a JSON value is an object with exactly the given keys.
+
+    Parameters
+    ----------
+    data : JSON value
+        Value to check.
+
+    names : sequence of str
+        Required keys.
+
+    location : str
+        Position of the value in the file, used in error messages.
+
+    Raises
+    ------
+    ArtifactError
+        If the value is not an object, a key is missing, or there is another key.
 
     Examples
     --------
@@ -19,18 +39,18 @@ def exact_keys(data: Any, names: Sequence[str], where: str) -> None:
     metacal.errors.ArtifactError: map: 'b' is missing.
     """
     if not isinstance(data, dict):
-        raise ArtifactError(f"{where} must be an object, not {shown(data)}.")
+        raise ArtifactError(f"{location} must be an object, not {shown(data)}.")
     for name in names:
         if name not in data:
-            raise ArtifactError(f"{where}: {name!r} is missing.")
+            raise ArtifactError(f"{location}: {name!r} is missing.")
     for name in data:
         if name not in names:
-            raise ArtifactError(f"{where}: {shown(name)} does not belong here.")
+            raise ArtifactError(f"{location}: {shown(name)} does not belong here.")
 
 
 @contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Errors about what a file holds begin with its name.
+    """Prefix the message of an ArtifactError with a file name.
 
     Examples
     --------
@@ -46,37 +66,54 @@ def naming(path: str) -> Iterator[None]:
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these pairs, as JSON's reader hands them over; KeyError where a name stands
-    there twice.
+    """Build a JSON object from its key-value pairs. Raise KeyError for a duplicate key.
+
+    This is an `object_pairs_hook` for the json module, which would keep the last duplicate.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise KeyError(next(name for k, name in enumerate(names) if name in names[:k]))
-    return found
+    json_object = dict(pairs)
+    if len(json_object) < len(pairs):
+        seen_keys = set()
+        for key, _ in pairs:
+            if key in seen_keys:
+                raise KeyError(key)
+            seen_keys.add(key)
+    return json_object
 
 
 def brief(error: BaseException) -> str:
-    """What an error says, on one line of at most 300 characters: it may quote the file."""
-    said = " ".join(str(error).split()) or type(error).__name__
-    plain = "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
-        for sign in said[:300]
-    )
-    return f"{plain} ..." if len(said) > 300 else plain
+    """Return the message of an error on one line of limited length.
+
+    Characters that cannot be printed are escaped, because the message may quote the file.
+    """
+    message = " ".join(str(error).split()) or type(error).__name__
+    characters = []
+    for character in message[:_MAX_ERROR_LENGTH]:
+        if not character.isprintable():
+            character = character.encode("unicode_escape").decode()
+        characters.append(character)
+    summary = "".join(characters)
+    if len(message) > _MAX_ERROR_LENGTH:
+        return f"{summary} ..."
+    return summary
 
 
 def article(noun: str) -> str:
-    """The noun with its article."""
-    return f"{'an' if noun[:1] in 'AEIOUaeiou' else 'a'} {noun}"
+    """Return a noun with its indefinite article."""
+    if noun[:1] in "AEIOUaeiou":
+        return f"an {noun}"
+    return f"a {noun}"
 
 
 def shown(data: Any) -> str:
-    """A JSON value in a few words, for messages."""
-    if isinstance(data, dict | list):
-        return "an object" if isinstance(data, dict) else "a list"
-    if data is None or isinstance(data, bool):
-        return {None: "null", True: "true", False: "false"}[data]
+    """Describe a JSON value in a few words for an error message."""
+    if isinstance(data, dict):
+        return "an object"
+    if isinstance(data, list):
+        return "a list"
+    if data is None:
+        return "null"
+    if isinstance(data, bool):
+        return "true" if data else "false"
     if isinstance(data, str):
-        return '"' + data[:40].encode("unicode_escape").decode() + '"'
-    return repr(data)[:40]
+        return '"' + data[:_MAX_VALUE_LENGTH].encode("unicode_escape").decode() + '"'
+    return repr(data)[:_MAX_VALUE_LENGTH]

@@ -1,9 +1,8 @@
-"""Rows of every kind go through a map in float32 and in float64 before anybody relies on it:
-probabilities come out.
+"""Test of a loaded map on logits of many kinds, in float32 and float64.
 
-A file can hold numbers that are each in order and together no map: an inverse temperature that
-float32 cannot hold, a curve whose values cross, weights that overflow. What such a map gives is
-found out by asking it.
+The numbers in a file can be valid one by one and still not form a valid map, for example an inverse
+temperature that overflows in float32 or a spline that is not monotone. The map is therefore applied
+to a few rows, and the result must be probabilities.
 """
 
 from __future__ import annotations
@@ -17,39 +16,50 @@ from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import brief
 from metacal.rows.arrays import first_row
 
-#: How far from one a row may sum, by dtype: far above rounding, far below what anybody would call
-#: probabilities.
+# Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
 _TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
 def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
-    """A row of logits of every kind, by its name.
+    """Return one row of logits of each kind, keyed by the name of the kind.
 
     Examples
     --------
     >>> sorted(probe_rows(3, np.float32))
     ['confident', 'flat', 'huge', 'large', 'masked', 'plain', 'shifted', 'single', 'tiny', 'turned']
     """
-    plain = np.linspace(-1.0, 1.0, n_classes)
-    first = np.arange(n_classes) == 0
+    increasing = np.linspace(-1.0, 1.0, n_classes)
+    class_index = np.arange(n_classes)
     rows = {
         "flat": np.zeros(n_classes),
-        "plain": plain,
-        "turned": 3.0 * plain[::-1],
-        "confident": np.where(first, 20.0, 0.0),
-        "large": 1e4 * plain,
-        "huge": 1e30 * plain,
-        "tiny": 1e-37 * plain,
-        "shifted": 1e4 + plain,
-        "masked": np.where(np.arange(n_classes) % 2 == 1, -np.inf, plain),
-        "single": np.where(first, 3.0, -np.inf),
+        "plain": increasing,
+        "turned": 3.0 * increasing[::-1],
+        "confident": np.where(class_index == 0, 20.0, 0.0),
+        "large": 1e4 * increasing,
+        "huge": 1e30 * increasing,
+        "tiny": 1e-37 * increasing,
+        "shifted": 1e4 + increasing,
+        "masked": np.where(class_index % 2 == 1, -np.inf, increasing),
+        "single": np.where(class_index == 0, 3.0, -np.inf),
     }
-    return {name: row.astype(dtype) for name, row in rows.items()}
+    return {kind: row.astype(dtype) for kind, row in rows.items()}
 
 
 def check_map(fitted: Any, n_classes: int) -> None:
-    """Raise ArtifactError unless a map, or a gate, gives probabilities of so many columns, whatever
-    the row and dtype.
+    """Check that a map or gate returns probabilities for all kinds of rows.
+
+    Parameters
+    ----------
+    fitted : Map or Gate
+        Callable from logits to probabilities.
+
+    n_classes : int
+        Number of columns.
+
+    Raises
+    ------
+    ArtifactError
+        If an output has another shape, is not between 0 and 1, or does not sum to 1.
 
     Examples
     --------
@@ -61,38 +71,47 @@ def check_map(fitted: Any, n_classes: int) -> None:
     """
     for dtype in _TOLERANCE:
         rows = probe_rows(n_classes, dtype)
-        _check_answers(_answers(fitted, np.stack(list(rows.values()))), list(rows))
+        logits = np.stack(list(rows.values()))
+        probabilities = _apply(fitted, logits)
+        _check_probabilities(probabilities, row_kinds=list(rows))
 
 
-def _answers(fitted: Any, table: NDArray[Any]) -> NDArray[Any]:
+def _apply(fitted: Any, logits: NDArray[Any]) -> NDArray[Any]:
+    """Apply a map or gate. Raise ArtifactError if it fails or returns another shape."""
+    n_rows, n_classes = logits.shape
+    group_argument = {}
     try:
-        by_group = getattr(fitted, "by_group", False)
-        groups = (
-            {"groups": np.resize(np.array(fitted.thresholds.names), len(table))} if by_group else {}
-        )
+        if getattr(fitted, "by_group", False):
+            group_names = np.array(fitted.thresholds.names)
+            group_argument = {"groups": np.resize(group_names, n_rows)}
         with np.errstate(all="ignore"):
-            found = np.asarray(fitted(table, **groups))
+            probabilities = np.asarray(fitted(logits, **group_argument))
     except Exception as error:
         raise ArtifactError(
-            f"the map does not work on {table.shape[1]} columns ({brief(error)})."
+            f"the map does not work on {n_classes} columns ({brief(error)})."
         ) from error
-    if found.shape != table.shape:
-        raise ArtifactError(f"the map does not give probabilities of {table.shape[1]} columns.")
-    return found
+    if probabilities.shape != logits.shape:
+        raise ArtifactError(f"the map does not give probabilities of {n_classes} columns.")
+    return probabilities
 
 
-def _check_answers(found: NDArray[Any], names: list[str]) -> None:
-    tolerance = _TOLERANCE[found.dtype.type]
+def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> None:
+    """Raise ArtifactError for the first row that does not contain probabilities."""
+    tolerance = _TOLERANCE[probabilities.dtype.type]
     with np.errstate(all="ignore"):
-        sums = found.sum(axis=1, dtype=np.float64)
-    wrong = {
-        "some are not finite": ~np.isfinite(found).all(axis=1),
-        "some are not between 0 and 1": ~((found >= 0.0) & (found <= 1.0 + tolerance)).all(axis=1),
-        "they sum to {:.6g}": np.abs(sums - 1.0) > tolerance,
+        row_sums = probabilities.sum(axis=1, dtype=np.float64)
+    is_finite = np.isfinite(probabilities).all(axis=1)
+    in_range = ((probabilities >= 0.0) & (probabilities <= 1.0 + tolerance)).all(axis=1)
+    sums_to_one = np.abs(row_sums - 1.0) <= tolerance
+    row_checks = {
+        "some are not finite": is_finite,
+        "some are not between 0 and 1": in_range,
+        "they sum to {:.6g}": sums_to_one,
     }
-    for why, rows in wrong.items():
-        if (at := first_row(rows)) is not None:
+    for problem, passes in row_checks.items():
+        row = first_row(~passes)
+        if row is not None:
             raise ArtifactError(
-                f"the map gives no probabilities for {names[at]} rows in {found.dtype}:"
-                f" {why.format(sums[at])}."
+                f"the map gives no probabilities for {row_kinds[row]} rows in"
+                f" {probabilities.dtype}: {problem.format(row_sums[row])}."
             )

@@ -1,13 +1,12 @@
-"""An optional signature on a saved file: HMAC-SHA256 with a shared secret, or Ed25519 with a pair
-of keys.
+"""Optional signature of a saved file: HMAC-SHA256 or Ed25519.
 
-The checksum finds damage; whoever can write the file can compute a new one. A signature needs the
-key. It covers the very bytes that the checksum covers. Which kind it is follows from the *key*,
-never from the file: a file that says "hmac-sha256" is not checked with a public key as if that were
-a secret.
+The checksum of a file detects damage, but anyone who can write the file can compute a new checksum.
+A signature requires the key. It covers the same bytes as the checksum. The key determines the
+algorithm, and the file does not: otherwise an attacker could declare "hmac-sha256" and use the
+public key, which is not secret, as the secret.
 
-HMAC is in Python's standard library; Ed25519 is not, and comes with the extra `sign` (the package
-cryptography).
+HMAC is in Python's standard library. Ed25519 requires the package cryptography, which the extra
+`sign` installs.
 """
 
 from __future__ import annotations
@@ -17,30 +16,69 @@ import os
 import stat
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from metacal.errors import ArtifactError, InputError, MetacalWarning, needs_extra
 from metacal.io.artifact.messages import exact_keys, shown
 from metacal.io.journal import Seal
 from metacal.io.opening import plain_read_errors
 
-#: A key: the path of its file, or its content.
+#: Path of a key file, or the content of a key.
 KeySource = str | os.PathLike[str] | bytes
+
+#: Signature algorithm.
 Algorithm = Literal["hmac-sha256", "ed25519"]
 
-#: Hexadecimal digits of a signature.
+#: Number of hexadecimal digits of a signature, by algorithm.
 DIGITS: dict[str, int] = {"hmac-sha256": 64, "ed25519": 128}
 
-#: A shared secret of fewer bytes can be guessed; a file of more is no key. Fewer different bytes
-#: are no secret either.
-_FEWEST, _MOST, _DIFFERENT = 32, 1 << 16, 8
+# Bounds that reject secrets that could be guessed, and files that are not keys.
+_MIN_SECRET_BYTES = 32
+_MIN_DISTINCT_BYTES = 8
+_MAX_KEY_BYTES = 1 << 16
+
+# First bytes of keys in PEM and OpenSSH format.
+_KEY_FILE_PREFIXES = (b"-----BEGIN", b"ssh-", b"ecdsa-")
+
 _MAKE_SECRET = "openssl rand -hex 32 > secret.key"
 _MAKE_PAIR = "openssl genpkey -algorithm ed25519 -out private.pem"
 
 
+@dataclass(frozen=True)
+class Signature:
+    """Signature of a file.
+
+    Attributes
+    ----------
+    algorithm : {"hmac-sha256", "ed25519"}
+        Algorithm that the file declares.
+
+    value : str
+        Signature in hexadecimal digits.
+    """
+
+    algorithm: Algorithm
+    value: str
+
+
 @dataclass(frozen=True, repr=False)
 class Key(Seal):
-    """A key that signs, verifies, or both; never shown."""
+    """Key that signs, verifies, or both. Its content is not part of its representation.
+
+    Attributes
+    ----------
+    algorithm : {"hmac-sha256", "ed25519"}
+        Signature algorithm.
+
+    secret : bytes
+        Shared secret of HMAC.
+
+    private : Ed25519PrivateKey or None
+        Private key. None if the key can only verify.
+
+    public : Ed25519PublicKey or None
+        Public key.
+    """
 
     algorithm: Algorithm
     secret: bytes = b""
@@ -50,9 +88,15 @@ class Key(Seal):
     def __repr__(self) -> str:
         return f"Key({self.algorithm})"
 
+    @property
+    def is_secret(self) -> bool:
+        """Whether the key can sign, and must therefore not be readable by others."""
+        return self.algorithm == "hmac-sha256" or self.private is not None
+
     def make(self, content: bytes) -> str:
-        """The signature of these bytes in hexadecimal digits; of a record of a journal, its
-        seal.
+        """Return the signature of some bytes in hexadecimal digits.
+
+        Raise InputError if the key is a public key.
         """
         if self.algorithm == "hmac-sha256":
             return hmac.digest(self.secret, content, "sha256").hex()
@@ -63,7 +107,7 @@ class Key(Seal):
         return str(self.private.sign(content).hex())
 
     def fits(self, value: str, content: bytes) -> bool:
-        """Whether `value` is the signature of `content`, compared in constant time."""
+        """Check in constant time whether a value is the signature of some bytes."""
         if self.algorithm == "hmac-sha256":
             return hmac.compare_digest(value, self.make(content))
         from cryptography.exceptions import InvalidSignature
@@ -76,10 +120,24 @@ class Key(Seal):
 
 
 def read_key(source: KeySource) -> Key:
-    """The key in a file, or in bytes: PEM is Ed25519, anything else is the secret of an HMAC.
+    """Read a key from a file or from bytes.
 
-    A secret of printable characters is taken without the spaces and line ends around it. It needs
-    32 bytes. A secret or private key that others can read brings a warning.
+    A key in PEM format is an Ed25519 key. Any other content is the secret of an HMAC. White space
+    around a printable secret is ignored. Warn if others can read a secret or private key file.
+
+    Parameters
+    ----------
+    source : str, path or bytes
+        Path of a key file, or the content of a key.
+
+    Returns
+    -------
+    Key
+
+    Raises
+    ------
+    InputError
+        If the content is not a key, or the secret is too short.
 
     Examples
     --------
@@ -88,26 +146,42 @@ def read_key(source: KeySource) -> Key:
     metacal.errors.InputError: the key has 13 bytes, and a secret needs at least 32; make one: openssl rand ...
     """
     if isinstance(source, bytes):
-        return _key(source, "the key")
-    name = os.fspath(source)
-    with plain_read_errors(name), open(name, "rb") as file:
-        content, mode = file.read(_MOST + 1), os.fstat(file.fileno()).st_mode
-    found = _key(content, name)
-    secret = found.algorithm == "hmac-sha256" or found.private is not None
-    if (
-        secret
-        and os.name == "posix"
-        and stat.S_ISREG(mode)
-        and mode & (stat.S_IRGRP | stat.S_IROTH)
-    ):
+        return _parse_key(source, "the key")
+    path = os.fspath(source)
+    with plain_read_errors(path), open(path, "rb") as file:
+        content = file.read(_MAX_KEY_BYTES + 1)
+        file_mode = os.fstat(file.fileno()).st_mode
+    key = _parse_key(content, path)
+    if key.is_secret and _is_readable_by_others(file_mode):
         warnings.warn(
-            f"{name}: others can read this key; chmod 600 {name}", MetacalWarning, stacklevel=3
+            f"{path}: others can read this key; chmod 600 {path}", MetacalWarning, stacklevel=3
         )
-    return found
+    return key
 
 
-def checked_signature(data: Any) -> tuple[Algorithm, str]:
-    """The algorithm and the digits of a file's entry `signature`, or ArtifactError.
+def _is_readable_by_others(file_mode: int) -> bool:
+    """Check whether the mode of a regular file allows its group or everyone to read it."""
+    if os.name != "posix" or not stat.S_ISREG(file_mode):
+        return False
+    return bool(file_mode & (stat.S_IRGRP | stat.S_IROTH))
+
+
+def checked_signature(data: Any) -> Signature:
+    """Check the entry `signature` of a file.
+
+    Parameters
+    ----------
+    data : JSON value
+        Entry of the file.
+
+    Returns
+    -------
+    Signature
+
+    Raises
+    ------
+    ArtifactError
+        If the entry is not a signature of a supported algorithm.
 
     Examples
     --------
@@ -116,65 +190,81 @@ def checked_signature(data: Any) -> tuple[Algorithm, str]:
     metacal.errors.ArtifactError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
     """
     exact_keys(data, ["algorithm", "value"], "signature")
-    algorithm, value = data["algorithm"], data["value"]
+    algorithm = data["algorithm"]
     if type(algorithm) is not str or algorithm not in DIGITS:
         raise ArtifactError(
             f"signature.algorithm must be {' or '.join(DIGITS)}, not {shown(algorithm)}."
         )
-    if (
-        type(value) is not str
-        or len(value) != DIGITS[algorithm]
-        or not set(value) <= set("0123456789abcdef")
-    ):
+    value = data["value"]
+    n_digits = DIGITS[algorithm]
+    has_length = type(value) is str and len(value) == n_digits
+    if not has_length or not set(value) <= set("0123456789abcdef"):
         raise ArtifactError(
-            f"signature.value must be {DIGITS[algorithm]} hexadecimal digits, not {shown(value)}."
+            f"signature.value must be {n_digits} hexadecimal digits, not {shown(value)}."
         )
-    return algorithm, value  # type: ignore[return-value]
+    return Signature(algorithm=cast(Algorithm, algorithm), value=value)
 
 
-def verify(signature: tuple[Algorithm, str] | None, content: bytes, key: Key) -> None:
-    """Raise ArtifactError unless a checked signature (None: there is none) signs `content` by
-    `key`.
+def verify(signature: Signature | None, content: bytes, key: Key) -> None:
+    """Verify the signature of a file.
+
+    Parameters
+    ----------
+    signature : Signature or None
+        Signature of the file. None if the file is not signed.
+
+    content : bytes
+        Signed bytes.
+
+    key : Key
+        Key to verify with.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no signature, it has another algorithm than the key, or it does not match.
     """
     if signature is None:
         raise ArtifactError(
             "it is not signed, and a key was given; load it without the key if you trust where it"
             " comes from, or fit and sign it again."
         )
-    algorithm, value = signature
-    if algorithm != key.algorithm:
+    if signature.algorithm != key.algorithm:
         raise ArtifactError(
-            f"it is signed by {algorithm}, but the key is one for {key.algorithm}; give the other"
-            " key."
+            f"it is signed by {signature.algorithm}, but the key is one for {key.algorithm}; give"
+            " the other key."
         )
-    if not key.fits(value, content):
+    if not key.fits(signature.value, content):
         raise ArtifactError(
             "the signature does not match: it was signed with another key, or changed since."
         )
 
 
-def _key(content: bytes, name: str) -> Key:
-    if len(content) > _MOST:
+def _parse_key(content: bytes, name: str) -> Key:
+    """Parse the content of a key. Raise InputError, which contains `name`, if it is invalid."""
+    if len(content) > _MAX_KEY_BYTES:
         raise InputError(f"{name}: this is too large for a key; make one: {_MAKE_SECRET}")
-    if content.lstrip().startswith((b"-----BEGIN", b"ssh-", b"ecdsa-")):
-        return _pair(content, name)
-    printable = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in content)
-    secret = content.strip() if printable else content
-    if len(secret) < _FEWEST:
-        what = (
-            f"has {len(secret)} bytes, and a secret needs at least {_FEWEST}"
-            if secret
-            else "is empty"
+    if content.lstrip().startswith(_KEY_FILE_PREFIXES):
+        return _parse_ed25519_key(content, name)
+
+    is_printable = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in content)
+    secret = content.strip() if is_printable else content
+    if not secret:
+        raise InputError(f"{name} is empty; make one: {_MAKE_SECRET}")
+    if len(secret) < _MIN_SECRET_BYTES:
+        raise InputError(
+            f"{name} has {len(secret)} bytes, and a secret needs at least {_MIN_SECRET_BYTES};"
+            f" make one: {_MAKE_SECRET}"
         )
-        raise InputError(f"{name} {what}; make one: {_MAKE_SECRET}")
-    if len(set(secret)) < _DIFFERENT:
+    if len(set(secret)) < _MIN_DISTINCT_BYTES:
         raise InputError(
             f"{name} holds the same few bytes again and again, no secret; make one: {_MAKE_SECRET}"
         )
     return Key("hmac-sha256", secret=secret)
 
 
-def _pair(content: bytes, name: str) -> Key:
+def _parse_ed25519_key(content: bytes, name: str) -> Key:
+    """Parse a private or public Ed25519 key in PEM format."""
     with needs_extra(f"{name} is a PEM key: a signature by Ed25519", "sign"):
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -185,11 +275,14 @@ def _pair(content: bytes, name: str) -> Key:
             load_pem_private_key,
             load_pem_public_key,
         )
+    private_key: Any = None
+    public_key: Any
     try:
-        private = (
-            load_pem_private_key(content, password=None) if b"PRIVATE KEY" in content else None
-        )
-        public = load_pem_public_key(content) if private is None else private.public_key()
+        if b"PRIVATE KEY" in content:
+            private_key = load_pem_private_key(content, password=None)
+            public_key = private_key.public_key()
+        else:
+            public_key = load_pem_public_key(content)
     except TypeError:
         raise InputError(
             f"{name}: this private key is locked by a password; give one without."
@@ -198,10 +291,9 @@ def _pair(content: bytes, name: str) -> Key:
         raise InputError(
             f"{name}: this is no PEM key that can be read; make one: {_MAKE_PAIR}"
         ) from None
-    if not isinstance(public, Ed25519PublicKey) or not isinstance(
-        private, Ed25519PrivateKey | None
-    ):
+    is_ed25519 = isinstance(public_key, Ed25519PublicKey)
+    if not is_ed25519 or not isinstance(private_key, Ed25519PrivateKey | None):
         raise InputError(
             f"{name}: this is a key of another kind than Ed25519; make one: {_MAKE_PAIR}"
         )
-    return Key("ed25519", private=private, public=public)
+    return Key("ed25519", private=private_key, public=public_key)

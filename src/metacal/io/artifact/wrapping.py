@@ -1,7 +1,8 @@
-"""A document as the text of a file, and back: format, version, checksum, signature.
+"""Text of a saved file: format, version, checksum and signature around a document.
 
-The checksum finds damage and careless edits; a signature, which is optional, finds whoever has not
-the key.
+The *document* is the JSON object that describes a gate, see `metacal.io.artifact.document`. The
+checksum detects damage and careless edits. The signature, which is optional, detects changes by
+anyone who does not have the key.
 """
 
 from __future__ import annotations
@@ -22,30 +23,56 @@ from metacal.io.disk import plain_write_errors
 from metacal.io.opening import kind_of, plain_read_errors
 from metacal.io.writing import atomic_path
 
+#: Value of the entry "format".
 FORMAT = "metacal"
+
+#: Version of the file format.
 VERSION = 3
 
-#: Larger files are refused unread unless the caller raises the limit. Reading takes four times the
-#: file's size, so this stays under 200 MB; a full matrix for 2,000 classes is 43 MB, everything
-#: else is far smaller.
-MAX_BYTES = 45 * 2**20
-#: One character beyond ASCII makes Python hold a string in four bytes per character; large files
-#: are all numbers.
-_MAX_BYTES_OF_TEXT = 16 * 2**20
-#: JSON of many tiny values takes 50 times its size in memory: more commas and brackets than this
-#: are refused unread.
-_MAX_VALUES = 400_000
-#: Longer than any version is.
-_MAX_VERSION = 100
+_MEGABYTE = 1 << 20
 
-#: What the signature does not cover, being made from the rest.
-_MADE_FROM_THE_REST = ("checksum", "signature")
+#: Largest size of a file in bytes, unless the caller raises it. Reading takes four times the size of
+#: the file. A full matrix for 2,000 classes has 43 MB; all other maps are far smaller.
+MAX_BYTES = 45 * _MEGABYTE
+
+# Largest size of a file that is not plain ASCII, because Python may store four bytes per character.
+# Large files consist of numbers.
+_MAX_NON_ASCII_BYTES = 16 * _MEGABYTE
+
+# Largest number of commas and opening brackets. JSON with many small values takes 50 times its size
+# in memory.
+_MAX_VALUES = 400_000
+
+# Largest length of the entry "metacal_version".
+_MAX_VERSION_LENGTH = 100
+
+# Entries that are computed from the others and therefore not part of the signed content.
+_COMPUTED_ENTRIES = ("checksum", "signature")
+
+# Entries that do not belong to the document.
+_WRAPPING_ENTRIES = ("format", "version", "metacal_version", *_COMPUTED_ENTRIES)
 
 
 @dataclass(frozen=True)
 class Wrapping:
-    """What a file says about itself; `signature` names the algorithm, `verified` whether a key has
-    checked it.
+    """Information in a file about the file itself.
+
+    Attributes
+    ----------
+    format_version : int
+        Version of the file format.
+
+    metacal_version : str
+        Version of metacal that wrote the file.
+
+    checksum : str
+        SHA-256 of the content.
+
+    signature : str or None
+        Algorithm of the signature. None if the file is not signed.
+
+    verified : bool
+        Whether the signature was verified with a key.
     """
 
     format_version: int
@@ -56,21 +83,59 @@ class Wrapping:
 
 
 def text_of(document: dict[str, Any], key: Key | None = None) -> str:
-    """What the file holds, signed if there is a key."""
-    whole = {"format": FORMAT, "version": VERSION, "metacal_version": __version__, **document}
-    signature = (
-        {}
-        if key is None
-        else {"signature": {"algorithm": key.algorithm, "value": key.make(canonical(whole))}}
-    )
-    return _pretty({**whole, "checksum": checksum(whole), **signature}) + "\n"
+    """Return the text of a file.
+
+    Parameters
+    ----------
+    document : dict
+        Document to store.
+
+    key : Key or None, default=None
+        Key to sign with.
+
+    Returns
+    -------
+    str
+    """
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "metacal_version": __version__,
+        **document,
+    }
+    entries = {**content, "checksum": checksum(content)}
+    if key is not None:
+        signature = key.make(canonical(content))
+        entries["signature"] = {"algorithm": key.algorithm, "value": signature}
+    return _format_json(entries) + "\n"
 
 
 def unwrapped(
     raw: bytes, *, max_bytes: int | None = None, key: Key | None = None
 ) -> tuple[dict[str, Any], Wrapping]:
-    """The document in the bytes of a file, once format, version, checksum and, with a key,
-    signature are right.
+    """Parse a file and check its format, version, checksum and signature.
+
+    Parameters
+    ----------
+    raw : bytes
+        Content of the file.
+
+    max_bytes : int or None, default=None
+        Largest size of the file. By default `MAX_BYTES`.
+
+    key : Key or None, default=None
+        Key to verify the signature with. If None, the signature is not verified.
+
+    Returns
+    -------
+    document : dict
+
+    wrapping : Wrapping
+
+    Raises
+    ------
+    ArtifactError
+        If a check fails.
 
     Examples
     --------
@@ -78,10 +143,39 @@ def unwrapped(
     >>> document, wrapping.format_version, wrapping.signature
     ({'kind': 'MetaCal'}, 3, None)
     """
-    data = parsed(raw, max_bytes or MAX_BYTES)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    entries = parsed(raw, max_bytes or MAX_BYTES)
+    if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
-    version = data.get("version")
+    format_version = _check_format_version(entries.get("version"))
+    metacal_version = _check_metacal_version(entries.get("metacal_version"))
+    try:
+        signed_content = canonical(entries)
+    except (RecursionError, ValueError):
+        raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
+    stored_checksum = entries.get("checksum")
+    if stored_checksum != _sha256(signed_content):
+        raise ArtifactError(
+            "the checksum does not match: the file is damaged or was edited; save it again."
+        )
+    signature = None
+    if "signature" in entries:
+        signature = checked_signature(entries["signature"])
+    if key is not None:
+        verify(signature, signed_content, key)
+
+    document = {name: value for name, value in entries.items() if name not in _WRAPPING_ENTRIES}
+    wrapping = Wrapping(
+        format_version=format_version,
+        metacal_version=metacal_version,
+        checksum=stored_checksum,
+        signature=None if signature is None else signature.algorithm,
+        verified=key is not None,
+    )
+    return document, wrapping
+
+
+def _check_format_version(version: Any) -> int:
+    """Return the format version. Raise ArtifactError if it is not supported."""
     if type(version) is not int or version < 1:
         raise ArtifactError(
             f"the format version must be a whole number from 1, not {shown(version)}."
@@ -92,44 +186,60 @@ def unwrapped(
         raise ArtifactError(
             f"written by a newer metacal (format {shown(version)}); update metacal."
         )
-    writer = data.get("metacal_version")
-    if type(writer) is not str or len(writer) > _MAX_VERSION or not writer.isprintable():
+    return version
+
+
+def _check_metacal_version(version: Any) -> str:
+    """Return the version of metacal in a file. Raise ArtifactError if it is not a short text."""
+    if type(version) is not str or len(version) > _MAX_VERSION_LENGTH or not version.isprintable():
         raise ArtifactError("metacal_version is missing or not text.")
-    try:
-        content = canonical(data)
-    except (RecursionError, ValueError):
-        raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
-    sum_found = data.get("checksum")
-    if sum_found != _sum_of(content):
-        raise ArtifactError(
-            "the checksum does not match: the file is damaged or was edited; save it again."
-        )
-    signature = checked_signature(data["signature"]) if "signature" in data else None
-    if key is not None:
-        verify(signature, content, key)
-    wrapping = ("format", "version", "metacal_version", *_MADE_FROM_THE_REST)
-    document = {name: value for name, value in data.items() if name not in wrapping}
-    algorithm = None if signature is None else signature[0]
-    return document, Wrapping(version, writer, sum_found, algorithm, verified=key is not None)
+    return version
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
-    """The bytes of a file, no more than can be needed to see that it is too large."""
-    name = os.fspath(path)
-    with plain_read_errors(name), open(name, "rb") as file:
-        # By the megabyte: file.read(n) takes n bytes of memory however short the file is.
-        megabytes = iter(lambda: file.read(1 << 20), b"")
-        return b"".join(itertools.islice(megabytes, ((max_bytes or MAX_BYTES) >> 20) + 2))
+    """Read a file, but not much more than `max_bytes` bytes of it.
+
+    Parameters
+    ----------
+    path : str or path
+        File to read.
+
+    max_bytes : int or None, default=None
+        Largest allowed size. By default `MAX_BYTES`. If the file is larger, the result is larger
+        too, so that the caller can reject it.
+
+    Returns
+    -------
+    bytes
+    """
+    file_name = os.fspath(path)
+    n_blocks = (max_bytes or MAX_BYTES) // _MEGABYTE + 2
+    with plain_read_errors(file_name), open(file_name, "rb") as file:
+        # A single file.read(n) would allocate n bytes, however short the file is.
+        blocks = iter(lambda: file.read(_MEGABYTE), b"")
+        return b"".join(itertools.islice(blocks, n_blocks))
 
 
 def write_text(text: str, path: str | os.PathLike[str]) -> None:
-    """Write the file whole or not at all; what lies on the disk is read once more before it takes
-    its place.
+    """Write a file atomically, and compare the written bytes with the text.
+
+    Parameters
+    ----------
+    text : str
+        Text to write.
+
+    path : str or path
+        File to create or replace.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written, or does not read back.
     """
     content = text.encode("utf-8")
-    with atomic_path(path) as part, plain_write_errors(path):
-        part.write_bytes(content)
-        if part.is_file() and part.read_bytes() != content:
+    with atomic_path(path) as temporary_path, plain_write_errors(path):
+        temporary_path.write_bytes(content)
+        if temporary_path.is_file() and temporary_path.read_bytes() != content:
             raise InputError(
                 f"cannot write {os.fspath(path)}: what was written does not read back; check the"
                 " disk."
@@ -137,50 +247,89 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
 
 
 def canonical(document: dict[str, Any]) -> bytes:
-    """The canonical JSON (sorted keys, no spaces, ASCII) of all but checksum and signature: what
-    both are made from.
+    """Return the canonical JSON of all entries except the checksum and the signature.
+
+    Canonical JSON has sorted keys, no spaces, and only ASCII characters.
     """
-    rest = {name: value for name, value in document.items() if name not in _MADE_FROM_THE_REST}
+    entries = {name: value for name, value in document.items() if name not in _COMPUTED_ENTRIES}
     text = json.dumps(
-        rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+        entries, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )
     return text.encode("ascii")
 
 
 def checksum(document: dict[str, Any]) -> str:
-    """SHA-256 over the canonical JSON of everything but the checksum itself and the signature."""
-    return _sum_of(canonical(document))
+    """Return the SHA-256 of the canonical JSON."""
+    return _sha256(canonical(document))
 
 
-def _sum_of(content: bytes) -> str:
+def _sha256(content: bytes) -> str:
+    """Return the SHA-256 of some bytes, with its prefix."""
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
 def parsed(raw: bytes, max_bytes: int) -> Any:
-    """The JSON of a file, or ArtifactError; no other exception, and no more memory than a few times
-    its size.
+    """Parse the JSON of a file with bounded memory.
+
+    Parameters
+    ----------
+    raw : bytes
+        Content of the file.
+
+    max_bytes : int
+        Largest size of the file.
+
+    Returns
+    -------
+    JSON value
+
+    Raises
+    ------
+    ArtifactError
+        If the file is too large or is not valid JSON. No other exception is raised.
     """
-    wide = len(raw) > _MAX_BYTES_OF_TEXT and (b"\\" in raw or not raw.isascii())
-    if len(raw) > max_bytes or (wide and max_bytes <= MAX_BYTES):
-        limit = _MAX_BYTES_OF_TEXT if wide else max_bytes
-        raise ArtifactError(
-            f"it is larger than {limit / 2**20:.0f} MB{' and not plain ASCII' if wide else ''}; if"
-            " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
-        )
+    _check_size(raw, max_bytes)
     if not raw.strip():
         raise ArtifactError("the file is empty; save it again.")
     kind = kind_of(raw[:8])
     if kind is not None:
-        never = ", which can run any code when read, so it never is" if kind == "a pickle" else ""
-        raise ArtifactError(f"this is {kind}, not a metacal file{never}; metacal.save writes JSON.")
-    if sum(map(raw.count, (b",", b"[", b"{"))) > _MAX_VALUES:
+        reason = ""
+        if kind == "a pickle":
+            reason = ", which can run any code when read, so it never is"
+        raise ArtifactError(
+            f"this is {kind}, not a metacal file{reason}; metacal.save writes JSON."
+        )
+    n_values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    if n_values > _MAX_VALUES:
         raise ArtifactError("it holds too many values; no metacal file does.")
+    return _parse_json(raw)
+
+
+def _check_size(raw: bytes, max_bytes: int) -> None:
+    """Raise ArtifactError if a file is too large."""
+    size_limit = max_bytes
+    remark = ""
+    is_large = len(raw) > _MAX_NON_ASCII_BYTES
+    is_large_non_ascii = is_large and (b"\\" in raw or not raw.isascii())
+    if is_large_non_ascii:
+        size_limit = _MAX_NON_ASCII_BYTES
+        remark = " and not plain ASCII"
+    is_limit_raised = max_bytes > MAX_BYTES
+    if len(raw) > max_bytes or (is_large_non_ascii and not is_limit_raised):
+        raise ArtifactError(
+            f"it is larger than {size_limit / _MEGABYTE:.0f} MB{remark}; if"
+            " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
+        )
+
+
+def _parse_json(raw: bytes) -> Any:
+    """Parse strict JSON, and convert all errors to ArtifactError."""
     try:
         return json.loads(
             raw.decode("utf-8-sig"),
             object_pairs_hook=without_duplicates,
-            parse_float=_finite,
-            parse_constant=_no_constant,
+            parse_float=_parse_finite_float,
+            parse_constant=_reject_constant,
         )
     except ArtifactError:
         raise
@@ -196,31 +345,37 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
         ) from None
 
 
-def _pretty(value: Any, indent: str = "") -> str:
-    """JSON with an entry per line, but lists on one line, unless they hold objects inside
-    objects.
-    """
-    deeper = indent + "  "
-    if isinstance(value, dict) and value:
-        lines = [
-            f"{deeper}{json.dumps(name)}: {_pretty(item, deeper)}" for name, item in value.items()
-        ]
-    elif isinstance(value, list) and any(
-        dict in map(type, item.values()) for item in value if isinstance(item, dict)
-    ):
-        lines = [f"{deeper}{_pretty(item, deeper)}" for item in value]
-    else:
-        return json.dumps(value, allow_nan=False)
-    first, last = "{}" if isinstance(value, dict) else "[]"
-    return f"{first}\n" + ",\n".join(lines) + f"\n{indent}{last}"
-
-
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
+    """Parse a float. Raise ArtifactError if it is too large."""
     value = float(text)
     if not math.isfinite(value):
         raise ArtifactError(f"the number {text[:40]} is out of range.")
     return value
 
 
-def _no_constant(text: str) -> float:
+def _reject_constant(text: str) -> float:
+    """Raise ArtifactError for NaN and Infinity, which are not JSON."""
     raise ArtifactError(f"{text} is not JSON.")
+
+
+def _format_json(value: Any, indent: str = "") -> str:
+    """Format JSON with one entry per line.
+
+    A list is on one line, unless it contains objects with nested objects.
+    """
+    inner_indent = indent + "  "
+    if isinstance(value, dict) and value:
+        lines = []
+        for name, entry in value.items():
+            entry_text = _format_json(entry, inner_indent)
+            lines.append(f"{inner_indent}{json.dumps(name)}: {entry_text}")
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    if isinstance(value, list) and any(map(_has_nested_object, value)):
+        lines = [f"{inner_indent}{_format_json(item, inner_indent)}" for item in value]
+        return "[\n" + ",\n".join(lines) + f"\n{indent}]"
+    return json.dumps(value, allow_nan=False)
+
+
+def _has_nested_object(value: Any) -> bool:
+    """Check whether a JSON value is an object that contains another object."""
+    return isinstance(value, dict) and any(type(entry) is dict for entry in value.values())

@@ -1,0 +1,264 @@
+"""Consistency checks of the numbers in a certificate.
+
+A *subgroup* is a class or group with its own threshold (`Part`). The *tested* rows certified the
+promise. The *traffic* rows describe the rows that the gate receives; usually they are the same.
+Scores are uncertainties: a row is accepted if its score is at most the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from metacal.errors import ArtifactError
+from metacal.promises.certificate import Certificate
+from metacal.promises.counts import Counts
+from metacal.promises.parts.part import Part, Parts
+
+#: Largest relative rounding error of a score. A threshold may differ by this much from the score
+#: that it was computed from.
+SLACK = 2.0**-29
+
+#: Largest number of rows. Every count up to this number is exact in a float.
+MAX_ROWS = 2**53
+
+# Largest lengths of the name of a class or group, and of the name of a model in a cascade.
+_MAX_NAME_LENGTH = 2000
+_MAX_MODEL_NAME_LENGTH = 80
+
+
+def require(condition: bool, complaint: str, location: str = "certificate") -> None:
+    """Raise ArtifactError unless a condition holds.
+
+    Parameters
+    ----------
+    condition : bool
+        Required condition.
+
+    complaint : str
+        Description of the problem, without a full stop.
+
+    location : str, default="certificate"
+        Position in the file.
+    """
+    if not condition:
+        raise ArtifactError(f"{location}: {complaint}.")
+
+
+def check_numbers(certificate: Certificate) -> None:
+    """Raise ArtifactError if counts, costs or scores of a certificate are inconsistent."""
+    n_rows = certificate.n_rows
+    require(n_rows >= 1, f"n_rows must be at least 1, not {n_rows}")
+    require(n_rows <= MAX_ROWS, f"n_rows {n_rows} is more than anybody has")
+    _check_labels(certificate)
+    _check_mean_cost(certificate)
+    _check_counts(certificate, "certificate")
+    traffic = certificate.traffic
+    require(1 <= traffic.n_rows <= MAX_ROWS, "such traffic cannot be")
+    _check_counts(traffic, "traffic")
+
+    if certificate.stages is None and certificate.parts is None:
+        _check_threshold(certificate, SLACK, "certificate")
+        return
+    has_no_scores = certificate.highest_accepted is None and certificate.lowest_rejected is None
+    require(has_no_scores, "scores beside the threshold belong to its parts or stages")
+    if certificate.stages is not None:
+        _check_stages(certificate)
+    else:
+        _check_subgroups(certificate)
+
+
+def _check_labels(certificate: Certificate) -> None:
+    """Raise ArtifactError if a promise that needs labels was certified without them."""
+    needs_labels = any(quantity.needs_labels for quantity, _ in certificate.limits)
+    quantity = certificate.quantity
+    # A cascade can be certified from the agreement of its models.
+    is_certified_by_models = certificate.stages is not None and (
+        quantity.paired or quantity.of_agreement
+    )
+    require(
+        certificate.labelled or is_certified_by_models or not needs_labels,
+        "what is promised cannot be certified without labels",
+    )
+
+
+def _check_mean_cost(certificate: Certificate) -> None:
+    """Raise ArtifactError unless exactly the promises about costs have a valid mean cost."""
+    has_cost_limit = any(quantity.mean for quantity, _ in certificate.limits)
+    mean_cost = certificate.mean_cost
+    require(
+        has_cost_limit == (mean_cost is not None),
+        "mean_cost belongs to promises about costs, and to all of them",
+    )
+    is_valid_cost = mean_cost is None or 0.0 <= mean_cost < math.inf
+    require(is_valid_cost, f"mean_cost {mean_cost} is no cost")
+    has_correct_rows = not certificate.labelled or has_cost_limit or certificate.n_correct >= 1
+    require(has_correct_rows, f"0 of {certificate.n_rows} rows cannot be right")
+
+
+def _check_counts(counted: Certificate | Part | Counts, location: str) -> None:
+    """Raise ArtifactError if the counts of accepted and correct rows are inconsistent."""
+    n_rows = counted.n_rows
+    n_correct = counted.n_correct
+    n_accepted = counted.n_accepted
+    require(0 <= n_correct <= n_rows, f"{n_correct} of {n_rows} rows cannot be right", location)
+    require(
+        0 <= n_accepted <= n_rows, f"{n_accepted} of {n_rows} rows cannot be accepted", location
+    )
+    is_labelled = getattr(counted, "labelled", True)
+    if not is_labelled:
+        return
+    n_correct_accepted = counted.n_correct_accepted
+    require(
+        0 <= n_correct_accepted <= min(n_accepted, n_correct),
+        f"{n_correct_accepted} rows cannot be both accepted and right",
+        location,
+    )
+    n_incorrect_accepted = n_accepted - n_correct_accepted
+    require(
+        n_incorrect_accepted <= n_rows - n_correct,
+        f"{n_incorrect_accepted} accepted rows cannot be wrong",
+        location,
+    )
+
+
+def _check_threshold(counted: Certificate | Part, slack: float, location: str) -> None:
+    """Raise ArtifactError unless the threshold separates accepted from rejected scores.
+
+    Parameters
+    ----------
+    counted : Certificate or Part
+        Threshold with the neighbouring scores.
+
+    slack : float
+        Allowed rounding error, relative to the score. It is relative because the entropy of a
+        confident row can be as small as 1e-12.
+
+    location : str
+        Position in the file, used in error messages.
+    """
+    threshold = counted.threshold
+    highest_accepted = counted.highest_accepted
+    lowest_rejected = counted.lowest_rejected
+    require(
+        (highest_accepted is None) == (counted.n_accepted == 0),
+        "highest_accepted and n_accepted disagree",
+        location,
+    )
+    require(
+        (lowest_rejected is None) == (counted.n_accepted == counted.n_rows),
+        "lowest_rejected and n_accepted disagree",
+        location,
+    )
+    accepts_highest = highest_accepted is None or (
+        highest_accepted <= threshold + rounding_error(threshold, slack)
+    )
+    rejects_lowest = lowest_rejected is None or (
+        threshold < lowest_rejected + rounding_error(lowest_rejected, slack)
+    )
+    require(
+        accepts_highest and rejects_lowest,
+        f"the threshold {threshold} does not separate accepted from rejected scores",
+        location,
+    )
+
+
+def rounding_error(score: float, slack: float, min_magnitude: float = 0.0) -> float:
+    """Return the largest rounding error of a score.
+
+    Parameters
+    ----------
+    score : float
+        Score or threshold.
+
+    slack : float
+        Largest relative rounding error.
+
+    min_magnitude : float, default=0.0
+        Magnitude to which the rounding error of smaller scores is relative.
+
+    Returns
+    -------
+    float
+        0 for an infinite score.
+    """
+    if not math.isfinite(score):
+        return 0.0
+    return slack * max(min_magnitude, abs(score))
+
+
+def _check_stages(certificate: Certificate) -> None:
+    """Raise ArtifactError if the stages of a cascade are not valid."""
+    assert certificate.stages is not None
+    require(certificate.parts is None, "the stages of a cascade have no parts")
+    for stage in certificate.stages.items:
+        require(
+            _is_valid_name(stage.name, _MAX_MODEL_NAME_LENGTH),
+            "the name of a stage must be one line of plain text",
+        )
+
+
+def _check_subgroups(certificate: Certificate) -> None:
+    """Raise ArtifactError unless all subgroups are valid and add up to the whole."""
+    parts = certificate.parts
+    assert parts is not None
+    location = "certificate.parts"
+    require(len(parts.items) > 0, f"items must be a list with an entry per {parts.by}", location)
+    _check_subgroup_names(parts, location)
+    for index, subgroup in enumerate(parts.items):
+        _check_subgroup(subgroup, f"{location}.items[{index}]")
+    require(
+        certificate.threshold == -math.inf,
+        "the threshold of a certificate with parts must be -inf",
+    )
+    for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted"):
+        total = sum(getattr(subgroup, name) for subgroup in parts.items)
+        whole = getattr(certificate, name)
+        # A pooled subgroup is certified on three quarters of its rows.
+        adds_up = total <= whole if parts.pooled else total == whole
+        require(adds_up, f"{name} is not the sum of its parts")
+
+
+def _check_subgroup_names(parts: Parts, location: str) -> None:
+    """Raise ArtifactError if the names of the subgroups are invalid or not unique."""
+    cells = [cell for subgroup in parts.items for cell in subgroup.cells]
+    require(len(set(cells)) == len(cells), "two parts bear the same name", location)
+    # The two sides of a group have the same names and the same decision offset.
+    has_sides_per_group = parts.by == "group" and parts.sides
+    for family in parts.families:
+        sides = {
+            (subgroup.names, subgroup.at) for subgroup in family if subgroup.called is not None
+        }
+        n_expected = 1 if has_sides_per_group else 0
+        require(len(sides) == n_expected, "the two sides of a group are not of one", location)
+    names = parts.names
+    require(
+        len({isinstance(name, str) for name in names}) == 1,
+        "names must be all text or all numbers",
+        location,
+    )
+    require(
+        all(_is_valid_name(name, _MAX_NAME_LENGTH) for name in names),
+        "a name must be one line of plain text",
+        location,
+    )
+
+
+def _check_subgroup(subgroup: Part, location: str) -> None:
+    """Raise ArtifactError if the numbers of a subgroup are inconsistent."""
+    require(len(subgroup.names) >= 1, "it has no name", location)
+    _check_counts(subgroup, location)
+    _check_threshold(subgroup, 0.0, location)
+    delta = subgroup.delta
+    require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
+    best = subgroup.best
+    require(best is None or 0.0 <= best <= 1.0, f"best {best} is no share", location)
+    rows_needed = subgroup.rows_needed
+    require(rows_needed is None or rows_needed >= 1, "rows_needed must be at least 1", location)
+
+
+def _is_valid_name(name: Any, max_length: int) -> bool:
+    """Check whether a name is a number, or one line of printable text of limited length."""
+    if not isinstance(name, str):
+        return True
+    return name.isprintable() and len(name) <= max_length

@@ -1,0 +1,230 @@
+"""Registry of the types that a file can contain.
+
+A file can contain float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses. The
+other modules of this package register here how their types are stored:
+
+- *family*: a base class with several subclasses, for example the maps. The JSON object of a subclass
+  contains its name under "type".
+- *choice*: a text that must be one of several names.
+- *field types*: the entries of a class in a file and their types. By default, these are the fields
+  of the dataclass. An entry that is *omitted* from the file has a default value.
+- *stored form*: another type that represents a type in the file.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from metacal.maps.map import Map
+from metacal.maps.methods import map_classes
+from metacal.promises.kinds import promise_classes
+from metacal.promises.promise import Promise
+
+#: Unsigned integer of 64 bits. Class labels can have this type.
+Unsigned = NewType("Unsigned", int)
+
+
+@dataclass(frozen=True)
+class StoredForm:
+    """Representation of a type by another type in a file.
+
+    Attributes
+    ----------
+    stored_type : type
+        Type in the file.
+
+    to_stored : callable
+        Function that converts a value to `stored_type`. Its second argument is the position of
+        the value in the file, for error messages.
+
+    from_stored : callable
+        Function that converts a value of `stored_type` back. Its second argument is the same.
+    """
+
+    stored_type: Any
+    to_stored: Callable[[Any, str], Any]
+    from_stored: Callable[[Any, str], Any]
+
+
+#: Families by base class: a function that returns the subclasses by their name in a file.
+FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
+
+#: Choices by type: a function that returns the allowed names. Names can be added at run time.
+CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}
+
+#: Field types of the classes that are not stored field by field.
+FIELD_TYPES: dict[type, dict[str, Any]] = {}
+
+#: Functions that construct an object from its entries, for classes whose constructor does not.
+BUILDERS: dict[type, Callable[..., Any]] = {}
+
+#: Stored forms by type.
+STORED_FORMS: dict[Any, StoredForm] = {}
+
+#: Plain types, which JSON represents directly.
+PLAIN_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
+
+
+def list_form(cls: Any) -> StoredForm:
+    """Return the stored form of a dataclass as the list of its field values.
+
+    It is shorter than an object with keys, for classes with many instances in a file.
+    """
+    types_by_name = field_types(cls)
+    stored_type: Any = tuple.__class_getitem__(tuple(types_by_name.values()))
+
+    def to_stored(value: Any, location: str) -> list[Any]:
+        return [getattr(value, name) for name in types_by_name]
+
+    def from_stored(values: Any, location: str) -> Any:
+        return cls(*values)
+
+    return StoredForm(stored_type=stored_type, to_stored=to_stored, from_stored=from_stored)
+
+
+#: Return the annotations of a class as types. The result is cached, so that the annotations of
+#: metacal's classes are never evaluated while a file is read.
+type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Return the entries of a class in a file and their types."""
+    registered_types = FIELD_TYPES.get(cls)
+    if registered_types is not None:
+        return registered_types
+    return {field.name: type_hints(cls)[field.name] for field in fields(cls)}
+
+
+def omitted_defaults(cls: type) -> dict[str, Any]:
+    """Return the optional entries of a class, and the values at which they are omitted."""
+    defaults: dict[str, Any] = {}
+    for field in fields(cls):
+        if field.metadata.get("optional"):
+            defaults[field.name] = field.default
+    for name, field_type in field_types(cls).items():
+        if get_origin(field_type) is NotRequired:
+            defaults[name] = None
+    return defaults
+
+
+@dataclass(frozen=True)
+class ClassLayout:
+    """Entries of a class in a file.
+
+    Attributes
+    ----------
+    field_types : dict of str to type
+        Entries and their types, see `field_types`.
+
+    omitted_defaults : dict of str to object
+        Optional entries, see `omitted_defaults`.
+    """
+
+    field_types: dict[str, Any]
+    omitted_defaults: dict[str, Any]
+
+
+@cache
+def class_layout(cls: type) -> ClassLayout:
+    """Return the entries of a class. All classes are registered before the first call."""
+    return ClassLayout(field_types=field_types(cls), omitted_defaults=omitted_defaults(cls))
+
+
+def family_of(annotation: Any) -> Mapping[str, type] | None:
+    """Return the members of a family that an annotation allows, by their name in a file.
+
+    Parameters
+    ----------
+    annotation : type
+        Base class of a family, or a class derived from it.
+
+    Returns
+    -------
+    mapping of str to type, or None
+        None if the annotation does not belong to a family.
+
+    Examples
+    --------
+    >>> from metacal.promises.promise import ByPart
+    >>> for name in sorted(family_of(ByPart)):
+    ...     print(name)
+    MaxFalsePositiveRate
+    MaxMiscoverage
+    MinAccuracy
+    MinPrecision
+    MinRecall
+    TwoSided
+    >>> family_of(float) is None
+    True
+    """
+    base = family_base(annotation)
+    if base is None:
+        return None
+    members = FAMILIES[base]()
+    if base == annotation:
+        return members
+    return {name: cls for name, cls in members.items() if issubclass(cls, annotation)}
+
+
+@cache
+def family_base(annotation: Any) -> Any:
+    """Return the base class of the family of an annotation, or None if it has no family."""
+    if annotation in FAMILIES:
+        return annotation
+    if not isinstance(annotation, type):
+        return None
+    return next((base for base in FAMILIES if issubclass(annotation, base)), None)
+
+
+@cache
+def resolve_alias(annotation: Any) -> Any:
+    """Replace a type alias or NotRequired by the type that it denotes.
+
+    From NumPy 2.5 on, `NDArray` is a `typing.TypeAliasType`: the origin of `Float` is then the
+    alias and not `np.ndarray`.
+    """
+    if get_origin(annotation) is NotRequired:
+        return resolve_alias(get_args(annotation)[0])
+    # The origin comes first, because a parametrised alias also has the `__value__` of its origin.
+    alias = None
+    for candidate in (get_origin(annotation), annotation):
+        if hasattr(candidate, "__value__"):
+            alias = candidate
+            break
+    if alias is None:
+        return annotation
+    value = alias.__value__
+    # A bare alias has type parameters but no arguments.
+    arguments = dict(zip(alias.__type_params__, get_args(annotation), strict=False))
+    if arguments:
+        value = value[tuple(arguments[parameter] for parameter in value.__parameters__)]
+    return resolve_alias(value)
+
+
+@cache
+def union_members(annotation: Any) -> tuple[Any, ...]:
+    """Return the types of a union that a file can contain.
+
+    A union can have other members, such as `np.random.Generator`. For an annotation that is not
+    a union, return the annotation itself.
+    """
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    if not is_union or annotation in FAMILIES:
+        return (annotation,)
+    members = map(resolve_alias, get_args(annotation))
+    return tuple(member for member in members if _is_storable(member))
+
+
+def _is_storable(annotation: Any) -> bool:
+    """Check whether a file can contain values of a type that is not a union."""
+    if get_origin(annotation) or is_dataclass(annotation):
+        return True
+    if annotation in (*PLAIN_TYPES, *CHOICES, *STORED_FORMS, np.ndarray):
+        return True
+    return family_of(annotation) is not None

@@ -1,0 +1,158 @@
+"""Checks of maps and of certificates against the source of their scores."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+from metacal.errors import ArtifactError
+from metacal.io.artifact.certificate_checks import SLACK, require, rounding_error
+from metacal.kernels.grid import Grid
+from metacal.maps.map import parts_of
+from metacal.promises.certificate import Certificate
+from metacal.promises.parts.part import Part
+from metacal.scores import named as scores
+
+# Attribute with the points of a curve, and their largest number. The cost of applying a map is the
+# number of points times the number of rows. A fit produces at most 200 points.
+_MAX_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
+
+# Largest number of points times classes, which is the cost per row.
+_MAX_OPERATIONS_PER_ROW = 2_000_000
+
+
+def check_cost(fitted: Any, n_classes: int) -> None:
+    """Check that applying a map does not take far more time or memory than its size.
+
+    Parameters
+    ----------
+    fitted : Map
+        Map to check, including the maps that it contains.
+
+    n_classes : int
+        Number of classes.
+
+    Raises
+    ------
+    ArtifactError
+        If a map has too many points.
+
+    Examples
+    --------
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> check_cost(TemperatureMap(1.0), 10)
+    """
+    for inner_map in parts_of(fitted):
+        check_cost(inner_map, n_classes)
+    map_name = type(fitted).__name__
+    if map_name not in _MAX_POINTS:
+        return
+    attribute, max_points = _MAX_POINTS[map_name]
+    n_points = len(getattr(fitted, attribute))
+    if n_points > max_points:
+        raise ArtifactError(f"{map_name} has {n_points:,} {attribute}; {max_points:,} is the most.")
+    if n_points * n_classes > _MAX_OPERATIONS_PER_ROW:
+        raise ArtifactError(
+            f"{map_name} has {n_points:,} {attribute} for {n_classes:,} classes: too many."
+        )
+
+
+def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
+    """Raise ArtifactError unless subgroups by class are exactly the classes of the file."""
+    parts = certificate.parts
+    if parts is None or parts.by != "class":
+        return
+    names = {name for subgroup in parts.items for name in subgroup.names}
+    require(names == set(classes.tolist()), "its parts are not the classes of the file")
+
+
+def check_reach(certificate: Certificate, n_classes: int, score: str, threshold: float) -> None:
+    """Check that thresholds and calibration scores are values that the score can have.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate with calibration scores.
+
+    n_classes : int
+        Number of classes, which determines the range of some scores.
+
+    score : str
+        Name of the score. Only named scores have a known range.
+
+    threshold : float
+        Threshold of the stage.
+
+    Raises
+    ------
+    ArtifactError
+        If a value is out of range. Infinite thresholds are allowed.
+    """
+    if score not in scores.NAMED:
+        return
+    lowest, highest = scores.NAMED[score].reach(n_classes)
+    lowest_allowed = lowest - rounding_error(lowest, SLACK, min_magnitude=1.0)
+    highest_allowed = highest + rounding_error(highest, SLACK, min_magnitude=1.0)
+    for name, value in _threshold_scores(certificate, threshold):
+        if value is None or lowest_allowed <= value <= highest_allowed:
+            continue
+        range_text = f"lies between {lowest:g} and {highest:g}"
+        if math.isinf(lowest):
+            range_text = f"is at most {highest:g}"
+        is_infinite_threshold = name == "threshold" and math.isinf(value)
+        require(
+            is_infinite_threshold,
+            f"{name} {value:g} is out of reach: {score} of {n_classes} classes {range_text}",
+        )
+
+
+def _threshold_scores(certificate: Certificate, threshold: float) -> list[tuple[str, float | None]]:
+    """Return the names and values of all thresholds and of the scores next to them."""
+    values = [
+        ("threshold", threshold),
+        ("highest_accepted", certificate.highest_accepted),
+        ("lowest_rejected", certificate.lowest_rejected),
+    ]
+    for subgroup in _subgroups(certificate):
+        values.append(("threshold", subgroup.threshold))
+        values.append(("highest_accepted", subgroup.highest_accepted))
+        values.append(("lowest_rejected", subgroup.lowest_rejected))
+    return values
+
+
+def check_settled(certificate: Certificate, grid: Grid, threshold: float) -> None:
+    """Check that no threshold coincides with a possible score.
+
+    Otherwise rounding would decide whether such a row is accepted.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate with the thresholds of subgroups.
+
+    grid : Grid
+        Grid to which scores are rounded.
+
+    threshold : float
+        Threshold of the stage.
+
+    Raises
+    ------
+    ArtifactError
+        If a threshold lies on the grid.
+    """
+    thresholds = [threshold]
+    thresholds += [subgroup.threshold for subgroup in _subgroups(certificate)]
+    for value in thresholds:
+        require(
+            grid.settled(value) == value, f"the threshold {value!r} does not lie between two scores"
+        )
+
+
+def _subgroups(certificate: Certificate) -> tuple[Part, ...]:
+    """Return the subgroups of a certificate, if there are any."""
+    if certificate.parts is None:
+        return ()
+    return certificate.parts.items

@@ -1,0 +1,258 @@
+"""Stages of a gate in a file.
+
+A gate has one stage, or one stage per model of a cascade. A *stage* consists of the source of the
+scores and the thresholds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from metacal.errors import ArtifactError
+from metacal.gate import Gate, Marks, Stage, Table
+from metacal.gate.gate import Source
+from metacal.gate.marks import plain_name
+from metacal.io.artifact.messages import shown
+from metacal.io.artifact.source_checks import (
+    check_classes,
+    check_cost,
+    check_reach,
+    check_settled,
+)
+from metacal.io.artifact.sources import RANKERS, method_of_table
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate
+from metacal.promises.parts.thresholds import One, Policy, policy_of
+from metacal.scores import NAMED, grid_of, name_of, needs_logits
+
+#: Largest number of stages of a cascade.
+MOST_STAGES = 16
+
+# Largest number of knots of a confidence curve. A fit produces at most 129.
+_MAX_CURVE_KNOTS = 1000
+
+
+@dataclass(frozen=True)
+class SavedStage:
+    """Entries of a stage in a file.
+
+    Attributes
+    ----------
+    name : str
+        Name of the model in a cascade, otherwise an empty text.
+
+    threshold : float
+        Threshold of the stage.
+
+    source : Source
+        Source of the scores.
+    """
+
+    name: str
+    threshold: float
+    source: Source
+
+
+def saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
+    """Return the entries of all stages of a gate.
+
+    Raise ArtifactError if a map or score is not one of metacal's own.
+    """
+    stages = []
+    for stage in gate.stages:
+        saved_stage = SavedStage(
+            name=stage.name,
+            threshold=stage.policy.threshold,
+            source=_saved_source(stage.source),
+        )
+        stages.append(saved_stage)
+    return tuple(stages)
+
+
+def _saved_source(source: Source) -> Source:
+    """Return a source as it is stored. Raise ArtifactError if its map or score is code."""
+    if not isinstance(source, Table):
+        return source
+    method_of_table(source)
+    # Class names always come from the user. Numbers may be the default.
+    has_class_names = source.classes.dtype.kind == "U"
+    source = replace(source, classes_given=source.classes_given or has_class_names)
+    score = source.score
+    if isinstance(score, str):
+        return source
+    score_name = name_of(score)
+    if type(score) is not RANKERS.get(score_name):
+        raise ArtifactError(
+            f"the score is a function ({score_name}), which a file cannot hold; use a named score: "
+            f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
+        )
+    if not score.n_classes_:
+        raise ArtifactError(
+            f"the score is a {score_name} that has not been trained; train it, fit again, then"
+            " save."
+        )
+    return source
+
+
+def build_stages(
+    saved: tuple[SavedStage, ...], certificate: Certificate | None
+) -> tuple[Stage, ...]:
+    """Build the stages of a gate from a file.
+
+    Parameters
+    ----------
+    saved : tuple of SavedStage
+        Entries of the stages.
+
+    certificate : Certificate or None
+        Certificate of the gate. None if the gate is a calibrator without a promise.
+
+    Returns
+    -------
+    tuple of Stage
+
+    Raises
+    ------
+    ArtifactError
+        If a stage is invalid or does not agree with the certificate.
+    """
+    certified_stages: tuple[Any, ...] = (certificate,)
+    if certificate is not None and certificate.stages is not None:
+        certified_stages = certificate.stages.items
+    n_stages = len(certified_stages)
+    if len(saved) != n_stages or len(saved) > MOST_STAGES:
+        raise ArtifactError(f"stages must be a list of {n_stages}, as the certificate says.")
+    stages = []
+    for index, (saved_stage, certified_stage) in enumerate(zip(saved, certified_stages)):
+        location = f"stages[{index}]"
+        _check_stage(saved_stage, certified_stage, location)
+        stages.append(_build_stage(saved_stage, certificate, location))
+    return tuple(stages)
+
+
+def _check_stage(saved: SavedStage, certified: Any, location: str) -> None:
+    """Check that a stage agrees with the certificate.
+
+    Parameters
+    ----------
+    saved : SavedStage
+        Entries of the stage.
+
+    certified : StageCount, Certificate or None
+        What the certificate contains about the stage. None if there is no certificate.
+
+    location : str
+        Position of the stage in the file, used in error messages.
+
+    Raises
+    ------
+    ArtifactError
+        If name, score or threshold differ.
+    """
+    name = getattr(certified, "name", "")
+    if saved.name != name:
+        raise ArtifactError(
+            f"{location}.name must be {name!r}, as in the certificate, not {shown(saved.name)}."
+        )
+    if certified is not None and saved.source.score_name != certified.score:
+        raise ArtifactError(
+            f"{location}: the score is not the same in the source and the certificate."
+        )
+    threshold = math.inf if certified is None else certified.threshold
+    if saved.threshold != threshold:
+        raise ArtifactError(f"{location}: the threshold and the certificate's differ.")
+
+
+def _build_stage(saved: SavedStage, certificate: Certificate | None, location: str) -> Stage:
+    """Build a stage that agrees with the certificate; see `build_stages`."""
+    source = saved.source
+    if isinstance(source, Table):
+        _check_table(source, certificate, saved.threshold, location)
+        grid = grid_of(source.score)
+        classes = source.classes
+    else:
+        source = _certified_marks(source, certificate, location)
+        grid = RELATIVE
+        classes = np.empty(0)
+
+    policy: Policy = One(saved.threshold)
+    if certificate is not None:
+        check_settled(certificate, grid, saved.threshold)
+        check_classes(certificate, classes)
+        is_cascade = certificate.stages is not None
+        if not is_cascade:
+            policy = policy_of(certificate, classes)
+    return Stage(source, policy, saved.name)
+
+
+def _check_table(
+    source: Table, certificate: Certificate | None, threshold: float, location: str
+) -> None:
+    """Check that map, score and classes of a source agree with each other.
+
+    Parameters
+    ----------
+    source : Table
+        Source to check.
+
+    certificate : Certificate or None
+        Certificate of the gate.
+
+    threshold : float
+        Threshold of the stage.
+
+    location : str
+        Position of the stage in the file, used in error messages.
+
+    Raises
+    ------
+    ArtifactError
+        If they do not agree.
+    """
+    n_classes = source.n_classes
+    method_of_table(source)
+    check_cost(source.map, n_classes)
+    n_score_classes = getattr(source.score, "n_classes_", n_classes)
+    if n_score_classes != n_classes:
+        raise ArtifactError(
+            f"{location}.source: n_classes is {n_score_classes}, but there are {n_classes} classes."
+        )
+    if needs_logits(source.score) and source.input == "probabilities":
+        raise ArtifactError(
+            f"the score {name_of(source.score)} is the same for every row of probabilities."
+        )
+    decision_offset = source.decision_at
+    certified_offset = 0.0 if certificate is None else certificate.decision_at
+    is_binary = n_classes == 2
+    if decision_offset != certified_offset or (decision_offset and not is_binary):
+        raise ArtifactError(
+            f"{location}.source: decision_at {decision_offset} is not that of the certificate of"
+            " two classes."
+        )
+    if certificate is not None:
+        check_reach(certificate, n_classes, source.score_name, threshold)
+
+
+def _certified_marks(source: Marks, certificate: Certificate | None, location: str) -> Marks:
+    """Check a source of given scores, and add the information in the certificate."""
+    if plain_name(source.score) != source.score:
+        raise ArtifactError(
+            f"{location}.source.score must be one line of plain text, not {shown(source.score)}."
+        )
+    n_knots = 0 if source.curve is None else len(source.curve.knots)
+    if n_knots > _MAX_CURVE_KNOTS:
+        raise ArtifactError(
+            f"{location}.source.curve has {n_knots:,} corners; {_MAX_CURVE_KNOTS:,} is the most."
+        )
+    if certificate is None:
+        raise ArtifactError(f"{location}.source: scores that are given belong to a certificate.")
+    if source.truth == "losses" and not certificate.quantity.mean:
+        raise ArtifactError(f"{location}.source.truth: losses belong to a promise about them.")
+    is_cascade = certificate.stages is not None
+    if is_cascade:
+        return source
+    return source.of(certificate)
