@@ -19,7 +19,7 @@ import click
 from benchmarks.all.catalogue import CATALOGUE, Entry
 from benchmarks.all.compare import different
 from benchmarks.all.data_folders import linked_folders
-from benchmarks.all.fingerprint import ROOT, fingerprints
+from benchmarks.all.fingerprint import ROOT, Code
 from benchmarks.all.same_as import refusal
 from benchmarks.all.stamp import stamp, stamp_of
 from benchmarks.all.state import ACCEPTED, State, accepted, states
@@ -77,8 +77,8 @@ def command(
 ) -> None:
     """Run the commands behind the committed results, and stamp each with the code that it is about.
 
-    Without a name all are run that are stale. A result holds a fingerprint of each module it is
-    about: --stale compares. Results that were not measured again stand in accepted-stale.json with
+    Without a name all are run that are stale. A result holds a fingerprint of the functions that
+    it uses: --stale compares. Results that were not measured again stand in accepted-stale.json with
     a reason, and the pages say so; the list may only get shorter. Where code was rewritten and
     nothing that it computes has changed, --same-as stamps what was measured before, after it has
     run old and new code on few draws and compared every digit. Times, and commands without such a
@@ -101,7 +101,7 @@ def command(
         if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)
     ]
     if stale:
-        _list([one for one in chosen if one.stale])
+        _list(chosen)
     elif same_as is not None:
         if not names:
             raise click.UsageError("--same-as needs the names of the results to compare.")
@@ -117,11 +117,20 @@ def command(
             raise click.ClickException(f"another result, or none: {', '.join(failed)}.")
 
 
-def _list(stale: list[State]) -> None:
-    """Print what must be run again."""
+def present_code(entry: Entry) -> dict[str, str]:
+    """Compute the fingerprint of the code that a result is about, from the files as they are."""
+    return Code().fingerprints(entry.entries, entry.rooms)
+
+
+def _list(chosen: list[State]) -> None:
+    """Print what must be run again, and which results only use code that has changed."""
+    stale = [one for one in chosen if one.stale]
     for one in stale:
         known = f"; accepted: {one.accepted}" if one.accepted else ""
         echo(f"{one.entry.name}: {one.words}{known}\n    python -m {one.entry.command}")
+    touched = [one for one in chosen if one.changed and not one.stale]
+    for one in touched:
+        echo(f"{one.entry.name}: current; other code that it uses has {one.words}")
     echo(f"{len(stale)} of {len(CATALOGUE)} results are stale.")
 
 
@@ -131,9 +140,9 @@ def _stamp_if_same(entries: list[Entry], commit: str, data: str, jobs: int) -> N
     """
     refused = []
     for entry in entries:
-        code = fingerprints(entry.subject)
+        code = present_code(entry)
         reason = refusal(entry, commit, stamp_of(entry.path), data, jobs)
-        if not reason and fingerprints(entry.subject) != code:
+        if not reason and present_code(entry) != code:
             reason = f"{entry.name}: its code changed while it ran."
         if reason:
             refused.append(reason)
@@ -160,7 +169,7 @@ def _accept(names: list[str], reason: str, *, anew: bool) -> None:
 
 def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool) -> bool:
     """Run one command; stamp what it wrote, or compare it with what is committed."""
-    code = fingerprints(entry.subject)
+    code = present_code(entry)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / entry.path.name
         begun = time.perf_counter()
@@ -169,7 +178,7 @@ def _run(entry: Entry, data: str, jobs: int, output: Path | None, *, check: bool
             arguments = [sys.executable, "-m", *shlex.split(filled)]
             done = subprocess.run(arguments, cwd=ROOT, check=False, stdout=sys.stderr)
         echo(f"{entry.name}: exit status {done.returncode}, {time.perf_counter() - begun:.0f} s")
-        if done.returncode or not made.is_file() or fingerprints(entry.subject) != code:
+        if done.returncode or not made.is_file() or present_code(entry) != code:
             return False
         if check:
             return not _difference(entry, json.loads(made.read_text(encoding="utf-8")))

@@ -1,7 +1,7 @@
 """Whether rewritten code still computes what a committed result was measured with.
 
-A rewrite changes the fingerprint of a module, and with it every result about that module becomes
-stale. If the rewrite changed nothing that is computed, the result need not be measured again in
+A rewrite changes the fingerprint of every result that uses the rewritten functions, and the results
+become stale. If the rewrite changed nothing that is computed, the result need not be measured again in
 full. It is enough to run a small, seeded part of its command twice, with the code of the commit
 that the result was measured with and with the present code, and to compare every digit. `refusal`
 does that. The old code runs from an archive of the commit in a temporary folder.
@@ -26,7 +26,7 @@ from typing import Any
 from benchmarks.all.catalogue import Entry
 from benchmarks.all.compare import different
 from benchmarks.all.data_folders import ONE_SET, linked_folders
-from benchmarks.all.fingerprint import ROOT, fingerprints_in
+from benchmarks.all.fingerprint import ROOT, Code, changed_rooms, is_same
 
 #: Keys whose values belong to the machine or the version, not to what is computed.
 _INCIDENTAL = frozenset({"seconds", "machine", "load_average", "metacal", "made"})
@@ -88,12 +88,12 @@ def refusal(
         error = _extract(root, commit, old_tree)
         if error:
             return f"{entry.name}: {error}"
-        then = fingerprints_in(old_tree, stamped["code"])
-        unlike = [name for name, known in stamped["code"].items() if then[name] != known]
-        if unlike:
+        then = Code(old_tree).fingerprints(entry.entries, entry.rooms)
+        if not is_same(stamped["code"], then):
+            unlike = ", ".join(changed_rooms(stamped["code"], then)) or "its functions"
             return (
-                f"{entry.name}: it was not measured with the code of {commit}; {', '.join(unlike)}"
-                " differ there from the stamp. Name the commit that the result was measured with."
+                f"{entry.name}: it was not measured with the code of {commit}; {unlike} differ"
+                " there from the stamp. Name the commit that the result was measured with."
             )
         old = _run_part(entry, old_tree, Path(folder) / "then", data, jobs)
         new = _run_part(entry, root, Path(folder) / "now", data, jobs)

@@ -1,6 +1,4 @@
-"""The stamp of a result: a first key `made`, with the command and the fingerprint of each module
-that it is about.
-"""
+"""The stamp of a result: a first key `made`, with the command and the fingerprint of its code."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 from benchmarks.experiments.results_file import write_whole
 
-_STAMP = re.compile(r'\{\s*"made": \{.*?\}\},?\n? ?', re.DOTALL)
+_STAMP = re.compile(r'\{\s*"made": \{.*?\}\s*\},?\n? ?', re.DOTALL)
 
 
 def stamp_of(path: Path) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from benchmarks.all.catalogue import CATALOGUE, RESULTS, Entry
-from benchmarks.all.fingerprint import changed
+from benchmarks.all.fingerprint import USED, Code, changed_rooms, is_same
 from benchmarks.all.stamp import stamp_of
 
 #: Results that are known to be stale -> why they were not measured again.
@@ -17,27 +17,37 @@ ACCEPTED = RESULTS / "accepted-stale.json"
 
 @dataclass(frozen=True)
 class State:
-    """A result, and which modules have changed since; `unstamped` where it does not say what it was
-    made with.
+    """How a result stands to the present code.
+
+    Attributes
+    ----------
+    entry : Entry
+        The result.
+    changed : tuple of str
+        Rooms whose code has changed since it was measured, of all code that it uses.
+    stale : bool
+        Whether the change is in the code that the result is about, so that it must be measured
+        again.
+    unstamped : bool
+        Whether the result has no record of the code that it was measured with.
+    accepted : str
+        Why it may be stale; empty if it must be current.
     """
 
     entry: Entry
     changed: tuple[str, ...]
+    stale: bool
     unstamped: bool = False
-    #: Why it may be stale; empty where it must be current.
     accepted: str = ""
-
-    @property
-    def stale(self) -> bool:
-        """Whether it has to be measured again."""
-        return self.unstamped or bool(self.changed)
 
     @property
     def words(self) -> str:
         """The state in a few words."""
         if self.unstamped:
             return "without a stamp"
-        return f"changed since: {', '.join(self.changed)}" if self.changed else "current"
+        if not self.changed:
+            return "current"
+        return f"changed since: {', '.join(self.changed)}"
 
 
 def accepted() -> dict[str, str]:
@@ -46,15 +56,20 @@ def accepted() -> dict[str, str]:
     return found
 
 
-def state_of(entry: Entry) -> State:
-    """What the stamp of a result says against the present code."""
+def state_of(entry: Entry, code: Code) -> State:
+    """Compare the stamp of a result with the present code."""
     made = stamp_of(entry.path)
     why = accepted().get(entry.name, "")
     if made is None:
-        return State(entry, (), unstamped=True, accepted=why)
-    return State(entry, tuple(changed(made["code"], entry.subject)), accepted=why)
+        return State(entry, (), stale=True, unstamped=True, accepted=why)
+    stamped, present = made["code"], code.fingerprints(entry.entries, entry.rooms)
+    if is_same(stamped, present, USED):
+        return State(entry, (), stale=False, accepted=why)
+    changed = changed_rooms(stamped, present) or ["the connections between its functions"]
+    return State(entry, tuple(changed), stale=not is_same(stamped, present), accepted=why)
 
 
 def states() -> list[State]:
-    """Every result's state."""
-    return [state_of(entry) for entry in CATALOGUE.values()]
+    """Return the state of every result."""
+    code = Code()
+    return [state_of(entry, code) for entry in CATALOGUE.values()]

@@ -11,9 +11,8 @@ import sys
 
 import pytest
 
-from benchmarks.all import fingerprint as fingerprint_module
 from benchmarks.all.catalogue import CATALOGUE, RESULTS
-from benchmarks.all.fingerprint import ROOT, changed, fingerprints, source_of
+from benchmarks.all.fingerprint import ROOT
 from benchmarks.all.stamp import stamp, stamp_of
 from benchmarks.all.state import accepted, states
 from benchmarks.pages import PAGES
@@ -64,10 +63,7 @@ def test_every_result_is_known_and_says_what_it_was_made_with():
     for entry in CATALOGUE.values():
         made = stamp_of(entry.path)
         assert made is not None, f"run python -m benchmarks all {entry.name}"
-        assert set(made["code"]) <= set(entry.subject)
-        assert all(source_of(name) for name in entry.subject), (
-            f"{entry.name}: a module that is not there"
-        )
+        assert made["code"], f"run python -m benchmarks all {entry.name}"
 
 
 def test_what_is_stale_is_known_to_be():
@@ -134,19 +130,6 @@ def test_a_number_follows_its_result():
         _ = Source.parsed("cascade; pairs/*/oracle; .2").value
 
 
-def test_a_changed_rule_is_noticed_and_a_changed_word_is_not(tmp_path, monkeypatch):
-    name = "promises/rules/bounds.py"
-    text = source_of(name).read_text(encoding="utf-8")
-    made = fingerprints([name])
-    (tmp_path / name).parent.mkdir(parents=True)
-    monkeypatch.setattr(fingerprint_module, "ROOT", tmp_path)
-    for new, expected in (("# A remark.\n" + text, []), (text.replace("1.0", "1.5", 1), [name])):
-        (tmp_path / name).write_text(new, encoding="utf-8")
-        assert changed(made, [name]) == expected
-    (tmp_path / name).unlink()
-    assert changed(made, [name]) == [name]
-
-
 def test_a_stamp_leaves_the_rest_of_a_file_alone(tmp_path):
     path = tmp_path / "x.json"
     path.write_text('{"draws": 3,\n "made up": [1,  2]}\n', encoding="utf-8")
@@ -154,3 +137,6 @@ def test_a_stamp_leaves_the_rest_of_a_file_alone(tmp_path):
         stamp(path, "python -m x", code)
         assert stamp_of(path) == {"by": "python -m x", "code": code}
         assert path.read_text(encoding="utf-8").endswith('"draws": 3,\n "made up": [1,  2]}\n')
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=1))
+    stamp(path, "python -m x", {"a.py": "4"})
+    assert stamp_of(path)["code"] == {"a.py": "4"}

@@ -10,22 +10,23 @@ from click.testing import CliRunner
 
 from benchmarks.all import catalogue, command
 from benchmarks.all.catalogue import CATALOGUE, Entry
-from benchmarks.all.fingerprint import fingerprints_in
+from benchmarks.all.fingerprint import Code
 from benchmarks.all.same_as import refusal
 
 SCRIPT = """
 import argparse, json, pathlib
-parser = argparse.ArgumentParser()
-parser.add_argument("--draws", type=int, default=1000)
-parser.add_argument("--out", type=pathlib.Path)
-options = parser.parse_args()
-values = [{formula} for k in range(options.draws)]
-options.out.write_text(json.dumps({{"values": values, "seconds": {seconds}}}))
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    values = [{formula} for k in range(options.draws)]
+    options.out.write_text(json.dumps({{"values": values, "seconds": {seconds}}}))
+main()
 """
 TOY = Entry(
     "toy",
     "benchmarks.toy --out {out}",
-    ("benchmarks/toy.py",),
     seconds=100,
     part="benchmarks.toy --draws 5 --out {out}",
 )
@@ -52,7 +53,10 @@ def toy(tmp_path):
     git(root, "init", "-q")
     git(root, "add", ".")
     git(root, "commit", "-qm", "one")
-    stamped = {"by": "python -m benchmarks.toy", "code": fingerprints_in(root, TOY.subject)}
+    stamped = {
+        "by": "python -m benchmarks.toy",
+        "code": Code(root).fingerprints(TOY.entries, TOY.rooms),
+    }
     return root, rewrite, stamped
 
 
@@ -68,7 +72,7 @@ def test_code_that_computes_something_else_is_refused(toy):
 def test_code_that_computes_the_same_is_stamped(toy):
     root, rewrite, stamped = toy
     rewrite("k * 2 / 6", seconds="2.0")  # rewritten, and slower
-    assert fingerprints_in(root, TOY.subject) != stamped["code"]
+    assert Code(root).fingerprints(TOY.entries, TOY.rooms) != stamped["code"]
     assert refusal(TOY, "HEAD", stamped, "", 1, root) == ""
 
 
