@@ -103,7 +103,7 @@ def test_fit_from_tensors(folder, tmp_path):
 @pytest.mark.parametrize("suffix", ["npz", "csv", "tsv", "parquet", "arrow", "feather"])
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, monkeypatch):
-    monkeypatch.setattr("metacal.io.apply.BLOCK_ELEMENTS", 5 * 300)
+    monkeypatch.setattr("metacal.io.decision_writing.BLOCK_ELEMENTS", 5 * 300)
     monkeypatch.setattr("metacal.rows.strips.STRIP_ELEMENTS", 5 * 100)
     out = tmp_path / f"out.{suffix}"
     run("apply", folder / "named.json", folder / "named.parquet", "-o", out, "-n", n_jobs)

@@ -14,10 +14,11 @@ import sys
 import pytest
 
 from metacal.errors import InputError
-from metacal.io.apply import Made, fill
+from metacal.io.apply import WrittenPart, fill
 from metacal.io.disk import part_beside
 from metacal.io.opening import NoRowsError
-from metacal.io.results import JOURNAL, ResultFolder, read_unchanged
+from metacal.io.results import JOURNAL, ResultFolder
+from metacal.io.source_fingerprint import read_unchanged
 from simulation.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*the last record is incomplete")
@@ -90,7 +91,7 @@ class History:
         else:
             self.run()
 
-    def work(self, source: str, target: str, gate: str) -> Made:
+    def work(self, source: str, target: str, gate: str) -> WrittenPart:
         part = part_beside(target)
 
         def write() -> int:
@@ -108,7 +109,7 @@ class History:
             return 1
 
         rows, known = read_unchanged(source, write, self.world)
-        return known, part if rows else None, {"n_rows": rows, "n_accepted": rows}
+        return WrittenPart(known, part if rows else None, n_rows=rows, n_accepted=rows)
 
     def run(self, *, prune: bool = False) -> bool:
         """One run; whether it came to its end."""
@@ -232,7 +233,7 @@ def test_a_result_is_always_that_of_its_source():
 
 @pytest.mark.slow
 def test_without_the_checksum_of_young_files_the_law_is_broken(monkeypatch):
-    monkeypatch.setattr("metacal.io.results.SETTLED_NS", 0)
+    monkeypatch.setattr("metacal.io.source_fingerprint.SETTLED_NS", 0)
     with pytest.raises(AssertionError):
         histories(range(200))
 

@@ -145,12 +145,12 @@ def test_what_travels_is_small_and_is_loaded_once(saved, cal, monkeypatch):
     assert b'"checksum"' in pickle.dumps(
         mc.BatchGate(cal)
     )  # the text itself, for workers that share no disk
-    module._gates.clear()
+    module._gate_cache.clear()
     there = [pickle.loads(sent) for _ in range(3)]
-    assert not module._gates  # nothing is read before a batch comes
+    assert not module._gate_cache  # nothing is read before a batch comes
     loads = []
     monkeypatch.setattr(
-        module, "_loaded", lambda *given, load=module._loaded: loads.append(1) or load(*given)
+        module, "_load_gate", lambda *given, load=module._load_gate: loads.append(1) or load(*given)
     )
     for one in there:
         one(batch(NEW, id=np.arange(len(NEW))))
@@ -173,7 +173,7 @@ def test_a_worker_needs_no_scikit_learn(saved):
 def test_another_file_of_that_name_is_refused(saved, cal):
     sent = pickle.dumps(mc.BatchGate(saved))
     mc.save(mc.TemperatureScaling(classes=NAMES).fit(*FIT), saved)
-    module._gates.clear()
+    module._gate_cache.clear()
     with pytest.raises(mc.InputError, match="this is not the file that was sent"):
         pickle.loads(sent)(batch(NEW))
 

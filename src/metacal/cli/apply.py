@@ -25,7 +25,7 @@ from metacal.io.formats import endings
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, Rejected
-    from metacal.io.apply import Applied
+    from metacal.io.decision_writing import Applied
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
     For a cascade without --large, the decisions tell which rows need the large model.
     """
     from metacal.cli.gate_rows import read_gate_rows
-    from metacal.io.apply import write_decisions
+    from metacal.io.decision_writing import write_decisions
     from metacal.rows import told
 
     gate_rows = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)

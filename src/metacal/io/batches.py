@@ -1,9 +1,8 @@
-"""BatchGate: a gate as a function from Arrow record batches to record batches, to be sent wherever
-the rows are.
+"""Application of a gate to Arrow record batches, for use with data engines.
 
-Dask, Ray, Spark, Polars and DuckDB all hand record batches to a Python function and take record
-batches back. What travels to their workers is a description of the gate, never a table; each
-process loads it once. pyarrow is imported inside the functions that need it.
+Dask, Ray, Spark, Polars and DuckDB pass record batches to a Python function and take record batches
+back. A `BatchGate` sends only a description of the gate to their workers. Each process loads the
+gate once. pyarrow is imported inside the functions that need it.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.gate import gate_in
 from metacal.io.column_selection import Picked
+from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.arrow import InMemory, layout_of, pick
 from metacal.io.formats.arrow_columns import Layout, column_of, joined, pyarrow_for, table_of
 from metacal.io.formats.arrow_metadata import stored_classes
@@ -31,47 +31,86 @@ from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of
 
-#: Gates that a process keeps, by the fingerprint of their file: a gate unpickled a thousand times
-#: is loaded once.
-_KEPT = 8
-_gates: OrderedDict[str, Gate] = OrderedDict()
-#: Bytes that a text in a group column may take before it is held for damage; a batch is in memory
-#: already.
-_ANY = 1 << 62
+#: Number of gates that a process keeps in memory.
+_MAX_CACHED_GATES = 8
+#: Loaded gates, keyed by the fingerprint of their file. A gate that is unpickled many times is
+#: loaded once.
+_gate_cache: OrderedDict[str, Gate] = OrderedDict()
+#: Limit for the size of the group column. There is none, because a batch is in memory already.
+_NO_SIZE_LIMIT = 1 << 62
+#: Name of a batch in messages.
+_BATCH_NAME = "the batch"
+
+
+@dataclass(frozen=True)
+class _BatchTable:
+    """Columns of a record batch that hold the table.
+
+    Attributes
+    ----------
+    picked : Picked
+        Names of the selected columns.
+
+    layout : Layout
+        Layout of the table.
+
+    class_names : tuple or None
+        Class names of the table, if the batch has them.
+
+    column_order : list of int or None
+        Column of each class of the gate. None if the columns are in the order of the gate.
+    """
+
+    picked: Picked
+    layout: Layout
+    class_names: ClassNames | None
+    column_order: list[int] | None
 
 
 class BatchGate:
-    """A fitted gate, applied to `pyarrow.RecordBatch`es; it can be pickled, and is small.
+    """Fitted gate as a function of `pyarrow.RecordBatch`. It can be pickled, and is small.
 
-    Columns are found as `metacal apply` finds them in a Parquet file: one column `logits` of lists
-    (list, large list or lists of a fixed size), else the columns `logits_…`, else those that bear
-    the names of the classes. What comes out has the columns that `metacal apply` writes, bit for
-    bit: id (if there are ids), prediction, answer, confidence, accept, score and probs; a
-    calibrator that promises nothing gives prediction, confidence and probs.
+    Columns are found as in a Parquet file: one column `logits` of lists (list, large list, or list
+    of a fixed size), or else the columns that begin with `logits_`, or else the columns that have
+    the names of the classes.
 
-    It works in one thread: engines run one function for each core.
+    The result has the same columns as the output of `metacal apply`, with the same bits: id (if the
+    batch has ids), prediction, answer, confidence, accept, score and probs. The result of a
+    calibrator has only prediction, confidence and probs.
+
+    A batch is processed in one thread, because engines run one function per core.
 
     Parameters
     ----------
-    gate : path, or a fitted estimator or Gate
-        A path is sent as a path with the fingerprint of the file: workers read it where they are,
-        and refuse another file of that name. Of anything else its gate is sent, as the text that
-        `metacal.save` would write of it.
-    logits_key, id_key, group_key : str, optional
-        Other names for the column of lists (or the prefix of the columns), for the ids, and for the
-        groups of a gate that has a threshold for each.
-    keep : sequence of str
-        Further columns to pass on as they are.
-    rejected : "calibrated" or "uniform"
-        Probabilities of rejected rows: calibrated too, or 1/K in every class.
-    probabilities : bool
-        Whether to give `probs`, K numbers a row; without them there is no confidence either, and
-        the calibrator is not computed.
-    fixed_size : bool
+    gate : path, fitted estimator or Gate
+        Gate to apply. If it is a path, workers receive the path and the fingerprint of the file.
+        They read the file themselves, and raise an error if it is another file. Otherwise workers
+        receive the text that `metacal.save` would write.
+
+    logits_key : str, optional
+        Name of the column of lists, or prefix of the class columns.
+
+    id_key : str, optional
+        Name of the ids.
+
+    group_key : str, optional
+        Name of the groups, for a gate with one threshold per group.
+
+    keep : sequence of str, default=()
+        Other columns to copy to the result.
+
+    rejected : {"calibrated", "uniform"}, default="calibrated"
+        Probabilities of rejected rows. "uniform" is 1/K in every class.
+
+    probabilities : bool, default=True
+        Whether to return `probs`, with K numbers per row. Without them there is no confidence
+        either, and the calibrator is not computed.
+
+    fixed_size : bool, default=True
         Whether `probs` are lists of a fixed size, as `metacal apply` writes them, or plain lists.
+
     key : path or bytes, optional
-        As in `metacal.load`: a file that is not signed with it is refused, here and before it is
-        sent.
+        Signature key, as in `metacal.load`. A file that is not signed with it is rejected.
 
     Examples
     --------
@@ -81,10 +120,10 @@ class BatchGate:
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> gate = mc.BatchGate(cal, keep=["url"])
     >>> batch = pa.record_batch({"logits": data.logits[5000:5003].tolist(), "url": ["a", "b", "c"]})
-    >>> found = gate(batch)
-    >>> found.schema.names
+    >>> result = gate(batch)
+    >>> result.schema.names
     ['url', 'prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
-    >>> found["accept"].to_pylist() == cal.accepts(data.logits[5000:5003]).tolist()
+    >>> result["accept"].to_pylist() == cal.accepts(data.logits[5000:5003]).tolist()
     True
     """
 
@@ -102,31 +141,34 @@ class BatchGate:
         key: Any = None,
     ) -> None:
         from metacal.io.artifact.document import Content, text_that_loads
-        from metacal.io.artifact.wrapping import read_file
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
         one_of("rejected", rejected, "calibrated", "uniform")
-        self.path = os.fspath(gate) if isinstance(gate, str | os.PathLike) else None
+        self.path: str | None = None
+        self.text: str | None = None
+        if isinstance(gate, str | os.PathLike):
+            self.path = os.fspath(gate)
+        else:
+            self.text = text_that_loads(Content(gate_in(gate)))
         self.name = self.path or "the gate"
-        self.text = text_that_loads(Content(gate_in(gate))) if self.path is None else None
-        raw = read_file(self.path) if self.path is not None else str(self.text).encode()
-        self.fingerprint = hashlib.sha256(raw).hexdigest()
-        self.logits_key, self.id_key, self.group_key, self.keep = (
-            logits_key,
-            id_key,
-            group_key,
-            tuple(keep),
-        )
+        content = self._read_content()
+        self.fingerprint = hashlib.sha256(content).hexdigest()
+        self.logits_key = logits_key
+        self.id_key = id_key
+        self.group_key = group_key
+        self.keep = tuple(keep)
         self.rejected: Rejected = rejected
-        self.probabilities, self.fixed_size = bool(probabilities), bool(fixed_size)
-        own = _loaded(raw, self.fingerprint, self.name, key)
-        if own.by_group and group_key is None:
+        self.probabilities = bool(probabilities)
+        self.fixed_size = bool(fixed_size)
+
+        loaded_gate = _load_gate(content, self.fingerprint, self.name, key)
+        if loaded_gate.by_group and group_key is None:
             raise InputError(
                 f"{self.name} has a threshold for each group of rows; name their column with"
                 " group_key."
             )
-        if group_key is not None and not own.by_group:
+        if group_key is not None and not loaded_gate.by_group:
             raise InputError(f"{self.name} has no threshold by group; leave out group_key.")
 
     def __repr__(self) -> str:
@@ -134,164 +176,200 @@ class BatchGate:
 
     @property
     def gate(self) -> Gate:
-        """The gate itself, loaded once in each process."""
-        from metacal.io.artifact.wrapping import read_file
-
-        if self.fingerprint in _gates:
-            return _gates[self.fingerprint]
-        raw = read_file(self.path) if self.path is not None else str(self.text).encode()
-        if hashlib.sha256(raw).hexdigest() != self.fingerprint:
+        """The gate, loaded once per process."""
+        if self.fingerprint in _gate_cache:
+            return _gate_cache[self.fingerprint]
+        content = self._read_content()
+        if hashlib.sha256(content).hexdigest() != self.fingerprint:
             raise InputError(
                 f"{self.path}: this is not the file that was sent; it was written over, or differs"
                 " here."
             )
-        return _loaded(raw, self.fingerprint, self.name, None)
+        return _load_gate(content, self.fingerprint, self.name, None)
 
     def __call__(self, batch: Any) -> Any:
-        """The decisions on the rows of a RecordBatch as a RecordBatch; on those of a Table as a
-        Table.
-        """
+        """Return the decisions on a RecordBatch as a RecordBatch, or on a Table as a Table."""
         from metacal.metrics.replicates import one_blas_thread
 
         pa = pyarrow_for("a record batch")
         with one_blas_thread():
-            found = self._decided(pa, batch)
-        return pa.Table.from_batches([found]) if isinstance(batch, pa.Table) else found
+            result_batch = self._apply_to_batch(pa, batch)
+        if isinstance(batch, pa.Table):
+            return pa.Table.from_batches([result_batch])
+        return result_batch
 
     def batches(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Each batch in turn: what Spark's `mapInArrow` and readers of record batches want."""
+        """Yield the decisions on each batch, as `mapInArrow` of Spark requires."""
         return map(self, batches)
 
     def schema(self, schema: Any) -> Any:
-        """The schema of what comes out for batches of this one: what engines that plan ahead ask
-        for.
-        """
+        """Return the schema of the result for batches of the given schema."""
         pa = pyarrow_for("a record batch")
-        return self(
-            pa.record_batch([pa.array([], type=field.type) for field in schema], schema=schema)
-        ).schema
+        empty_columns = [pa.array([], type=field.type) for field in schema]
+        empty_batch = pa.record_batch(empty_columns, schema=schema)
+        return self(empty_batch).schema
 
-    def _decided(self, pa: Any, batch: Any) -> Any:
-        gate, own = self.gate, tuple(self.gate.classes.tolist())
-        chosen = own if isinstance(own[0], str) else None
-        request = Request(
-            "the batch",
-            gate.source.input,
-            self.logits_key or gate.source.score_column,
-            classes=chosen,
+    def _read_content(self) -> bytes:
+        """Return the content of the artifact of the gate."""
+        from metacal.io.artifact.wrapping import read_file
+
+        if self.path is None:
+            return str(self.text).encode()
+        return read_file(self.path)
+
+    def _apply_to_batch(self, pa: Any, batch: Any) -> Any:
+        """Return the record batch of decisions."""
+        gate = self.gate
+        batch_table = self._find_table(batch)
+        decision = self._decide(batch, batch_table)
+
+        class_names: Any = batch_table.class_names
+        if gate.source.classes_given:
+            class_names = gate.classes.tolist()
+        result_batch = record_batch(pa, decision_columns(gate, decision), class_names)
+        result_columns = dict(zip(result_batch.schema.names, result_batch.columns, strict=True))
+        if not self.fixed_size and "probs" in result_columns:
+            fixed_size_lists = result_columns["probs"]
+            list_type = pa.list_(fixed_size_lists.type.value_type)
+            result_columns["probs"] = fixed_size_lists.cast(list_type)
+
+        kept_columns = _kept_columns(batch, batch_table.picked)
+        merged_columns = merge_result_columns(kept_columns, result_columns)
+        schema = pa.schema(
+            [(name, column.type) for name, column in merged_columns.items()],
+            metadata=result_batch.schema.metadata,
         )
-        request = replace(request, id_key=self.id_key, group_key=self.group_key, keep=self.keep)
+        return pa.record_batch(list(merged_columns.values()), schema=schema)
+
+    def _find_table(self, batch: Any) -> _BatchTable:
+        """Select the columns of a batch and check that they have the classes of the gate."""
+        gate = self.gate
+        gate_classes = tuple(gate.classes.tolist())
+        n_classes = len(gate_classes)
+        request = Request(
+            _BATCH_NAME,
+            input=gate.source.input,
+            logits_key=self.logits_key or gate.source.score_column,
+            classes=gate_classes if isinstance(gate_classes[0], str) else None,
+            id_key=self.id_key,
+            group_key=self.group_key,
+            keep=self.keep,
+        )
         picked = pick(request, batch.schema)
-        layout = layout_of(picked, InMemory(batch), "the batch")
-        if layout.width == 0 and not batch.num_rows:  # no list says how long it is
-            layout = layout._replace(width=len(own))
-        one = len(own) == 2 and layout.width is None and request.is_single_score(picked.table)
-        if layout.n_classes != len(own) and not one:
+        layout = layout_of(picked, InMemory(batch), _BATCH_NAME)
+        if layout.width == 0 and batch.num_rows == 0:
+            # The length of the lists is not known without a row.
+            layout = layout._replace(width=n_classes)
+
+        has_class_columns = layout.width is None
+        is_single_score = (
+            has_class_columns and n_classes == 2 and request.is_single_score(picked.table)
+        )
+        if layout.n_classes != n_classes and not is_single_score:
             raise InputError(
                 f"the batch has {layout.n_classes} columns of {gate.source.input} but {self.name}"
-                f" was fitted on {len(own)}; give predictions of the same classifier."
+                f" was fitted on {n_classes}; give predictions of the same classifier."
             )
-        named = None if one else picked.class_names
-        names = named if layout.width is None else stored_classes(batch.schema, "the batch")
-        decision = self._decision(batch, picked, layout, names)
-        passed_on = {"id": picked.beside.get("ids"), **{name: name for name in picked.kept}}
-        beside = {
-            shown: joined(batch.column(name))
-            for shown, name in passed_on.items()
-            if name is not None
-        }
-        told = record_batch(
-            pa,
-            decided_columns(gate, decision),
-            gate.classes.tolist() if gate.source.classes_given else names,
+        class_names = None
+        if not has_class_columns:
+            class_names = stored_classes(batch.schema, _BATCH_NAME)
+        elif not is_single_score:
+            class_names = picked.class_names
+        return _BatchTable(
+            picked=picked,
+            layout=layout,
+            class_names=class_names,
+            column_order=order_of_classes(class_names, gate_classes, _BATCH_NAME, self.name),
         )
-        arrays = dict(zip(told.schema.names, told.columns, strict=True))
-        if not self.fixed_size and "probs" in arrays:
-            arrays["probs"] = arrays["probs"].cast(pa.list_(arrays["probs"].type.value_type))
-        both = beside_results(beside, arrays)
-        schema = pa.schema(
-            [(name, array.type) for name, array in both.items()], metadata=told.schema.metadata
-        )
-        return pa.record_batch(list(both.values()), schema=schema)
 
-    def _decision(
-        self, batch: Any, picked: Picked, layout: Layout, names: ClassNames | None
-    ) -> Any:
-        """What the gate says of the rows; of none, what it would say of one, without it."""
-        gate, n = self.gate, batch.num_rows
-        order = order_of_classes(names, tuple(gate.classes.tolist()), "the batch", self.name)
-        if n:
-            table = table_of(batch, layout, "the batch", 0)
-            rows = gate.source.read(
-                table if order is None else np.ascontiguousarray(table[:, order]), by_rows=True
-            )
-        else:
-            rows = np.zeros((1, gate.n_classes), dtype=layout.dtype)
-        groups = None
-        if self.group_key is not None and gate.thresholds is not None:
-            groups = np.array(gate.thresholds.names[:1])
-            if n:
-                groups = column_of(batch.column(self.group_key), self.group_key, "the batch", _ANY)
+    def _decide(self, batch: Any, batch_table: _BatchTable) -> Decision:
+        """Return the decision of the gate on the rows of a batch.
+
+        An empty batch gets the decision on one row of zeros, without that row. This way the columns
+        have the right types.
+        """
+        gate = self.gate
+        is_empty = batch.num_rows == 0
+        rows = np.zeros((1, gate.n_classes), dtype=batch_table.layout.dtype)
+        if not is_empty:
+            rows = self._read_rows(batch, batch_table)
         decision = gate.decide(
-            Rows(rows), rejected=self.rejected, probabilities=self.probabilities, groups=groups
+            Rows(rows),
+            rejected=self.rejected,
+            probabilities=self.probabilities,
+            groups=self._groups(batch),
         )
-        return decision if n else decision.none()
+        if is_empty:
+            return decision.none()
+        return decision
+
+    def _read_rows(self, batch: Any, batch_table: _BatchTable) -> Any:
+        """Return the validated table of a batch, with the columns in the order of the gate."""
+        table = table_of(batch, batch_table.layout, _BATCH_NAME, 0)
+        if batch_table.column_order is not None:
+            table = np.ascontiguousarray(table[:, batch_table.column_order])
+        return self.gate.source.read(table, by_rows=True)
+
+    def _groups(self, batch: Any) -> NDArray[Any] | None:
+        """Return the group of each row, or any one group if the batch is empty."""
+        thresholds = self.gate.thresholds
+        if self.group_key is None or thresholds is None:
+            return None
+        if batch.num_rows == 0:
+            return np.array(thresholds.names[:1])
+        group_column = batch.column(self.group_key)
+        return column_of(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
 
 
-def _loaded(raw: bytes, fingerprint: str, name: str, key: Any) -> Gate:
-    """The gate in the bytes of a file, kept for the next who asks."""
+def _kept_columns(batch: Any, picked: Picked) -> dict[str, Any]:
+    """Return the ids and the kept columns of a batch, keyed by their name in the result."""
+    kept_columns = {}
+    id_name = picked.beside.get("ids")
+    if id_name is not None:
+        kept_columns["id"] = joined(batch.column(id_name))
+    for name in picked.kept:
+        kept_columns[name] = joined(batch.column(name))
+    return kept_columns
+
+
+def _load_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
+    """Load a gate and store it in the cache.
+
+    Parameters
+    ----------
+    content : bytes
+        Content of the artifact.
+
+    fingerprint : str
+        Fingerprint of the content.
+
+    name : str
+        Name of the gate in messages.
+
+    key : path, bytes or None
+        Signature key.
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    InputError
+        If it is not a gate on logits.
+    """
     from metacal.io.artifact.document import loaded
     from metacal.io.artifact.messages import naming
     from metacal.io.artifact.signature import read_key
 
     with naming(name):
-        gate = loaded(raw, None if key is None else read_key(key))[0].gate
+        signature_key = None if key is None else read_key(key)
+        gate = loaded(content, signature_key)[0].gate
     if gate.kind != "logits":
         raise InputError(
             f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities."
         )
-    while len(_gates) >= _KEPT:
-        _gates.popitem(last=False)
-    _gates[fingerprint] = gate
+    while len(_gate_cache) >= _MAX_CACHED_GATES:
+        _gate_cache.popitem(last=False)
+    _gate_cache[fingerprint] = gate
     return gate
-
-
-def decided_columns(
-    gate: Gate, decision: Decision, ids: NDArray[Any] | None = None
-) -> dict[str, Any]:
-    """Columns by name, `probs` being 2-D; a calibrator, which rejects nothing, has no answer,
-    accept and score.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from metacal.gate import Table
-    >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2)), 0.5)
-    >>> list(decided_columns(gate, gate.decide(np.zeros((1, 2)))))
-    ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
-    """
-    label = decision.label
-    if (
-        label is not None and label.dtype.kind == "O"
-    ):  # booleans and a third value: in a column 0, 1 and that
-        label = label.astype(np.int64)
-    named = {"id": ids, "prediction": label, **decision.columns, "probs": decision.probabilities}
-    hidden = ("label", "answer", "accept", "score") if gate.is_calibrator else ("label",)
-    return {
-        name: column for name, column in named.items() if column is not None and name not in hidden
-    }
-
-
-def beside_results(kept: Mapping[str, Any], results: Mapping[str, Any]) -> dict[str, Any]:
-    """The results with what is kept before them, the id first; a name that both have is an
-    error.
-    """
-    twice = [name for name in kept if name in results and name != "id"]
-    if twice:
-        raise InputError(
-            f"the results have a column {twice[0]!r} of their own; give the one that is to be kept"
-            " another name."
-        )
-    first = {name: results[name] for name in results if name == "id" and name not in kept}
-    return {**first, **kept, **{name: column for name, column in results.items() if name != "id"}}

@@ -1,109 +1,119 @@
-"""A folder of results, one file for each file that was read: each takes its place whole, and
-finished ones are kept.
+"""Directory of results: one result file for each source file.
 
-What was made from what stands in `_metacal.journal` beside them: a record is written when a result
-is whole and about to take its place, so that every file that was ever put there is known by its
-length and time, and by its checksum. A file that is not known is somebody else's, or was edited: it
-is never replaced. Whoever holds the journal's lock is alone at work in the folder: workers write
-parts, and only the holder puts them in place. A run that was cut off and is started again leaves
-alone every result that is the one last recorded and whose source, gate and options are as recorded,
-and makes the others.
+The directory holds a journal, `_metacal.journal`, with a record of each result. A record is
+appended when a result is complete, just before it is moved to its place. Therefore every file that
+was ever put there is known by its size, time and checksum. A file that is not known was written or
+edited by somebody else, and is never replaced.
 
-The name of a result follows from its source and stays: it is the source's own name with another
-ending, or has a checksum of the source's path added where two sources have the same name. A source
-that joins the others therefore renames nobody's result.
+The process that holds the lock of the journal is the only one that works in the directory. Workers
+write temporary files, and only this process moves them to their places. If a run is interrupted,
+the next run keeps every result that is still the recorded one and whose source, gate and options
+are as recorded.
 
-A source is known by its fingerprint, taken before it is read and compared after. The stamps of a
-file (length, times, number) tell most changes without reading it. Not all: clocks tick, so that a
-file which is written twice within a tick, to the same length, looks as if it had been written once.
-A file that was written less than two seconds ago is therefore not settled, and its fingerprint
-holds a checksum of its bytes too (Git calls such files racy). Whatever is written later than that
-has another stamp.
+The name of a result depends only on its source. It is the name of the source with another suffix,
+plus a checksum of the path if two sources have the same name. An additional source therefore never
+renames an existing result.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 from metacal.errors import ArtifactError, InputError
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.journal import Journal, Record
-from metacal.io.remote import (
-    is_remote_file_gone,
-    is_url,
-    path_in,
-    remote_fingerprint,
-    without_query,
+from metacal.io.remote import is_remote_file_gone, is_url
+from metacal.io.result_names import (
+    distinct_name,
+    full_source_name,
+    plain_name,
+    source_identity,
 )
+from metacal.io.source_fingerprint import Fingerprint, is_unchanged
 
-_Stamp = tuple[int, int]
-#: A name that begins with "_" is no data to whoever reads the folder.
+#: Name of the journal. Readers of a directory skip names that begin with "_".
 JOURNAL = "_metacal.journal"
-#: A part that is being written: a dot, the result's name, twelve digits.
-_PART = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
-#: From this age on a file has another stamp when it is written again, on every file system in use.
-SETTLED_NS = 2_000_000_000
-#: How often a source that changes while it is read is read anew.
-TRIES = 3
+#: Names of temporary files: a dot, the name of the result, twelve digits.
+_PART_PATTERN = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
 
-Fingerprint = dict[str, Any]
-_Result = TypeVar("_Result")
+#: Size in bytes and modification time in nanoseconds.
+_SizeAndTime = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class OrphanedResults:
+    """Names of results whose source no longer exists.
+
+    Attributes
+    ----------
+    unchanged : list of str
+        Results that are as they were written.
+
+    edited : list of str
+        Results that were changed since.
+    """
+
+    unchanged: list[str]
+    edited: list[str]
 
 
 class ResultFolder:
-    """An open folder of results, and what is known of them; nobody else works in it until it is
-    closed.
+    """Open directory of results. No other process can open it at the same time.
 
     Parameters
     ----------
     folder : str
-        It must be there.
+        Existing directory.
+
     made_with : dict
-        Whatever the results depend on besides their sources: the gate's checksum, the options. As
-        JSON.
+        What the results depend on besides their sources, such as the checksum of the gate and the
+        options. It must be representable as JSON.
+
     disk : Disk, optional
-        Where it lies.
+        File system.
 
     Examples
     --------
     >>> import tempfile
     >>> from metacal.io.disk import part_beside
+    >>> from metacal.io.source_fingerprint import fingerprint
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
     ...     part = part_beside(f"{folder}/out.csv")
     ...     DISK.write(part, b"result")
-    ...     results.finish("out.csv", source, fingerprint(source), part, {"n_rows": 1})["bytes"]
+    ...     record = results.finish(
+    ...         "out.csv", source, fingerprint(source), part, counts={"n_rows": 1}
+    ...     )
+    ...     record["bytes"]
     6
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
-    ...     results.kept("out.csv", source)["n_rows"]
+    ...     results.find_current_record("out.csv", source)["n_rows"]
     1
     >>> with ResultFolder(folder, {"gate": "another"}) as results:
-    ...     results.kept("out.csv", source) is None
+    ...     results.find_current_record("out.csv", source) is None
     True
     """
 
     def __init__(self, folder: str, made_with: dict[str, Any], *, disk: Disk = DISK) -> None:
-        self.folder, self.disk = folder.rstrip("/" + os.sep) or os.sep, disk
+        self.folder = folder.rstrip("/" + os.sep) or os.sep
+        self.disk = disk
         self.made_with = json.loads(json.dumps(made_with))
         self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
-        #: The last record of each result, and what it was made with.
+        #: Last record of each result, and what the result was made with.
         self.records: dict[str, tuple[Record, Any]] = {}
-        #: Every length and time that a file of ours had under a name: the last one may not have
-        #: taken its place.
-        self._stamps: dict[str, set[_Stamp]] = {}
-        #: Every checksum that a file of ours had under a name: a copy of the folder has other
-        #: times.
-        self._checksums: dict[str, set[str]] = {}
-        self._current: Any = None
+        #: Every size and time of our files of a name. The last one may not be in place yet.
+        self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
+        #: Every checksum of our files of a name. A copy of the directory has other times.
+        self._known_checksums: dict[str, set[str]] = {}
+        self._last_made_with: Any = None
 
     def __enter__(self) -> Self:
         try:
@@ -114,66 +124,106 @@ class ResultFolder:
                 " made again."
             ) from None
         for record in self.journal.records:
-            self._take(record)
+            self._apply_record(record)
         return self
 
     def __exit__(self, *reason: object) -> None:
         self.journal.__exit__(*reason)
 
-    def kept(self, name: str, source: str) -> Record | None:
-        """The record of a result that needs no second making; None where it has to be made."""
-        record, made_with = self.records.get(name, (None, None))
-        if record is None or made_with != self.made_with or record["source"] != _whole_name(source):
+    def find_current_record(self, name: str, source: str) -> Record | None:
+        """Return the record of a result that is up to date, or None if it must be made again."""
+        if name not in self.records:
             return None
-        if record["n_rows"] and self._stamp(name) != (record["bytes"], record["written_ns"]):
+        record, made_with = self.records[name]
+        if made_with != self.made_with or record["source"] != full_source_name(source):
             return None
-        known = record["fingerprint"]
-        return record if known is not None and is_unchanged(known, source, self.disk) else None
+        if record["n_rows"] and self._size_and_time(name) != _recorded_size_and_time(record):
+            return None
+        source_fingerprint = record["fingerprint"]
+        if source_fingerprint is None:
+            return None
+        if not is_unchanged(source_fingerprint, source, self.disk):
+            return None
+        return record
 
     def finish(
-        self, name: str, source: str, known: Fingerprint | None, part: str | None, counts: Record
+        self,
+        name: str,
+        source: str,
+        source_fingerprint: Fingerprint | None,
+        part: str | None,
+        counts: Record,
     ) -> Record:
-        """Record a part and put it in its place; None: the source holds no rows, and a former
-        result of it goes.
+        """Record a complete result and move it to its place.
+
+        Parameters
+        ----------
+        name : str
+            Name of the result.
+
+        source : str
+            Path or URL of the source.
+
+        source_fingerprint : dict or None
+            Fingerprint of the source.
+
+        part : str or None
+            Temporary file with the result. None if the source has no rows; a former result of the
+            source is then removed.
+
+        counts : dict
+            Numbers to record, among them "n_rows".
+
+        Returns
+        -------
+        dict
+            The record.
         """
         target = self._path(name)
-        record = {"result": name, "source": _whole_name(source), "fingerprint": known, **counts}
+        record = {
+            "result": name,
+            "source": full_source_name(source),
+            "fingerprint": source_fingerprint,
+            **counts,
+        }
         if part is None:
             if self._is_ours(name):
                 self.disk.remove(target)
         else:
             self.refuse_foreign([name])
-            stamp = self.disk.stamp(part)
-            if stamp is None:
-                raise InputError(
-                    f"cannot write {target}: {part} is gone; did somebody else remove it?"
-                )
-            record |= {
-                "bytes": stamp.bytes,
-                "written_ns": stamp.written_ns,
-                "checksum": self.disk.checksum(part),
-            }
-            if self._stamp(name) == (
-                stamp.bytes,
-                stamp.written_ns,
-            ):  # it could be taken for the new one
+            record |= self._describe_part(part, target)
+            if self._size_and_time(name) == _recorded_size_and_time(record):
+                # After a crash, the old file could be mistaken for the new one.
                 self.disk.remove(target)
-        if self._current != self.made_with:
-            self._add({"made_with": self.made_with})
-        self._add(record)
+
+        if self._last_made_with != self.made_with:
+            self._append_record({"made_with": self.made_with})
+        self._append_record(record)
         if part is not None:
             with plain_write_errors(target):
                 self.disk.replace(part, target)
         return record
 
     def names_for(self, sources: Sequence[str], suffix: str) -> list[str]:
-        """Return a name for the result of each source. A source whose result is recorded keeps its
-        name.
+        """Choose a name for the result of each source. Recorded results keep their names.
+
+        Parameters
+        ----------
+        sources : sequence of str
+            Paths and URLs.
+
+        suffix : str
+            Suffix of the results.
+
+        Returns
+        -------
+        list of str
+            Names in the order of the sources.
 
         Raises
         ------
         InputError
-            If a source is given twice, or if the name belongs to the result of another source that
+            If a source is given twice, or if a name belongs to the result of another source that
             still exists and is not among these.
 
         Examples
@@ -183,156 +233,185 @@ class ResultFolder:
         ...     results.names_for(["a/x.csv", "a/y.npz"], ".parquet")
         ['x.parquet', 'y.parquet']
         """
-        recorded = self._recorded_names(suffix)
-        names = [recorded.get(_whole_name(source)) for source in sources]
-        recorded_here = {name.casefold() for name in names if name is not None}
-        plain_names = Counter(plain_name(source, suffix).casefold() for source in sources)
-        for index, source in enumerate(sources):
-            if names[index] is not None:
-                continue
-            name = plain_name(source, suffix)
-            if plain_names[name.casefold()] > 1 or name.casefold() in recorded_here:
-                name = distinct_name(source, suffix)
-            else:
-                self._refuse_taken_name(name, source)
-            names[index] = name
-        chosen = [name for name in names if name is not None]
-        source_of: dict[str, str] = {}
-        for name, source in zip(chosen, sources, strict=True):
-            key = name.casefold()  # Some file systems do not distinguish a.csv from A.csv.
-            if key in source_of:
-                raise InputError(f"{source_of[key]} and {source} are the same file; give it once.")
-            source_of[key] = source
-        return chosen
+        recorded_names = self._recorded_names(suffix)
+        reused_names = set()
+        for source in sources:
+            recorded_name = recorded_names.get(full_source_name(source))
+            if recorded_name is not None:
+                reused_names.add(recorded_name.casefold())
+        n_sources_of_name = Counter(plain_name(source, suffix).casefold() for source in sources)
 
-    def _recorded_names(self, suffix: str) -> dict[str | None, str]:
-        """Return the names of recorded results with this ending, keyed by the full name of the
-        source.
-        """
-        found: dict[str | None, str] = {}
-        for name, (record, _) in self.records.items():
-            source = record["source"]
-            if source is not None and name in (
-                plain_name(source, suffix),
-                distinct_name(source, suffix),
-            ):
-                found[source] = name
-        return found
-
-    def _refuse_taken_name(self, name: str, source: str) -> None:
-        """Raise if a file with this name is the result of another source that still exists."""
-        for taken, (record, _) in self.records.items():
-            owner = record["source"]
-            is_other = owner is not None and _identity(owner) != _identity(source)
-            if taken.casefold() != name.casefold() or not is_other or self._stamp(taken) is None:
-                continue
-            if not self._is_source_gone(owner):
-                raise InputError(
-                    f"{self._path(taken)} is the result of {owner}, and {source} has the same name."
-                    " Give both sources in one call, which names their results apart, or write to"
-                    " another folder."
-                )
+        result_names = []
+        for source in sources:
+            result_name = recorded_names.get(full_source_name(source))
+            if result_name is None:
+                result_name = plain_name(source, suffix)
+                key = result_name.casefold()
+                if n_sources_of_name[key] > 1 or key in reused_names:
+                    result_name = distinct_name(source, suffix)
+                else:
+                    self._refuse_taken_name(result_name, source)
+            result_names.append(result_name)
+        _check_distinct(result_names, sources)
+        return result_names
 
     def refuse_foreign(self, names: Iterable[str]) -> None:
-        """Raise InputError if there is a file under one of these names that is not a result as it
-        was put there.
-        """
-        foreign = [
-            name for name in names if self.disk.exists(self._path(name)) and not self._is_ours(name)
-        ]
-        if foreign:
-            more = f" (and {len(foreign) - 1:,} more)" if len(foreign) > 1 else ""
-            raise InputError(
-                f"{self._path(foreign[0])}{more} was not written by metacal apply, or was changed"
-                " since; it is not replaced. Move or rename it, or write to another folder."
-            )
+        """Raise InputError if one of the files exists and is not an unchanged result."""
+        foreign_names = []
+        for name in names:
+            if self.disk.exists(self._path(name)) and not self._is_ours(name):
+                foreign_names.append(name)
+        if not foreign_names:
+            return
+        more_names = ""
+        if len(foreign_names) > 1:
+            more_names = f" (and {len(foreign_names) - 1:,} more)"
+        raise InputError(
+            f"{self._path(foreign_names[0])}{more_names} was not written by metacal apply, or was"
+            " changed since; it is not replaced. Move or rename it, or write to another folder."
+        )
 
-    def orphans(self, present: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """Return the results whose source is gone: those as they were made, and those edited since.
+    def orphans(self, source_of_result: Mapping[str, str]) -> OrphanedResults:
+        """Find the results whose source no longer exists.
 
-        `present` are the names of results and their sources.
+        Parameters
+        ----------
+        source_of_result : mapping of str to str
+            Names of the current results and their sources. They are not orphans.
+
+        Returns
+        -------
+        OrphanedResults
         """
-        sources = {_whole_name(source) for source in present.values()}
-        names = [
-            name
-            for name, (record, _) in sorted(self.records.items())
-            if name not in present
-            and self._stamp(name) is not None
-            and self._is_orphan(record, sources)
-        ]
-        as_made = [name for name in names if self._is_ours(name)]
-        return as_made, [name for name in names if name not in as_made]
+        current_sources = {full_source_name(source) for source in source_of_result.values()}
+        unchanged_names = []
+        edited_names = []
+        for name, (record, _) in sorted(self.records.items()):
+            if name in source_of_result or self._size_and_time(name) is None:
+                continue
+            if not self._is_orphan(record, current_sources):
+                continue
+            if self._is_ours(name):
+                unchanged_names.append(name)
+            else:
+                edited_names.append(name)
+        return OrphanedResults(unchanged=unchanged_names, edited=edited_names)
 
     def prune(self, names: Iterable[str]) -> None:
-        """Remove results that are as they were made; others stay."""
+        """Remove the results that are as they were written. Edited files are not removed."""
         for name in names:
             if self._is_ours(name):
                 self.disk.remove(self._path(name))
-                self._add({"removed": name})
+                self._append_record({"removed": name})
 
     def sweep(self, names: Iterable[str]) -> None:
-        """Remove what killed runs and workers have left half written of these results and of
-        recorded ones.
-        """
-        ours = {*names, *self.records, JOURNAL}
+        """Remove the temporary files that killed processes left, of these and recorded results."""
+        known_names = {*names, *self.records, JOURNAL}
         for name in self.disk.names(self.folder):
-            match = _PART.fullmatch(name)
-            if match is not None and match["name"] in ours:
+            match = _PART_PATTERN.fullmatch(name)
+            if match is not None and match["name"] in known_names:
                 self.disk.remove(self._path(name))
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def _stamp(self, name: str) -> _Stamp | None:
-        """The length and time of what lies under a name."""
+    def _describe_part(self, part: str, target: str) -> Record:
+        """Return the size, time and checksum of a temporary file, as a part of its record."""
+        stamp = self.disk.stamp(part)
+        if stamp is None:
+            raise InputError(f"cannot write {target}: {part} is gone; did somebody else remove it?")
+        return {
+            "bytes": stamp.bytes,
+            "written_ns": stamp.written_ns,
+            "checksum": self.disk.checksum(part),
+        }
+
+    def _recorded_names(self, suffix: str) -> dict[str | None, str]:
+        """Return the names of recorded results with this suffix, keyed by full source name."""
+        recorded_names: dict[str | None, str] = {}
+        for name, (record, _) in self.records.items():
+            source = record["source"]
+            if source is None:
+                continue
+            if name in (plain_name(source, suffix), distinct_name(source, suffix)):
+                recorded_names[source] = name
+        return recorded_names
+
+    def _refuse_taken_name(self, name: str, source: str) -> None:
+        """Raise InputError if the name belongs to a result of another source that exists."""
+        for recorded_name, (record, _) in self.records.items():
+            owner = record["source"]
+            if owner is None or recorded_name.casefold() != name.casefold():
+                continue
+            if source_identity(owner) == source_identity(source):
+                continue
+            if self._size_and_time(recorded_name) is None or self._is_source_gone(owner):
+                continue
+            raise InputError(
+                f"{self._path(recorded_name)} is the result of {owner}, and {source} has the same"
+                " name. Give both sources in one call, which names their results apart, or write to"
+                " another folder."
+            )
+
+    def _size_and_time(self, name: str) -> _SizeAndTime | None:
+        """Return the size and modification time of a file in the directory, None if missing."""
         stamp = self.disk.stamp(self._path(name))
-        return None if stamp is None else (stamp.bytes, stamp.written_ns)
+        if stamp is None:
+            return None
+        return stamp.bytes, stamp.written_ns
 
     def _is_ours(self, name: str) -> bool:
-        """Return whether the file under a name is a result, unchanged since it was put there."""
-        stamp = self._stamp(name)
-        if stamp is None:
+        """Check whether a file is a result that was not changed since it was put there."""
+        size_and_time = self._size_and_time(name)
+        if size_and_time is None:
             return False
-        if stamp in self._stamps.get(name, ()):
+        if size_and_time in self._known_sizes_and_times.get(name, ()):
             return True
-        checksums = self._checksums.get(name, set())
-        return bool(checksums) and self.disk.checksum(self._path(name)) in checksums
+        known_checksums = self._known_checksums.get(name)
+        if not known_checksums:
+            return False
+        return self.disk.checksum(self._path(name)) in known_checksums
 
-    def _is_orphan(self, record: Record, sources: set[str | None]) -> bool:
+    def _is_orphan(self, record: Record, current_sources: set[str | None]) -> bool:
+        """Check whether the source of a recorded result no longer exists."""
         source = record["source"]
         if source is None or record["fingerprint"] is None:
-            return False  # it came through a pipe, or nothing can be known of its source
-        return source not in sources and self._is_source_gone(source)
+            # The source was a pipe, or it cannot be identified.
+            return False
+        return source not in current_sources and self._is_source_gone(source)
 
     def _is_source_gone(self, source: str) -> bool:
-        """Return whether a source no longer exists. One that cannot be reached is not gone."""
+        """Check whether a source no longer exists. An unreachable source is not gone."""
+        if is_url(source):
+            return is_remote_file_gone(source)
         try:
-            return (
-                is_remote_file_gone(source) if is_url(source) else self.disk.stamp(source) is None
-            )
+            return self.disk.stamp(source) is None
         except OSError:
             return False
 
-    def _add(self, record: Record) -> None:
+    def _append_record(self, record: Record) -> None:
+        """Write a record to the journal and apply it."""
         self.journal.append(record)
-        self._take(record)
+        self._apply_record(record)
 
-    def _take(self, record: Record) -> None:
+    def _apply_record(self, record: Record) -> None:
+        """Update what is known of the results with one record of the journal."""
         if "made_with" in record:
-            self._current = record["made_with"]
-        elif "removed" in record:
+            self._last_made_with = record["made_with"]
+            return
+        if "removed" in record:
             self.records.pop(record["removed"], None)
-        else:
-            self.records[record["result"]] = (record, self._current)
-            if "bytes" in record:
-                self._stamps.setdefault(record["result"], set()).add(
-                    (record["bytes"], record["written_ns"])
-                )
-                self._checksums.setdefault(record["result"], set()).add(record["checksum"])
+            return
+        name = record["result"]
+        self.records[name] = (record, self._last_made_with)
+        if "bytes" in record:
+            size_and_time = (record["bytes"], record["written_ns"])
+            self._known_sizes_and_times.setdefault(name, set()).add(size_and_time)
+            self._known_checksums.setdefault(name, set()).add(record["checksum"])
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder, if it is not there."""
+    """Create a directory if it does not exist."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -343,114 +422,19 @@ def make_folder(folder: str) -> None:
         raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
 
 
-def _whole_name(source: str) -> str | None:
-    """What a source is called wherever the command is run; None for standard input."""
-    if source == "-":
-        return None
-    return source if is_url(source) else os.path.abspath(source)
+def _recorded_size_and_time(record: Record) -> _SizeAndTime:
+    """Return the size and modification time that a record holds."""
+    return record["bytes"], record["written_ns"]
 
 
-def _identity(source: str) -> str:
-    """Return what two sources differ in: the full name, of a web address without its query."""
-    return without_query(_whole_name(source) or source)
+def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None:
+    """Raise InputError if two sources have the same result name.
 
-
-def plain_name(source: str, suffix: str) -> str:
-    """Return the name of a source with another ending.
-
-    Examples
-    --------
-    >>> plain_name("logs/x.csv", ".parquet")
-    'x.parquet'
+    Some file systems do not distinguish a.csv from A.csv, so the letter case is ignored.
     """
-    return f"{Path(path_in(source)).stem}{suffix}"
-
-
-def distinct_name(source: str, suffix: str) -> str:
-    """Return a name for the result of a source that no other source has, whatever folder it lies
-    in.
-
-    Examples
-    --------
-    >>> distinct_name("s3://logs/monday/x.csv", ".parquet"), distinct_name("s3://logs/friday/x.csv", ".parquet")
-    ('x-....parquet', 'x-....parquet')
-    """
-    digest = hashlib.sha256(_identity(source).encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{Path(path_in(source)).stem}-{digest[:10]}{suffix}"
-
-
-def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
-    """What tells a source from what may stand in its place later; None where nothing does.
-
-    That is so of pipes, and behind a URL without checksums and dates.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
-    >>> DISK.write(path, b"1,2")
-    >>> first = fingerprint(path)
-    >>> is_unchanged(first, path)
-    True
-    >>> with open(path, "r+b") as file:
-    ...     _ = file.write(b"1,3")
-    >>> is_unchanged(first, path)
-    False
-    """
-    now_ns = disk.now_ns()  # before the stamp: whatever comes after the stamp comes after this
-    return _seen(source, disk, lambda stamp: not _is_settled(stamp, now_ns))
-
-
-def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
-    """Whether the source is still the one with this fingerprint."""
-    stamp = {name: value for name, value in known.items() if name != "checksum"}
-    return _seen(source, disk, lambda now: now == stamp and "checksum" in known) == known
-
-
-def _seen(source: str, disk: Disk, doubtful: Callable[[Fingerprint], bool]) -> Fingerprint | None:
-    """The stamp of a source, with a checksum where the stamp alone is `doubtful`; None where there
-    is neither.
-    """
-    if is_url(source):
-        return remote_fingerprint(source)
-    try:
-        stamp = disk.stamp(source)
-        known: Fingerprint | None = None if stamp is None else stamp._asdict()
-        return {**known, "checksum": disk.checksum(source)} if known and doubtful(known) else known
-    except OSError:
-        return None  # whoever reads it says why
-
-
-def read_unchanged(
-    source: str, work: Callable[[], _Result], disk: Disk = DISK
-) -> tuple[_Result, Fingerprint | None]:
-    """What `work` makes of a source that was the same before and after it, and the source's
-    fingerprint.
-
-    Where the source has changed meanwhile the work is done again, whatever came of it.
-    """
-    for _ in range(TRIES):
-        known = fingerprint(source, disk)
-        try:
-            result = work()
-        except InputError:
-            if known is None or is_unchanged(known, source, disk):
-                raise
-            continue
-        if known is None:
-            return result, None
-        now_ns = disk.now_ns()
-        if is_unchanged(known, source, disk):
-            if "checksum" in known and _is_settled(
-                known, now_ns
-            ):  # its stamp alone tells from now on
-                known = {name: value for name, value in known.items() if name != "checksum"}
-            return result, known
-    raise InputError(
-        f"{source}: it changed while it was read, {TRIES} times; wait until it is written, and call"
-        " again."
-    )
-
-
-def _is_settled(known: Fingerprint, now_ns: int) -> bool:
-    return bool(now_ns - max(known["written_ns"], known["changed_ns"]) >= SETTLED_NS)
+    source_of_name: dict[str, str] = {}
+    for name, source in zip(result_names, sources, strict=True):
+        key = name.casefold()
+        if key in source_of_name:
+            raise InputError(f"{source_of_name[key]} and {source} are the same file; give it once.")
+        source_of_name[key] = source

@@ -1,0 +1,102 @@
+"""Columns of the results that `apply` and `BatchGate` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate import Decision, Gate
+
+
+def decision_columns(
+    gate: Gate, decision: Decision, ids: NDArray[Any] | None = None
+) -> dict[str, Any]:
+    """Return the result columns of a decision, keyed by name.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that made the decision.
+
+    decision : Decision
+        Decision on each row.
+
+    ids : array of shape (n_rows,), optional
+        Ids of the rows.
+
+    Returns
+    -------
+    dict of str to array
+        The array "probs" is 2-D. A calibrator rejects nothing, so it has no columns "answer",
+        "accept" and "score".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.gate import Table
+    >>> from metacal.maps.temperature import TemperatureMap
+    >>> gate = Gate.of(Table(TemperatureMap(1.0), np.arange(2)), 0.5)
+    >>> list(decision_columns(gate, gate.decide(np.zeros((1, 2)))))
+    ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
+    """
+    prediction = decision.label
+    if prediction is not None and prediction.dtype.kind == "O":
+        # Booleans and a third value for rejected rows become 0, 1 and that value.
+        prediction = prediction.astype(np.int64)
+    all_columns = {
+        "id": ids,
+        "prediction": prediction,
+        **decision.columns,
+        "probs": decision.probabilities,
+    }
+    hidden_names = {"label"}
+    if gate.is_calibrator:
+        hidden_names.update(("answer", "accept", "score"))
+
+    columns = {}
+    for name, column in all_columns.items():
+        if column is not None and name not in hidden_names:
+            columns[name] = column
+    return columns
+
+
+def merge_result_columns(
+    kept_columns: Mapping[str, Any], result_columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Merge kept columns and result columns, in the order: ids, kept columns, results.
+
+    Parameters
+    ----------
+    kept_columns : mapping of str to array
+        Columns copied from the input. A kept column "id" replaces that of the results.
+
+    result_columns : mapping of str to array
+        Columns of the decision.
+
+    Returns
+    -------
+    dict of str to array
+
+    Raises
+    ------
+    InputError
+        If a kept column other than "id" has the name of a result column.
+    """
+    for name in kept_columns:
+        if name in result_columns and name != "id":
+            raise InputError(
+                f"the results have a column {name!r} of their own; give the one that is to be kept"
+                " another name."
+            )
+    merged_columns: dict[str, Any] = {}
+    if "id" in result_columns and "id" not in kept_columns:
+        merged_columns["id"] = result_columns["id"]
+    merged_columns.update(kept_columns)
+    for name, column in result_columns.items():
+        if name != "id":
+            merged_columns[name] = column
+    return merged_columns

@@ -1,0 +1,368 @@
+"""Blockwise application of a gate to the rows of a file, with the results written to a file.
+
+In a cascade the rows that the first model rejects go to the second model. The two tables of a
+cascade are called the *first* and the *later* table here. The later table has all rows, or only the
+rejected ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import starmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate import Decision, Gate, Rejected
+from metacal.io.decision_columns import decision_columns, merge_result_columns
+from metacal.io.formats.numpy import of_one_width
+from metacal.io.writing import open_table, table_suffix
+from metacal.rows import Rows, advance, told, workers
+from metacal.rows.executors import threads_of
+from metacal.rows.stored import StoredTable
+from metacal.rows.tasks import in_order
+
+#: Number of elements of a block of rows, which is 2 MB of probabilities in float32.
+BLOCK_ELEMENTS = 1 << 19
+
+
+@dataclass(frozen=True)
+class Applied:
+    """Summary of the decisions that were written.
+
+    Attributes
+    ----------
+    n_rows : int
+        Number of rows.
+
+    n_accepted : int or None
+        Number of accepted rows. None for a calibrator without a gate.
+
+    n_files : int
+        Number of result files.
+
+    n_kept : int
+        Number of result files that an earlier run had finished.
+
+    empty : tuple of str
+        Sources without rows, which have no result. Only for a directory of results.
+
+    orphans : tuple of str
+        Results in the directory whose source no longer exists.
+
+    pruned : bool
+        Whether the orphans were removed.
+
+    edited : tuple of str
+        Results without a source that were edited after they were written. They are never removed.
+
+    n_without_score : int
+        For given scores, number of rows without a score. They are rejected.
+
+    answered_by : mapping of str to int
+        For a cascade, number of rows that each model answers.
+    """
+
+    n_rows: int
+    n_accepted: int | None
+    n_files: int = 1
+    n_kept: int = 0
+    empty: tuple[str, ...] = ()
+    orphans: tuple[str, ...] = ()
+    pruned: bool = False
+    edited: tuple[str, ...] = ()
+    n_without_score: int = 0
+    answered_by: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Block of consecutive rows.
+
+    Attributes
+    ----------
+    start : int
+        Index of the first row.
+
+    tables : tuple of array
+        Rows of each table. The later table of a cascade may have fewer rows.
+    """
+
+    start: int
+    tables: tuple[Any, ...]
+
+
+def write_decisions(
+    gate: Gate,
+    predictions: Any,
+    output: str | os.PathLike[str] | None,
+    output_format: str | None = None,
+    *,
+    tables: Sequence[Any],
+    rejected: Rejected = "calibrated",
+    n_jobs: int | None = None,
+    part: str | None = None,
+) -> Applied:
+    """Apply a gate block by block and write the decisions.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate or cascade to apply.
+
+    predictions : Predictions or Scores
+        Rows of the first model, with their ids, groups and kept columns.
+
+    output : path or None
+        File to write. None to count only.
+
+    output_format : str, optional
+        Format of the output if its name does not determine it.
+
+    tables : sequence of array or StoredTable
+        Validated table of each stage of the gate. All of it was validated before, so that the row
+        numbers in messages are those of the file. The later table of a cascade may be missing.
+
+    rejected : {"calibrated", "uniform"}, default="calibrated"
+        Probabilities of rejected rows.
+
+    n_jobs : int, optional
+        Number of threads.
+
+    part : str, optional
+        File to write instead of `output`, if another process moves it there.
+
+    Returns
+    -------
+    Applied
+    """
+    n_accepted = 0
+    n_without_score = 0
+    answered_by: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        output_file = None
+        if output is not None:
+            output_file = stack.enter_context(
+                _open_output(gate, predictions, output, output_format, part)
+            )
+        pool = stack.enter_context(workers(n_jobs))
+
+        def decide_block(block: _Block) -> tuple[_Block, Decision]:
+            n_rows = len(block.tables[0])
+            with told(None):  # progress is reported when the rows are written
+                decision = _decide(
+                    gate,
+                    block.tables,
+                    rejected=rejected,
+                    probabilities=output is not None,
+                    groups=_slice_or_none(predictions.groups, block.start, n_rows),
+                )
+            return block, decision
+
+        block_arguments = ((block,) for block in _split_into_blocks(gate, tables))
+        decided_blocks: Iterator[tuple[_Block, Decision]]
+        if pool is None:
+            decided_blocks = starmap(decide_block, block_arguments)
+        else:
+            max_pending = 2 * threads_of(pool) + 1
+            decided_blocks = in_order(pool, decide_block, block_arguments, max_pending)
+        for block, decision in decided_blocks:
+            n_accepted += int(decision.accept.sum())
+            n_without_score += int(np.isnan(decision.doubt).sum())
+            answered_by.update(_count_answers(decision))
+            if output_file is not None:
+                output_file.write(block.start, decision)
+            advance(len(decision))
+    return Applied(
+        n_rows=len(predictions),
+        n_accepted=None if gate.is_calibrator else n_accepted,
+        n_without_score=n_without_score,
+        answered_by=answered_by,
+    )
+
+
+@dataclass(frozen=True)
+class _Output:
+    """Open output file, with the input columns that are copied to it.
+
+    Attributes
+    ----------
+    gate : Gate
+        Gate that makes the decisions.
+
+    write_columns : callable
+        Appends columns of a block to the file.
+
+    ids : array of shape (n_rows,) or None
+        Ids of all rows.
+
+    kept_columns : mapping of str to array of shape (n_rows,)
+        Other columns to copy.
+    """
+
+    gate: Gate
+    write_columns: Callable[[Mapping[str, Any]], None]
+    ids: NDArray[Any] | None
+    kept_columns: Mapping[str, NDArray[Any]]
+
+    def write(self, start: int, decision: Decision) -> None:
+        """Write the decisions on the rows from `start` on."""
+        n_rows = len(decision)
+        kept_columns = {
+            name: column[start : start + n_rows] for name, column in self.kept_columns.items()
+        }
+        block_ids = _slice_or_none(self.ids, start, n_rows)
+        result_columns = decision_columns(self.gate, decision, block_ids)
+        self.write_columns(merge_result_columns(kept_columns, result_columns))
+
+
+@contextlib.contextmanager
+def _open_output(
+    gate: Gate,
+    predictions: Any,
+    output: str | os.PathLike[str],
+    output_format: str | None,
+    part: str | None,
+) -> Iterator[_Output]:
+    """Open the output file. It appears when the context ends without an error.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that makes the decisions.
+
+    predictions : Predictions or Scores
+        Rows with their ids and kept columns.
+
+    output : path
+        File to write.
+
+    output_format : str or None
+        Format of the output if its name does not determine it.
+
+    part : str or None
+        File to write instead of `output`, if another process moves it there.
+
+    Yields
+    ------
+    _Output
+    """
+    kept_columns = predictions.kept
+    if table_suffix(output, output_format) == ".npz":
+        # The texts of an .npz file must have the same width in all blocks.
+        kept_columns = of_one_width(dict(kept_columns))
+    class_names = getattr(predictions, "class_names", None)
+    if gate.source.classes_given:
+        class_names = gate.classes.tolist()
+    with open_table(
+        output, len(predictions), class_names=class_names, format=output_format, part=part
+    ) as write_columns:
+        yield _Output(gate, write_columns, predictions.ids, kept_columns)
+
+
+def _slice_or_none(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:
+    """Return the rows of a block of an optional column."""
+    if column is None:
+        return None
+    return column[start : start + n_rows]
+
+
+def _count_answers(decision: Decision) -> dict[str, int]:
+    """Count the rows that each model of a cascade answers. Empty if there is no cascade."""
+    if decision.by is None:
+        return {}
+    names = (*decision.stages, decision.last)
+    counts = np.bincount(decision.by, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=True))
+
+
+def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
+    """Apply the gate to one block of validated rows.
+
+    If the later table of a cascade is missing, the first model decides, and the rows that it
+    rejects are answered by "nobody".
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate or cascade.
+
+    tables : sequence of array
+        Rows of each table.
+
+    **options
+        Keyword arguments of `Gate.decide`.
+
+    Returns
+    -------
+    Decision
+    """
+    checked_rows = [
+        stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=False)
+    ]
+    if len(checked_rows) == len(gate.stages):
+        return gate.decide(*checked_rows, **options)
+    first_decision = gate.stage(0).decide(*checked_rows, **options)
+    return replace(
+        first_decision,
+        by=np.where(first_decision.accept, 0, 1),
+        stages=(gate.stages[0].name,),
+        last="nobody",
+    )
+
+
+def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
+    """Read the tables block by block, in order.
+
+    Raises
+    ------
+    InputError
+        If the later table of a cascade has neither all rows nor exactly the rejected ones.
+    """
+    first_table = tables[0]
+    n_rows = len(first_table)
+    block_rows = BLOCK_ELEMENTS
+    if gate.n_classes:
+        # Whole strips give the same bits as one call for all rows.
+        max_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
+        block_rows = Rows(first_table, block_rows=max_block_rows).block_rows
+
+    later_offsets = _offsets_in_later_table(gate, tables)
+    for start in range(0, n_rows, block_rows):
+        stop = min(start + block_rows, n_rows)
+        block_tables = [_read_rows(first_table, start, stop)]
+        for later_table in tables[1:]:
+            block_tables.append(_read_rows(later_table, later_offsets[start], later_offsets[stop]))
+        yield _Block(start=start, tables=tuple(block_tables))
+
+
+def _offsets_in_later_table(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
+    """Return, for each row of the first table and for its end, the offset in the later table."""
+    first_table = tables[0]
+    n_rows = len(first_table)
+    later_offsets = np.arange(n_rows + 1)
+    if len(tables) == 1 or len(tables[1]) == n_rows:
+        return later_offsets
+
+    is_rejected = ~gate.accepts(gate.source.checked(first_table))
+    n_rejected = is_rejected.sum()
+    if len(tables[1]) != n_rejected:
+        raise InputError(
+            f"--large has {len(tables[1]):,} rows; give all {n_rows:,}, or the {n_rejected:,} that"
+            " the small model does not answer."
+        )
+    later_offsets[1:] = np.cumsum(is_rejected)
+    return later_offsets
+
+
+def _read_rows(table: Any, start: int, stop: int) -> Any:
+    """Return some rows of a table. A stored table is read, but not converted yet."""
+    if isinstance(table, StoredTable):
+        return table.fetched(start, stop)
+    return table[start:stop]

@@ -1,0 +1,173 @@
+"""Fingerprints that reveal whether a source file has changed.
+
+A fingerprint is taken before a source is read and compared afterwards. The size, times and inode of
+a file reveal most changes without reading it. They do not reveal all of them: the clock of a file
+system ticks, so a file that is written twice within a tick, with the same size, looks as if it had
+been written once.
+
+A file is *settled* if it was written at least two seconds ago. Any later change gives it another
+modification time. The fingerprint of a file that is not settled also holds a checksum of its
+content (Git calls such files racy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from metacal.errors import InputError
+from metacal.io.disk import DISK, Disk
+from metacal.io.remote import is_url, remote_fingerprint
+
+#: Age at which a file is settled on every file system in use.
+SETTLED_NS = 2_000_000_000
+#: Number of attempts to read a source that changes while it is read.
+MAX_ATTEMPTS = 3
+
+Fingerprint = dict[str, Any]
+_Result = TypeVar("_Result")
+
+
+def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
+    """Return the fingerprint of a source.
+
+    Parameters
+    ----------
+    source : str
+        Path or URL.
+
+    disk : Disk, optional
+        File system of local sources.
+
+    Returns
+    -------
+    dict or None
+        None for pipes, for files that cannot be read, and for URLs without a checksum or date.
+
+    Examples
+    --------
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
+    >>> DISK.write(path, b"1,2")
+    >>> first_fingerprint = fingerprint(path)
+    >>> is_unchanged(first_fingerprint, path)
+    True
+    >>> with open(path, "r+b") as file:
+    ...     _ = file.write(b"1,3")
+    >>> is_unchanged(first_fingerprint, path)
+    False
+    """
+    # The time is taken before the stamp, so that any change after the stamp is later than this.
+    now_ns = disk.now_ns()
+    return _compute_fingerprint(
+        source, disk, needs_checksum=lambda stamp: not _is_settled(stamp, now_ns)
+    )
+
+
+def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
+    """Check whether a source still has the given fingerprint."""
+    known_stamp = _without_checksum(known)
+    # The content is read only if everything else is equal.
+    current_fingerprint = _compute_fingerprint(
+        source,
+        disk,
+        needs_checksum=lambda stamp: stamp == known_stamp and "checksum" in known,
+    )
+    return current_fingerprint == known
+
+
+def read_unchanged(
+    source: str, work: Callable[[], _Result], disk: Disk = DISK
+) -> tuple[_Result, Fingerprint | None]:
+    """Call a function that reads a source, again if the source has changed in the meantime.
+
+    Parameters
+    ----------
+    source : str
+        Path or URL.
+
+    work : callable
+        Reads the source. An InputError that it raises is ignored if the source has changed.
+
+    disk : Disk, optional
+        File system of local sources.
+
+    Returns
+    -------
+    result : object
+        Result of `work` for a source that was the same before and after the call.
+
+    fingerprint : dict or None
+        Fingerprint of the source, None if it has none.
+
+    Raises
+    ------
+    InputError
+        If the source changes in every attempt.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        initial_fingerprint = fingerprint(source, disk)
+        try:
+            result = work()
+        except InputError:
+            if initial_fingerprint is None or is_unchanged(initial_fingerprint, source, disk):
+                raise
+            continue
+        if initial_fingerprint is None:
+            return result, None
+        now_ns = disk.now_ns()
+        if is_unchanged(initial_fingerprint, source, disk):
+            if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
+                # The stamp alone reveals every change from now on.
+                return result, _without_checksum(initial_fingerprint)
+            return result, initial_fingerprint
+    raise InputError(
+        f"{source}: it changed while it was read, {MAX_ATTEMPTS} times; wait until it is written,"
+        " and call again."
+    )
+
+
+def _compute_fingerprint(
+    source: str, disk: Disk, *, needs_checksum: Callable[[Fingerprint], bool]
+) -> Fingerprint | None:
+    """Return the stamp of a source as a dict, with a checksum if one is needed.
+
+    Parameters
+    ----------
+    source : str
+        Path or URL.
+
+    disk : Disk
+        File system of local sources.
+
+    needs_checksum : callable
+        Decides from the stamp of a local file whether its content must be read.
+
+    Returns
+    -------
+    dict or None
+        None if the source has no stamp.
+    """
+    if is_url(source):
+        return remote_fingerprint(source)
+    try:
+        stamp = disk.stamp(source)
+        if stamp is None:
+            return None
+        stamp_fields = stamp._asdict()
+        if not needs_checksum(stamp_fields):
+            return stamp_fields
+        return {**stamp_fields, "checksum": disk.checksum(source)}
+    except OSError:
+        # Reading the source reports the reason.
+        return None
+
+
+def _without_checksum(known: Fingerprint) -> Fingerprint:
+    return {name: value for name, value in known.items() if name != "checksum"}
+
+
+def _is_settled(stamp: Fingerprint, now_ns: int) -> bool:
+    """Check whether a file was last changed so long ago that a new change has another time."""
+    last_change_ns = max(stamp["written_ns"], stamp["changed_ns"])
+    return bool(now_ns - last_change_ns >= SETTLED_NS)
