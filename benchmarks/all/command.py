@@ -90,16 +90,7 @@ def command(
       python -m benchmarks all cascade per-class
       python -m benchmarks all --cheap --check
     """  # noqa: D301
-    unknown = [name for name in names if name not in CATALOGUE]
-    if unknown:
-        raise click.ClickException(
-            f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}."
-        )
-    chosen = [
-        one
-        for one in states()
-        if (not names or one.entry.name in names) and (not cheap or one.entry.cheap)
-    ]
+    chosen = _chosen_states(names, cheap=cheap)
     if stale:
         _list(chosen)
     elif same_as is not None:
@@ -109,12 +100,24 @@ def command(
     elif accept is not None:
         _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
     else:
-        entries = [one.entry for one in chosen if one.stale or names or check]
+        runs_all = bool(names) or check
+        entries = [one.entry for one in chosen if one.stale or runs_all]
         failed = [
             entry.name for entry in entries if not _run(entry, data, jobs, output, check=check)
         ]
         if failed:
             raise click.ClickException(f"another result, or none: {', '.join(failed)}.")
+
+
+def _chosen_states(names: tuple[str, ...], *, cheap: bool) -> list[State]:
+    """Return the states of the results named, or of all; of these, only the cheap ones."""
+    unknown = [name for name in names if name not in CATALOGUE]
+    if unknown:
+        raise click.ClickException(
+            f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}."
+        )
+    chosen = [one for one in states() if not names or one.entry.name in names]
+    return [one for one in chosen if one.entry.cheap or not cheap]
 
 
 def present_code(entry: Entry) -> dict[str, str]:

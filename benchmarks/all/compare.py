@@ -49,19 +49,19 @@ def different(
     >>> different({"seconds": 0.1}, {"seconds": 0.2}, timed=True)
     ''
     """
+    place = where or "/"
     if isinstance(committed, dict) and isinstance(made, dict):
         if committed.keys() - set(skip) != made.keys() - set(skip):
-            return f"{where or '/'}: other keys"
-        pairs = [
-            (str(key), value, made[key]) for key, value in committed.items() if key not in skip
-        ]
+            return f"{place}: other keys"
+        keys = [key for key in committed if key not in skip]
+        pairs = [(str(key), committed[key], made[key]) for key in keys]
     elif isinstance(committed, list) and isinstance(made, list):
         if len(committed) != len(made):
-            return f"{where or '/'}: {len(committed)} entries are committed, {len(made)} come out"
+            return f"{place}: {len(committed)} entries are committed, {len(made)} come out"
         pairs = [(str(k), one, other) for k, (one, other) in enumerate(zip(committed, made))]
+    elif timed or _same(committed, made, exact):
+        return ""
     else:
-        if timed or _same(committed, made, exact):
-            return ""
         return f"{where}: {committed!r} is committed, {made!r} comes out"
     for key, one, other in pairs:
         found = different(one, other, timed=timed, exact=exact, skip=skip, where=f"{where}/{key}")
