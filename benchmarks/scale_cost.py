@@ -109,9 +109,9 @@ def wire(folder: Path) -> dict[str, float]:
     table = mc.read_predictions(tables, stream=True).table
     labels = np.zeros(len(table), dtype=np.intp)
     rows = Rows(table)
-    span = (0, BLOCK_ELEMENTS // 1000 // rows._strip)
+    span = (0, BLOCK_ELEMENTS // 1000 // rows._strip_rows)
     bare, full = (len(pickle.dumps(rows._piece(columns, span))) for columns in ((), (labels,)))
-    n = (span[1] - span[0]) * rows._strip
+    n = (span[1] - span[0]) * rows._strip_rows
     return {
         "description of a block, bytes": bare,
         "labels out, bytes a row": round((full - bare) / n, 2),

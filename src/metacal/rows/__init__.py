@@ -1,9 +1,9 @@
-"""What comes in: a table of logits as `Rows`, read strip by strip wherever it lies, checked once.
+"""Tables of logits as `Rows`, which are validated once and processed strip by strip.
 
-Nearly all fitting needs sums over rows and 1-D columns, and that is all `Rows` offers: `sum(fn)`,
-`collect(fn)`, and `fill(fn, out)` to write a table of the same shape. The kernels always see the
-same *strips* (a number of rows that depends on the number of classes alone) and strip sums are
-added in row order, so results are the same to the last bit for every block size and on every
+Nearly all fitting needs only sums over rows and one-dimensional columns. `Rows` has the methods
+`sum(fn)`, `collect(fn)`, and `fill(fn, out)` to write a table of the same shape. Kernels always get
+the same *strips* (a number of rows that depends only on the number of classes), and the sums of
+strips are added in row order. Results are therefore equal to the bit for every block size and every
 executor.
 """
 
@@ -20,7 +20,13 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags
-from metacal.rows.executors import ExecutorLike, executor_of, is_remote, telling, threads_of
+from metacal.rows.executors import (
+    ExecutorLike,
+    executor_of,
+    is_remote,
+    report_progress,
+    threads_of,
+)
 from metacal.rows.executors import advance as advance
 from metacal.rows.executors import told as told
 from metacal.rows.executors import workers as workers
@@ -30,48 +36,53 @@ from metacal.rows.strips import run_rows as run_rows
 from metacal.rows.tasks import in_order, sources_of
 from metacal.rows.validate import logits_table, on_host
 
-#: What is made of the rows of a block, and of what of the columns beside them.
+#: Function of the rows of a block, and of the columns of these rows.
 BlockFunction = Callable[..., NDArray[Any]]
-#: Elements of a block, the unit of work handed to an executor.
+#: Elements of a block, the unit of work of an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Threads share a table in memory by blocks: several each, so that none waits long for the last
-#: one. Where that would make blocks of fewer elements than this, which are not worth waking a
-#: thread for, fewer threads get one each.
-_BLOCKS_A_THREAD, _WORTH_A_THREAD = 4, 1 << 19
-#: Blocks that are under way on other machines, or in other processes, at a time.
+#: Number of blocks per thread for a table in memory, so that no thread waits long for the last
+#: block. Blocks with fewer elements than the second number are not worth a thread.
+_BLOCKS_A_THREAD = 4
+_WORTH_A_THREAD = 1 << 19
+#: Largest number of blocks that other processes work on at a time.
 _WINDOW = 256
-#: So many times more where answers wait for an earlier one that is slow.
-_HELD = 4
-#: A large table goes to other processes in about so many blocks, each at most so many times as
-#: large as usual: a cluster's scheduler takes a millisecond for each, whatever is in it.
-_REMOTE_BLOCKS, _REMOTE_LARGER = 256, 64
-#: Bytes of a sample that is brought here from other machines; a larger one is read there.
+#: Factor for the number of finished results that may wait for a slow earlier one.
+_HELD_WINDOWS = 4
+#: Number of blocks of a large table for other processes, and the largest factor of their size. The
+#: scheduler of a cluster takes a millisecond for each block.
+_REMOTE_BLOCKS = 256
+_MAX_REMOTE_FACTOR = 64
+#: Largest size in bytes of a sample that is fetched from other machines.
 _SAMPLE_BYTES = 1 << 28
-#: Elements of a share of the rows that something is gathered from, and shares whose results are
-#: waited for at a time.
-_SHARE_ELEMENTS, _SHARES = 1 << 26, 32
+#: Elements of the rows of one accumulator of `fold`, and the number of accumulators at a time.
+_SHARE_ELEMENTS = 1 << 26
+_SHARE_WINDOW = 32
 
 
 class Rows(Strips):
-    """A table of logits, optionally only the rows where `keep` is true, read strip by strip.
+    """Table of logits, or its rows where `keep` is true, processed strip by strip.
 
     Parameters
     ----------
     table : array of shape (n, K)
-        Anything with `shape` and slicing by rows that yields arrays: an array, a memory map, a
-        stored table (Parquet row groups); or a torch tensor on a GPU. The kernels read a tensor
-        where it lies, in longer strips, and only sums and columns come to the host; a function that
-        is no kernel (a caller's own score) gets its strips as arrays.
-    keep : boolean array of shape (n,), optional
-        The rows that count; all of them when None. The others are skipped without copying the
-        table.
-    block_rows : int, optional
-        Rows handed to an executor at a time, rounded up to whole strips. It never changes a result.
-    executor : concurrent.futures.Executor or distributed.Client, optional
-        Where the blocks are worked on; in this thread when None.
-    unseen : bool
-        Whether nobody has looked yet if these are logits at all: a careful walk, or `looked_over`,
-        does.
+        Object with `shape` whose slices of rows are arrays: an array, a memory map, or a stored
+        table (Parquet row groups); or a torch tensor on a GPU. Kernels read a tensor on the device,
+        in longer strips, and only sums and columns are copied to the host. A function that is not a
+        kernel (a user's score) gets strips of a tensor as arrays.
+
+    keep : array of bool of shape (n,), default=None
+        Mask of the rows to use. None uses all rows. The table is not copied.
+
+    block_rows : int, default=None
+        Number of rows per block for an executor, rounded up to whole strips. It never changes a
+        result.
+
+    executor : concurrent.futures.Executor or distributed.Client, default=None
+        Executor of the work on blocks. None works in this thread.
+
+    unseen : bool, default=False
+        Whether the values have not been validated. A careful pass over the rows, or `looked_over`,
+        validates them.
 
     Examples
     --------
@@ -94,252 +105,364 @@ class Rows(Strips):
         super().__init__(table, keep)
         self.unseen = unseen
         self.executor = None if self.on_device else executor_of(executor)
-        self._asked = block_rows
-        wanted = block_rows if block_rows is not None else BLOCK_ELEMENTS // self.n_classes
-        self.block_rows = self._strip * max(1, -(-wanted // self._strip))
+        self._requested_block_rows = block_rows
+        if block_rows is None:
+            block_rows = BLOCK_ELEMENTS // self.n_classes
+        block_strips = max(1, -(-block_rows // self._strip_rows))
+        self.block_rows = self._strip_rows * block_strips
 
     def replaced(self, **changes: Any) -> Rows:
-        """The same but for these arguments."""
-        own = {
+        """Return a copy with some of the arguments of the constructor replaced."""
+        arguments = {
             "table": self.table,
             "keep": self.keep,
-            "block_rows": self._asked,
+            "block_rows": self._requested_block_rows,
             "executor": self.executor,
         }
-        return Rows(**{**own, **changes})
+        return Rows(**{**arguments, **changes})
 
     def looked_over(self, *, found_fine: bool = False) -> Rows:
-        """The same rows once they are known to be logits: raises if they are not; masks are then
-        -inf.
+        """Return validated rows, with masked classes as -inf.
 
-        With `found_fine` a careful walk has found them to be.
+        Parameters
+        ----------
+        found_fine : bool, default=False
+            Whether a careful pass has validated the values already.
+
+        Returns
+        -------
+        Rows
+
+        Raises
+        ------
+        InputError
+            If the values are not logits.
         """
         if not self.unseen:
             return self
-        return self.replaced(
-            table=self.table if found_fine else logits_table(self.table, executor=self.executor)
-        )
+        if found_fine:
+            return self.replaced()
+        return self.replaced(table=logits_table(self.table, executor=self.executor))
 
     def where(self, keep: Flags) -> Rows:
-        """The rows of these where `keep` (one flag per kept row) is true, without a copy."""
+        """Select rows by a mask with one entry per kept row, without a copy."""
         if self.keep is not None:
-            whole = self.keep.copy()
-            whole[self.keep] = keep
-            keep = whole
+            table_mask = self.keep.copy()
+            table_mask[self.keep] = keep
+            keep = table_mask
         return self.replaced(keep=keep)
 
     def every(self, step: int) -> Rows:
-        """Every `step`-th of the kept rows, without a copy."""
+        """Select every `step`-th of the kept rows, without a copy."""
         if self.keep is None and not isinstance(self.table, StoredTable):
             return Rows(self.table[::step], executor=self.executor)
         return self.picked(np.arange(0, len(self), step))
 
     def picked(self, positions: Codes) -> Rows:
-        """Some of the kept rows, few against all: full strips of them, not many strips with a row
-        or two.
-        """
-        stored, size = isinstance(self.table, StoredTable), len(positions) * self.n_classes
-        if (
-            stored
-            and is_remote(self.executor)
-            and size * self.table.dtype.itemsize <= _SAMPLE_BYTES
-        ):
-            # A small sample: whoever reads the rows picks them; what comes here is gone through
-            # here.
-            flags = np.zeros(len(self), dtype=bool)
-            flags[positions] = True
-            return Rows(self.where(flags).gathered())
-        chosen = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
+        """Select a few of the kept rows by their indices; they are collected in full strips."""
+        is_stored = isinstance(self.table, StoredTable)
+        if is_stored and is_remote(self.executor):
+            n_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize
+            if n_bytes <= _SAMPLE_BYTES:
+                # The workers read the rows, and a small sample of them is processed here.
+                mask = np.zeros(len(self), dtype=bool)
+                mask[positions] = True
+                return Rows(self.where(mask).gathered())
+        indices = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
-            return Rows(kernels.device_kernels().chosen_rows(self.table, chosen))
-        held = stored and self.table.may_hold(len(chosen))
-        sample: Any = self.table[chosen] if held else PickedRows(self.table, chosen)
+            return Rows(kernels.device_kernels().chosen_rows(self.table, indices))
+        sample: Any = PickedRows(self.table, indices)
+        if is_stored and self.table.may_hold(len(indices)):
+            sample = self.table[indices]
         return Rows(sample, executor=self.executor)
 
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
-        """Σ over strips of fn(block, *columns of these rows); columns run along the kept rows, None
-        passes as None.
+        """Return Σ over strips of fn(strip, *columns).
+
+        Parameters
+        ----------
+        fn : callable
+            Function of the rows of a strip and of the columns of these rows.
+
+        *columns : array of shape (n_kept_rows, ...) or None
+            Columns of the kept rows. None is passed on as None.
+
+        Returns
+        -------
+        array
         """
         if self.on_device and not kernels.reads_tensors(fn):
             return self._in_arrays().sum(fn, *map(on_host, columns))
         if self.on_device:
-            return on_host(reduce(add, self._device_parts(fn, columns)))
+            return on_host(reduce(add, self._device_results(fn, columns)))
         total: Any = None
-        for block in self._map("_strip_sums", fn, columns):
-            if isinstance(block, np.ndarray):  # strip after strip, as the loop below
-                total = np.add.accumulate(
-                    block if total is None else np.concatenate((total[None], block))
-                )[-1]
+        for strip_sums in self._map("_strip_sums", fn, columns):
+            if isinstance(strip_sums, np.ndarray):
+                # `accumulate` adds strip after strip, with the same bits as the loop below.
+                if total is not None:
+                    strip_sums = np.concatenate((total[None], strip_sums))
+                total = np.add.accumulate(strip_sums)[-1]
                 continue
-            for part in block:
-                total = part.copy() if total is None else total + part
+            for strip_sum in strip_sums:
+                total = strip_sum.copy() if total is None else total + strip_sum
         return np.asarray(total)
 
     def collect(
         self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False
     ) -> NDArray[Any]:
-        """The 1-D column of fn(block, *columns) over all kept rows, in row order; with `there`
-        where the table lies.
+        """Return the column of fn(strip, *columns) over all kept rows, in row order.
+
+        Parameters
+        ----------
+        fn : callable
+            Function that returns one value per row.
+
+        *columns : array of shape (n_kept_rows, ...) or None
+            Columns of the kept rows.
+
+        there : bool, default=False
+            Whether the column of a table on a device stays on the device.
+
+        Returns
+        -------
+        array of shape (n_kept_rows,)
         """
         if self.on_device and not kernels.reads_tensors(fn):
             return self._in_arrays().collect(fn, *map(on_host, columns))
         if self.on_device:
-            laid = kernels.device_kernels().laid(self._device_parts(fn, columns))
-            return laid if there else on_host(laid)
-        parts = [part for block in self._map("_columns", fn, columns) for part in block]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+            column = kernels.device_kernels().laid(self._device_results(fn, columns))
+            return column if there else on_host(column)
+        pieces: list[NDArray[Any]] = []
+        for block_pieces in self._map("_columns", fn, columns):
+            pieces.extend(block_pieces)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def fold(
         self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """Let what `make()` makes go through fn(block, *columns) of one share of the rows after
-        another; their results.
+        """Yield the results of accumulators of fn(block, *columns), one per share of the rows.
 
-        Of each share, a few million logits or more, `add` gets every block in order, and only
-        `result()` comes back: what is gathered is gathered where the rows are. A share begins with
-        a run (`run_rows`).
+        A share has a few million logits or more and starts with a run (`run_rows`). The accumulator
+        works where the rows are, and only its result is sent back.
+
+        Parameters
+        ----------
+        fn : callable
+            Function of the rows of a block and of their columns.
+
+        make : callable
+            Function that creates an accumulator with the methods `add`, which gets every block in
+            order, and `result`.
+
+        *columns : array of shape (n_kept_rows, ...) or None
+            Columns of the kept rows.
+
+        Yields
+        ------
+        object
         """
-        run = run_rows(self.n_classes)
-        share = run * max(1, _SHARE_ELEMENTS // (run * self.n_classes))
+        rows_per_run = run_rows(self.n_classes)
+        share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
-            each = -(-len(self.table) // (_BLOCKS_A_THREAD * threads_of(self.executor)))
-            share = min(share, run * max(1, -(-each // run)))
-        return self._map("_folded", (fn, make, False), columns, share // self._strip, _SHARES)
+            n_shares = _BLOCKS_A_THREAD * threads_of(self.executor)
+            rows_per_share = -(-len(self.table) // n_shares)
+            share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
+        share_strips = rows_per_run * share_runs // self._strip_rows
+        return self._map("_folded", (fn, make, False), columns, share_strips, _SHARE_WINDOW)
 
     @property
     def in_place(self) -> bool:
-        """Whether kernels get whole blocks here, as they lie, and may write straight to where their
-        answers belong.
+        """Whether kernels get whole blocks of the table in this process, without a copy.
+
+        They may then write their results directly to the final place.
         """
-        here = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
-        lies = here and self.keep is None and isinstance(self.table, np.ndarray)
-        return lies and kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
+        is_local = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
+        if not is_local or self.keep is not None or not isinstance(self.table, np.ndarray):
+            return False
+        return kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
 
     def gather(
         self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """The same by blocks of some strips: many results, each small. fn always gets arrays."""
-        here = self._in_arrays()
-        return here._map("_folded", (fn, make, not here._picked), columns)
+        """Yield the results of accumulators, one per block; fn always gets arrays.
+
+        Parameters
+        ----------
+        fn, make, *columns
+            As in `fold`.
+
+        Yields
+        ------
+        object
+        """
+        host_rows = self._in_arrays()
+        gets_blocks = not host_rows._copies_rows
+        return host_rows._map("_folded", (fn, make, gets_blocks), columns)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
     ) -> NDArray[Any]:
-        """Let fn(block, out block, ...) write every strip of `out` and of further columns; return
-        `out`.
+        """Let fn(strip, out strip, ...) write `out` and other columns; return `out`.
 
-        Tables and columns that are written to run along the kept rows. With `whole` fn gives the
-        same bits whatever block its rows come in, and gets whole blocks where it need not wait for
-        rows to be gathered.
+        Parameters
+        ----------
+        fn : callable
+            Function that writes its result into its second and later arguments.
+
+        out : array of shape (n_kept_rows, ...)
+            Table or column to write.
+
+        *more : array of shape (n_kept_rows, ...)
+            Other columns to write.
+
+        whole : bool, default=False
+            Whether the bits that fn writes do not depend on the block. It then gets whole blocks
+            unless rows have to be copied.
+
+        Returns
+        -------
+        array
         """
         columns = (out, *more)
-        whole = whole and not self._picked and kernels.takes_whole_blocks
+        gets_blocks = whole and not self._copies_rows and kernels.takes_whole_blocks
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
-            self._fill_remotely(fn, whole, columns)
+            self._fill_remotely(fn, gets_blocks, columns)
             return out
-        # Another process would fill a copy of its own.
-        here = (
-            self if isinstance(self.executor, ThreadPoolExecutor) else self.replaced(executor=None)
-        )
-        for _ in here._map("_filled", (fn, whole), columns):
+        local_rows = self
+        if not isinstance(self.executor, ThreadPoolExecutor):
+            # Another process would write into a copy.
+            local_rows = self.replaced(executor=None)
+        for _ in local_rows._map("_filled", (fn, gets_blocks), columns):
             pass
         return out
 
-    def _fill_remotely(self, fn: Callable[..., None], whole: bool, columns: Columns) -> None:
-        """The same by other processes: what they have written comes back, a block at a time.
+    def _fill_remotely(self, fn: Callable[..., None], gets_blocks: bool, columns: Columns) -> None:
+        """Let other processes write into copies, and copy the results block by block.
 
-        Columns travel with their values, which fn may read; of a table only room for it is made.
+        A one-dimensional column is sent with its values, which fn may read. A table is allocated by
+        the worker.
         """
-        flat = tuple(column if column.ndim == 1 else None for column in columns)
-        room = tuple((column.shape[1:], column.dtype) for column in columns)
-        at = 0
-        for written in self._map("_written", (fn, whole, room), flat):
-            n = len(written[0])
-            for column, block in zip(columns, written, strict=True):
-                column[at : at + n] = block
-            at += n
+        sent_columns = tuple(column if column.ndim == 1 else None for column in columns)
+        entry_types = tuple((column.shape[1:], column.dtype) for column in columns)
+        start = 0
+        for written_blocks in self._map("_written", (fn, gets_blocks, entry_types), sent_columns):
+            stop = start + len(written_blocks[0])
+            for column, block in zip(columns, written_blocks, strict=True):
+                column[start:stop] = block
+            start = stop
 
     def gathered(self) -> NDArray[Any]:
-        """The kept rows as an array of their own, for whoever goes through a few of them many
-        times.
-        """
+        """Return a copy of the kept rows as one array, for repeated passes over a few rows."""
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
         return self.fill(_copy, table)
 
     def column(self, values: Any) -> Any:
-        """A column (or None) where the table lies, so that it is brought there once and not once a
-        pass.
-        """
-        return (
-            kernels.device_kernels().beside(values, self.table)
-            if self.on_device and values is not None
-            else values
-        )
+        """Move a column to the device of the table, so that it is copied once and not per pass."""
+        if values is None or not self.on_device:
+            return values
+        return kernels.device_kernels().beside(values, self.table)
 
     def on_host(self) -> Rows:
-        """The same rows with the whole table as an array."""
-        return Rows(on_host(self.table), keep=self.keep) if self.on_device else self
+        """Return rows whose table is an array in memory."""
+        if not self.on_device:
+            return self
+        return Rows(on_host(self.table), keep=self.keep)
 
     def _in_arrays(self) -> Rows:
-        """The same rows, whose strips come as arrays wherever the table lies."""
-        strips: Any = HostStrips(self.table) if self.on_device else None
-        return self if strips is None else Rows(strips, keep=self.keep)
+        """Return rows whose strips are arrays, also if the table is on a device."""
+        if not self.on_device:
+            return self
+        strips: Any = HostStrips(self.table)
+        return Rows(strips, keep=self.keep)
 
-    def _device_parts(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
-        """Strip results on the device, to be put together there."""
-        beside = tuple(self.column(column) for column in columns)
-        return [part for block in self._map("_strip_results", fn, beside) for part in block]
+    def _device_results(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
+        """Return fn of each strip on the device, as tensors."""
+        device_columns = tuple(self.column(column) for column in columns)
+        results: list[Any] = []
+        for block_results in self._map("_strip_results", fn, device_columns):
+            results.extend(block_results)
+        return results
 
     def _map(
-        self, task: str, fn: Any, columns: Columns, strips: int = 0, window: int = _WINDOW
+        self, task: str, work: Any, columns: Columns, block_strips: int = 0, window: int = _WINDOW
     ) -> Iterator[Any]:
-        n_strips = len(self._offsets) - 1
-        strips_per_block = strips or self._strips_a_block(n_strips)
-        spans = [
-            (s, min(s + strips_per_block, n_strips)) for s in range(0, n_strips, strips_per_block)
-        ]
-        kept = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
-        work = partial(getattr(self, task), fn, columns)
-        if self.executor is None or len(spans) == 1:
-            results: Iterator[Any] = map(work, spans)
-        elif isinstance(self.executor, ThreadPoolExecutor):
-            results = iter(self.executor.map(work, spans))
-        else:
-            pieces = (self._piece(columns, span) for span in spans)
-            run = partial(Strips.run, task=task, fn=fn)
-            results = in_order(
-                self.executor, run, pieces, window, held=_HELD * window, place=_place
-            )
-        return telling(results, kept)
+        """Run a task on all blocks, with the executor, and yield the results in row order.
 
-    def _strips_a_block(self, n_strips: int) -> int:
-        """How many strips are worked on at one go. Threads get fewer and larger blocks of a table
-        in memory.
+        Parameters
+        ----------
+        task : str
+            Name of a method of `Strips`.
+
+        work : object
+            First argument of the task.
+
+        columns : tuple of arrays
+            Columns of the kept rows.
+
+        block_strips : int, default=0
+            Number of strips per block. 0 chooses it by the executor.
+
+        window : int
+            Largest number of blocks that other processes work on at a time.
+
+        Yields
+        ------
+        object
         """
-        usual = self.block_rows // self._strip
-        if self._asked:
-            return usual
-        pool = self.executor
-        if is_remote(pool):
-            return usual * max(1, min(_REMOTE_LARGER, n_strips // (usual * _REMOTE_BLOCKS)))
+        n_strips = self._n_strips
+        block_strips = block_strips or self._choose_block_strips()
+        spans = [
+            (start, min(start + block_strips, n_strips))
+            for start in range(0, n_strips, block_strips)
+        ]
+        rows_of_spans = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
+        run_task = partial(getattr(self, task), work, columns)
+        results: Iterator[Any]
+        if self.executor is None or len(spans) == 1:
+            results = map(run_task, spans)
+        elif isinstance(self.executor, ThreadPoolExecutor):
+            results = iter(self.executor.map(run_task, spans))
+        else:
+            results = in_order(
+                self.executor,
+                partial(Strips.run, task=task, work=work),
+                (self._piece(columns, span) for span in spans),
+                window,
+                held=_HELD_WINDOWS * window,
+                place=_describe_piece,
+            )
+        return report_progress(results, rows_of_spans)
+
+    def _choose_block_strips(self) -> int:
+        """Return the number of strips per block.
+
+        Threads get fewer and larger blocks of a table in memory.
+        """
+        n_strips = self._n_strips
+        default_strips = self.block_rows // self._strip_rows
+        if self._requested_block_rows:
+            return default_strips
+        if is_remote(self.executor):
+            factor = n_strips // (default_strips * _REMOTE_BLOCKS)
+            return default_strips * max(1, min(_MAX_REMOTE_FACTOR, factor))
         source = self.table.table if isinstance(self.table, PickedRows) else self.table
         if isinstance(source, StoredTable):
-            return max(1, READ_AT_ONCE // (self._strip * self.n_classes))
-        if pool is None or not isinstance(source, np.ndarray):
-            return usual
-        worth, threads = round(len(self) * self.n_classes / _WORTH_A_THREAD), threads_of(pool)
-        blocks = (
-            _BLOCKS_A_THREAD * threads
-            if worth >= _BLOCKS_A_THREAD * threads
-            else min(max(1, worth), threads)
-        )
-        return max(1, -(-n_strips // blocks))
+            return max(1, READ_AT_ONCE // (self._strip_rows * self.n_classes))
+        if self.executor is None or not isinstance(source, np.ndarray):
+            return default_strips
+        n_threads = threads_of(self.executor)
+        max_blocks = round(len(self) * self.n_classes / _WORTH_A_THREAD)
+        n_blocks = _BLOCKS_A_THREAD * n_threads
+        if max_blocks < n_blocks:
+            n_blocks = min(max(1, max_blocks), n_threads)
+        return max(1, -(-n_strips // n_blocks))
 
 
 def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
+    """Copy a block of rows."""
     out[...] = block
 
 
-def _place(piece: tuple[Any, ...]) -> str:
-    """The files of the rows of a piece."""
+def _describe_piece(piece: tuple[Any, ...]) -> str:
+    """Return the names of the files of a piece, for messages."""
     return sources_of(piece[0].table) or "rows in memory"

@@ -1,10 +1,9 @@
-"""Work on a Dask cluster: each piece is a description, submitted anew when whoever worked on it is
-lost.
+"""Execution of tasks on a Dask cluster, with resubmission if workers are lost.
 
-distributed's own executor (`Client.get_executor()`) asks a future for its status once more after it
-has gathered the result. A worker that is killed in between makes that another status, and a good
-result a `ValueError: too many values to unpack`. Here the client's futures are gathered directly,
-and a status is only asked for after an error.
+`Client.get_executor()` of distributed requests the status of a future once more after it has
+gathered the result. If a worker is killed in between, the status has changed, and a good result
+becomes a `ValueError: too many values to unpack`. `ClusterExecutor` gathers the futures of the
+client directly, and requests a status only after an error.
 """
 
 from __future__ import annotations
@@ -19,30 +18,42 @@ from typing import Any
 from metacal.errors import InputError, WrongTypeError
 from metacal.rows.tasks import NoWorkersError
 
-#: How often a piece is submitted anew. Dask itself gives one to four workers
-#: (`distributed.scheduler.allowed-failures`) each time; that all were lost may be the fault of
-#: another piece, whose neighbours are blamed with it.
+#: How often a piece is submitted again. Dask gives a piece to up to four workers
+#: (`distributed.scheduler.allowed-failures`) at each submission. If all of them were lost, another
+#: piece on the same workers may be the cause.
 RESUBMISSIONS = 2
-#: How often Dask runs a piece again that raised an error on its worker: a disk may be back.
+#: How often Dask runs a piece again that raised an error, for example because of a disk failure.
 RETRIES = 3
-#: Seconds without a worker after which the rest is given up, and between two looks.
-PATIENCE, LOOK_EVERY = 60.0, 2.0
+#: Seconds without a worker after which the work is given up.
+PATIENCE = 60.0
+#: Seconds between two requests for the workers.
+LOOK_EVERY = 2.0
 
 
 class _LostError(BrokenExecutor):
-    """A piece was lost with its workers."""
+    """Error about a piece that was lost with its workers."""
 
 
 class ClusterExecutor(Executor):
-    """A Dask client as an executor: what a task returns or raises, however many workers are lost on
-    the way.
+    """Executor that runs tasks on a Dask cluster.
+
+    A future ends in the result or the error of its task, even if workers are lost on the way.
 
     Parameters
     ----------
     client : distributed.Client
-        Not one made with `asynchronous=True`.
+        A client that was not created with `asynchronous=True`.
+
     **options
-        Of `Client.submit`: `retries`, `workers`, `resources`, `allow_other_workers`.
+        Options of `Client.submit`: `retries`, `workers`, `resources`, `allow_other_workers`.
+
+    Raises
+    ------
+    WrongTypeError
+        If the client is asynchronous.
+
+    InputError
+        If the client is closed.
     """
 
     def __init__(self, client: Any, **options: Any) -> None:
@@ -53,108 +64,136 @@ class ClusterExecutor(Executor):
             )
         if client.status == "closed":
             raise InputError("the Dask client is closed; make another.")
-        self._client, self._address = client, client.scheduler.address
-        # A key of its own for each submission: Dask answers for a key that has failed with that
-        # failure.
+        self._client = client
+        self._address = client.scheduler.address
+        # With `pure=False` each submission has its own key. Dask would answer a known key that has
+        # failed with the same failure.
         self._options = {"retries": RETRIES, **options, "pure": False}
-        self._under_way = 0
-        self._watch: asyncio.Task[None] | None = None
+        self._n_active = 0
+        self._worker_watch: asyncio.Task[None] | None = None
 
     def submit(self, task: Callable[..., Any], /, *piece: Any) -> Future[Any]:  # type: ignore[override]
-        """Start task(*piece) on a worker; the future ends in its result, its own error, or a
-        BrokenExecutor.
+        """Start task(*piece) on a worker.
+
+        Returns
+        -------
+        Future
+            It ends in the result of the task, the error of the task, or a BrokenExecutor.
         """
         try:
-            first = self._client.submit(task, *piece, **self._options)
+            first_future = self._client.submit(task, *piece, **self._options)
             return asyncio.run_coroutine_threadsafe(
-                self._answer(first, task, piece), self._client.loop.asyncio_loop
+                self._wait_for_result(first_future, task, piece), self._client.loop.asyncio_loop
             )
         except Exception:
-            if not self._closed:
+            if not self._is_closed:
                 raise
-            answer: Future[Any] = Future()
-            answer.set_exception(self._no_connection())
-            return answer
+            failed_future: Future[Any] = Future()
+            failed_future.set_exception(self._connection_error())
+            return failed_future
 
-    async def _answer(self, future: Any, task: Callable[..., Any], piece: tuple[Any, ...]) -> Any:
-        self._under_way += 1
-        watch = self._watch = self._watch or asyncio.create_task(self._no_workers())
+    async def _wait_for_result(
+        self, future: Any, task: Callable[..., Any], piece: tuple[Any, ...]
+    ) -> Any:
+        """Return the result of a piece, and submit the piece again if its workers are lost."""
+        self._n_active += 1
+        if self._worker_watch is None:
+            self._worker_watch = asyncio.create_task(self._wait_until_no_workers())
+        worker_watch = self._worker_watch
         try:
-            for resubmissions_left in reversed(range(RESUBMISSIONS + 1)):
+            for n_resubmissions_left in reversed(range(RESUBMISSIONS + 1)):
                 try:
-                    return await self._gathered(future, watch)
+                    return await self._gather_result(future, worker_watch)
                 except _LostError as error:
-                    if self._closed:
-                        raise self._no_connection() from error
-                    if not resubmissions_left:
+                    if self._is_closed:
+                        raise self._connection_error() from error
+                    if not n_resubmissions_left:
                         raise
                 future = self._client.submit(task, *piece, **self._options)
         finally:
-            self._under_way -= 1
-            if not self._under_way:
-                watch.cancel()
-                self._watch = None
+            self._n_active -= 1
+            if not self._n_active:
+                worker_watch.cancel()
+                self._worker_watch = None
 
-    async def _gathered(self, future: Any, watch: asyncio.Task[None]) -> Any:
-        """The result, or the task's own error; whatever else ends it is the cluster's, and a
-        _LostError.
+    async def _gather_result(self, future: Any, worker_watch: asyncio.Task[None]) -> Any:
+        """Return the result of a future.
+
+        Raises
+        ------
+        NoWorkersError
+            If the cluster has no workers.
+
+        _LostError
+            If the future failed for another reason than an error of the task itself, which is
+            raised as it is.
         """
         gather = asyncio.ensure_future(self._client.gather(future, asynchronous=True))
         try:
-            # Nobody may cancel a gather: the client has one for many futures, other callers' among
-            # them.
-            await asyncio.wait({gather, watch}, return_when=asyncio.FIRST_COMPLETED)
+            # A gather must not be cancelled, because the client shares it between many futures.
+            await asyncio.wait({gather, worker_watch}, return_when=asyncio.FIRST_COMPLETED)
             if not gather.done():
                 raise NoWorkersError(
                     f"no worker of the cluster at {self._address} has answered for {PATIENCE:g} s"
                 )
         finally:
-            if not gather.done():  # given up, by the caller or for want of workers
-                gather.add_done_callback(_heard)
+            # The caller, or the lack of workers, has ended the wait.
+            if not gather.done():
+                gather.add_done_callback(_retrieve_exception)
                 await self._cancel(future)
-        if not gather.cancelled() and (error := gather.exception()) is None:
-            return gather.result()
-        own = await future.exception(asynchronous=True) if future.status == "error" else None
-        if str(own).startswith(
-            "Error during deserialization"
-        ):  # Dask has no type for it, and workers just leave
+        if gather.cancelled():
+            gather_error: BaseException = asyncio.CancelledError()
+        else:
+            exception = gather.exception()
+            if exception is None:
+                return gather.result()
+            gather_error = exception
+
+        task_error = None
+        if future.status == "error":
+            task_error = await future.exception(asynchronous=True)
+        # Dask has no exception type for this error, and its workers just leave.
+        if str(task_error).startswith("Error during deserialization"):
             raise NoWorkersError(
                 f"the scheduler at {self._address} cannot read what it is sent"
-            ) from own
-        if (
-            own is not None and type(own).__module__.partition(".")[0] != "distributed"
-        ):  # that would be KilledWorker
-            raise own
-        lost = own or (asyncio.CancelledError() if gather.cancelled() else error)
-        raise _LostError(str(lost) or type(lost).__name__) from lost
+            ) from task_error
+        # An error of distributed itself is KilledWorker.
+        if task_error is not None and not _is_from_distributed(task_error):
+            raise task_error
+        lost_error = task_error or gather_error
+        raise _LostError(str(lost_error) or type(lost_error).__name__) from lost_error
 
     @property
-    def _closed(self) -> bool:
-        """Whether the client is: by its owner, or by itself, after it has tried for a while to
-        reach the scheduler.
-        """
+    def _is_closed(self) -> bool:
+        """Whether the client was closed, by its owner or after it lost the scheduler."""
         return self._client.status in ("closing", "closed")
 
-    def _no_connection(self) -> NoWorkersError:
+    def _connection_error(self) -> NoWorkersError:
+        """Build the error about a lost connection."""
         return NoWorkersError(f"the connection to the cluster at {self._address} is lost")
 
     async def _cancel(self, future: Any) -> None:
-        with contextlib.suppress(Exception):  # there is nobody left to tell
+        """Cancel a future; errors are ignored, because the scheduler may be lost."""
+        with contextlib.suppress(Exception):
             await asyncio.wait_for(self._client.cancel([future], asynchronous=True), LOOK_EVERY)
 
-    async def _no_workers(self) -> None:
-        """Wait until the cluster has had no worker for a while."""
-        seen = time.monotonic()
-        while time.monotonic() - seen < PATIENCE:
+    async def _wait_until_no_workers(self) -> None:
+        """Wait until the cluster has had no worker for `PATIENCE` seconds."""
+        last_seen = time.monotonic()
+        while time.monotonic() - last_seen < PATIENCE:
             await asyncio.sleep(min(LOOK_EVERY, PATIENCE))
-            with contextlib.suppress(
-                Exception
-            ):  # a scheduler that does not answer has no workers to give
+            # A scheduler that does not answer counts as one without workers.
+            with contextlib.suppress(Exception):
                 if await asyncio.wait_for(self._client.nthreads(), PATIENCE):
-                    seen = time.monotonic()
+                    last_seen = time.monotonic()
 
 
-def _heard(gather: asyncio.Future[Any]) -> None:
-    """Ask for the error of a gather that nobody waits for any more, or asyncio would log it."""
+def _is_from_distributed(error: BaseException) -> bool:
+    """Check whether the class of an error is defined in the package distributed."""
+    return type(error).__module__.partition(".")[0] == "distributed"
+
+
+def _retrieve_exception(gather: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of an abandoned gather, which asyncio would log otherwise."""
     if not gather.cancelled():
         gather.exception()

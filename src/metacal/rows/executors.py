@@ -1,6 +1,4 @@
-"""Who works on blocks of rows: threads, other processes, a cluster; and how far they have come, for
-whoever listens.
-"""
+"""Executors of work on blocks of rows: threads, processes or a cluster; and progress reports."""
 
 from __future__ import annotations
 
@@ -21,18 +19,33 @@ from metacal.lazy import found
 if TYPE_CHECKING:
     from distributed import Client
 
-#: What callers may give to work with. A client is used as it is; an executor that Dask made of one,
-#: by its client.
+#: Executors that callers may pass. An executor that a Dask client created is replaced by the client.
 ExecutorLike: TypeAlias = "Executor | Client"
 _Value = TypeVar("_Value")
 
 
 @contextmanager
 def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterator[Executor | None]:
-    """An executor of `n_jobs` threads, None for work in this thread, or the caller's own
-    `executor`, which stays open.
+    """Provide an executor inside the context.
 
-    None and 1 mean this thread; -1 means one thread per core, -2 all but one, as in scikit-learn.
+    Parameters
+    ----------
+    n_jobs : int or None
+        Number of threads. None and 1 mean this thread only. -1 means one thread per core and -2 one
+        less, as in scikit-learn.
+
+    executor : Executor or distributed.Client, default=None
+        Executor of the caller, which is used instead and stays open.
+
+    Yields
+    ------
+    Executor or None
+        None stands for work in this thread.
+
+    Raises
+    ------
+    InputError
+        If `n_jobs` is 0 or not an integer.
 
     Examples
     --------
@@ -43,38 +56,46 @@ def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterato
     if executor is not None:
         yield executor_of(executor)
         return
-    if n_jobs is not None and (
-        not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0
-    ):
+    n_threads = _count_threads(n_jobs)
+    if n_threads == 1:
+        yield None
+        return
+    idle_pools = _idle_pools.setdefault(n_threads, [])
+    # Testing the list first would be a race with other threads.
+    try:
+        pool = idle_pools.pop()
+    except IndexError:
+        pool = ThreadPoolExecutor(n_threads, "metacal")
+    try:
+        yield pool
+    except BaseException:
+        # After an error, above all KeyboardInterrupt, tasks that have not started are dropped.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    idle_pools.append(pool)
+
+
+def _count_threads(n_jobs: int | None) -> int:
+    """Return the number of threads that `n_jobs` stands for; raise InputError if it is invalid."""
+    if n_jobs is None:
+        return 1
+    if not isinstance(n_jobs, int | np.integer) or isinstance(n_jobs, bool) or n_jobs == 0:
         raise InputError(
             "n_jobs must be a whole number other than 0 (-1: one per core) or None, got"
             f" {n_jobs!r}."
         )
-    count = 1 if n_jobs is None else int(n_jobs)
-    if count < 0:
-        count = max(1, cores() + 1 + count)
-    if count == 1:
-        yield None
-        return
-    waiting = _idle.setdefault(count, [])
-    try:
-        pool = (
-            waiting.pop()
-        )  # not asked first whether there is one: another thread may take it in between
-    except IndexError:
-        pool = ThreadPoolExecutor(count, "metacal")
-    try:
-        yield pool
-    except BaseException:
-        # Ctrl-C above all: what has not begun must not keep the others waiting.
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    waiting.append(pool)
+    if n_jobs > 0:
+        return int(n_jobs)
+    return max(1, cores() + 1 + int(n_jobs))
 
 
 def executor_of(executor: ExecutorLike | None) -> Executor | None:
-    """The executor to work with: the caller's own, and for a Dask client, or an executor that it
-    made, one of ours.
+    """Return the executor to use: a `ClusterExecutor` for a Dask client, else the argument.
+
+    Raises
+    ------
+    WrongTypeError
+        If the argument is not an executor.
 
     Examples
     --------
@@ -83,13 +104,14 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
     Traceback (most recent call last):
     metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask Client; got int. ...
     """
-    distributed: Any = sys.modules.get("distributed")  # whoever has a client has imported it
+    # A caller with a client has imported distributed.
+    distributed: Any = sys.modules.get("distributed")
     if distributed is not None:
-        cluster: Callable[..., Executor] = found("metacal.rows.cluster:ClusterExecutor")
+        cluster_executor: Callable[..., Executor] = found("metacal.rows.cluster:ClusterExecutor")
         if isinstance(executor, distributed.Client):
-            return cluster(executor)
+            return cluster_executor(executor)
         if isinstance(executor, distributed.cfexecutor.ClientExecutor):
-            return cluster(executor._client, **executor._kwargs)
+            return cluster_executor(executor._client, **executor._kwargs)
     if executor is None or isinstance(executor, Executor):
         return executor
     raise WrongTypeError(
@@ -99,25 +121,41 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
 
 
 def is_remote(executor: ExecutorLike | None) -> bool:
-    """Whether work goes to other processes, which share no memory with this one."""
+    """Check whether an executor works in other processes, which do not share memory."""
     return executor is not None and not isinstance(executor_of(executor), ThreadPoolExecutor)
 
 
 def started(
     executor: Executor | None, task: Callable[..., Any], *arguments: Any, aside: bool = False
 ) -> Callable[[], Any]:
-    """Let a thread of the pool begin with a task; what is returned waits for its answer. Without a
-    pool it begins then.
+    """Start a task in a thread and return a function that waits for its result.
 
-    Another process would have to be sent what the task works on: only threads are asked. With
-    `aside` one is made where there is no pool: while a device works this machine has nothing else
-    to do.
+    Without a pool of threads, the task runs when the returned function is called. Other processes
+    are not used, because the data of the task would have to be sent to them.
+
+    Parameters
+    ----------
+    executor : Executor or None
+        Pool of threads.
+
+    task : callable
+        The task.
+
+    *arguments
+        Arguments of the task.
+
+    aside : bool, default=False
+        Whether to create a thread if there is no pool, for example while a device computes.
+
+    Returns
+    -------
+    callable
 
     Examples
     --------
     >>> with workers(2) as pool:
-    ...     answer = started(pool, pow, 2, 10)
-    ...     answer()
+    ...     wait_for_result = started(pool, pow, 2, 10)
+    ...     wait_for_result()
     1024
     >>> started(None, pow, 2, 10, aside=True)()
     1024
@@ -127,39 +165,42 @@ def started(
     if not aside:
         return partial(task, *arguments)
     thread = ThreadPoolExecutor(1, "metacal")
-    answer = thread.submit(task, *arguments).result
+    future = thread.submit(task, *arguments)
     thread.shutdown(wait=False)
-    return answer
+    return future.result
 
 
 def cores() -> int:
-    """The cores that this process may use; a container or a batch system often grants fewer than
-    there are.
+    """Return the number of cores that this process may use.
+
+    A container or a batch system often grants fewer cores than the machine has.
     """
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def threads_of(pool: Executor) -> int:
-    """How many threads a pool has; 1 for an executor of another kind."""
+    """Return the number of threads of a pool, 1 for another kind of executor."""
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 
 
-#: Threads that wait for the next call, by their number: waking sixteen takes no time, making them
-#: more than a small table does. Whoever uses some has them alone, so that work within work never
-#: waits for itself. A fork has none.
-_idle: dict[int, list[ThreadPoolExecutor]] = {}
+#: Pools of threads that are not in use, keyed by their number of threads. Creating sixteen threads
+#: takes longer than work on a small table. A pool in use is not shared, so that nested work cannot
+#: wait for itself. A forked process starts without pools.
+_idle_pools: dict[int, list[ThreadPoolExecutor]] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)
+    os.register_at_fork(after_in_child=_idle_pools.clear)
 
-#: Told how many rows were gone through, block by block.
-_listener: ContextVar[Callable[[int], object] | None] = ContextVar(
+#: Callback for progress, called with the number of rows of each finished block.
+_progress_callback: ContextVar[Callable[[int], object] | None] = ContextVar(
     "metacal_rows_listener", default=None
 )
 
 
 @contextmanager
 def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
-    """Within this the variable has that value."""
+    """Set a context variable inside the context."""
     token = variable.set(value)
     try:
         yield
@@ -168,8 +209,7 @@ def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
 
 
 def told(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
-    """Within this, `tell(n)` is called whenever n more rows were gone through: what a progress bar
-    needs.
+    """Call `tell(n)` whenever n more rows are finished inside the context, for a progress bar.
 
     Examples
     --------
@@ -177,18 +217,18 @@ def told(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
     ...     advance(3)
     3
     """
-    return within(_listener, tell)
+    return within(_progress_callback, tell)
 
 
 def advance(n: int) -> None:
-    """Say that n more rows were gone through otherwise than by `Rows`."""
-    tell = _listener.get()
-    if tell is not None:
-        tell(n)
+    """Report that n more rows are finished."""
+    callback = _progress_callback.get()
+    if callback is not None:
+        callback(n)
 
 
-def telling(results: Iterator[Any], kept: list[int]) -> Iterator[Any]:
-    """The results as they come; whoever listens is told how many rows each stands for."""
-    for result, n in zip(results, kept):
+def report_progress(results: Iterator[Any], n_rows_of_results: list[int]) -> Iterator[Any]:
+    """Yield the results and report the number of rows of each."""
+    for result, n_rows in zip(results, n_rows_of_results):
         yield result
-        advance(n)
+        advance(n_rows)

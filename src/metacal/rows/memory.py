@@ -1,9 +1,9 @@
-"""What becomes of memory that was freed: used again at once, or given back to the system.
+"""Control of freed memory: reuse it at once, or return it to the system.
 
-glibc gives a freed array back when it is large, and keeps it when it is small, a pool of its own
-for each thread. Both can be wrong. A bootstrap makes and frees the same arrays thousands of times,
-and each page of a new one is fetched and cleared anew; many threads that each go through a large
-table keep more than the work needs. Other allocators are left alone.
+glibc returns a large freed array to the system and keeps a small one, in a pool per thread. Both can
+be wrong. A bootstrap allocates and frees the same arrays thousands of times, and the system fetches
+and clears every page anew. Many threads that each process a large table keep more memory than they
+need. Other allocators are not changed.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 import numpy as np
 
-#: Bytes of a block that is freed at once: glibc keeps what is freed up to the size of the largest
-#: such block.
-_FREED_AT_ONCE = 8 << 20
-#: Elements of a table from which on what is left of working on it is worth the look for it, some
-#: milliseconds.
-_LARGE = 1 << 22
+#: Size in bytes of the array that `keep_freed_memory` frees. glibc keeps freed blocks up to the
+#: size of the largest block freed so far.
+_KEPT_BLOCK_BYTES = 8 << 20
+#: Number of table elements from which on `malloc_trim`, which takes milliseconds, is worth a call.
+_LARGE_TABLE_ELEMENTS = 1 << 22
 
 
 def keep_freed_memory() -> None:
-    """Let freed arrays of some megabytes be used again at once: a tenth of the time of a bootstrap
-    of 10,000 rows.
+    """Let the allocator reuse freed arrays of some megabytes.
+
+    This saves a tenth of the time of a bootstrap of 10,000 rows.
     """
-    np.empty(_FREED_AT_ONCE, dtype=np.uint8)
+    np.empty(_KEPT_BLOCK_BYTES, dtype=np.uint8)
 
 
 def give_back_freed_memory(n_elements: int) -> None:
-    """Give back what threads have freed, some megabytes each, after they have gone through so large
-    a table.
-    """
-    trim = _trim() if n_elements >= _LARGE else None
-    if trim is not None:
-        trim(0)
+    """Return the freed memory of all threads to the system after work on a large table."""
+    if n_elements < _LARGE_TABLE_ELEMENTS:
+        return
+    malloc_trim = _find_malloc_trim()
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 @lru_cache(maxsize=1)
-def _trim() -> Any:
-    """glibc's own function, where this is glibc."""
+def _find_malloc_trim() -> Any:
+    """Return the function `malloc_trim` of glibc, or None for another C library."""
     import ctypes
 
     with suppress(AttributeError, OSError, TypeError):

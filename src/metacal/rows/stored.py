@@ -1,7 +1,7 @@
-"""Tables that stay where they are stored: their rows come as arrays, a block at a time.
+"""Tables that stay in their file: slices of rows are read as arrays.
 
-`Rows`, `validate` and the estimators take a `StoredTable` wherever they take an array. They only
-ever slice it by rows, so memory stays bounded by the block, however large the table is.
+`Rows`, `validate` and the estimators accept a `StoredTable` in place of an array. They only slice it
+by rows, so they need memory for one block, whatever the size of the table.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from numpy.typing import NDArray
 
 from metacal.formulas import Codes
 
-#: Elements read in one go where a table is gone through from end to end.
+#: Elements per block of a pass over a whole table.
 BLOCK_ELEMENTS = 1 << 18
-#: A sample of a table's rows, which is gone through several times, is held in memory up to this
-#: size, or up to this share of the table where that is more: a memory that holds a tenth of the
-#: table has room for it.
-SAMPLE_BYTES, SAMPLE_SHARE = 1 << 23, 1 / 32
+#: A sample of rows, over which there are several passes, is held in memory up to this size, or up to
+#: this fraction of the table if that is more. A machine that can hold a tenth of the table has
+#: enough memory for it.
+SAMPLE_BYTES = 1 << 23
+SAMPLE_SHARE = 1 / 32
 
 
 class StoredTable:
-    """A 2-D table that is read by slices of rows; a subclass says how, in `read`.
+    """Two-dimensional table that is read by slices of rows; subclasses implement `read`.
 
-    `table[a:b]` and `table[::step]` are arrays, as is `table[mask]`; `np.asarray(table)` reads all
-    of it. There is no arithmetic on it: what needs that needs an array.
+    `table[a:b]`, `table[::step]` and `table[mask]` are arrays. `np.asarray(table)` reads the whole
+    table. There is no arithmetic.
 
     Parameters
     ----------
-    shape : tuple of int
-        Rows and columns.
+    shape : tuple of two ints
+        Numbers of rows and columns.
+
     dtype : dtype
-        Of the arrays that slices give.
+        Type of the arrays.
     """
 
     ndim = 2
@@ -46,7 +48,7 @@ class StoredTable:
         self.dtype = np.dtype(dtype)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1 as an array that nothing else writes to."""
+        """Return rows `start` to `stop` as an array that is not written by anything else."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -54,7 +56,7 @@ class StoredTable:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole table, were it an array."""
+        """Size of the whole table as an array, in bytes."""
         return self.shape[0] * self.shape[1] * int(self.dtype.itemsize)
 
     def __repr__(self) -> str:
@@ -62,87 +64,113 @@ class StoredTable:
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         if isinstance(index, tuple):
-            return self._cells(*index)
+            return self._read_cells(*index)
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
-            return (
-                self.read(start, max(start, stop))
-                if step == 1
-                else self._chosen(np.arange(start, stop, step))
-            )
+            if step == 1:
+                return self.read(start, max(start, stop))
+            return self._read_rows(np.arange(start, stop, step))
         rows = np.asarray(index)
         if rows.dtype == bool:
             rows = np.flatnonzero(rows)
-        chosen = self._chosen(np.where(rows < 0, rows + len(self), rows).ravel())
-        return chosen.reshape(*rows.shape, self.shape[1])
+        nonnegative_rows = np.where(rows < 0, rows + len(self), rows)
+        values = self._read_rows(nonnegative_rows.ravel())
+        return values.reshape(*rows.shape, self.shape[1])
 
-    def _cells(self, rows: Any, columns: Any = np.s_[:]) -> NDArray[Any]:
-        found = self[rows]
+    def _read_cells(self, rows: Any, columns: Any = np.s_[:]) -> NDArray[Any]:
+        """Return the values at rows and columns, indexed as in NumPy."""
+        values = self[rows]
         if isinstance(rows, slice) or isinstance(columns, slice):
-            return found[..., columns]
-        # An array of rows and one of columns go together, entry by entry.
-        return found[columns] if found.ndim == 1 else found[np.arange(len(found)), columns]
+            return values[..., columns]
+        if values.ndim == 1:
+            return values[columns]
+        # An array of rows and an array of columns are paired.
+        return values[np.arange(len(values)), columns]
 
     def in_order(self, columns: Sequence[int]) -> StoredTable:
-        """The same rows with these columns, in this order."""
-        return ConvertedTable(
-            self, partial(np.take, indices=list(columns), axis=1), self.dtype, len(columns)
-        )
+        """Return a table with some of the columns, in the given order."""
+        select_columns = partial(np.take, indices=list(columns), axis=1)
+        return ConvertedTable(self, select_columns, self.dtype, len(columns))
 
-    def _chosen(self, rows: Codes) -> NDArray[Any]:
-        if len(rows) and not (rows.min() >= 0 and rows.max() < len(self)):
+    def _read_rows(self, rows: Codes) -> NDArray[Any]:
+        """Return rows by their indices, reading the table once from front to back."""
+        values = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
+        if not len(rows):
+            return values
+        if rows.min() < 0 or rows.max() >= len(self):
             raise IndexError(f"row {int(rows.max())} of a table with {len(self)} rows")
-        found = np.empty((len(rows), self.shape[1]), dtype=self.dtype)
         order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        step = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
-        for start in range(int(ordered[0]), int(ordered[-1]) + 1, step) if len(rows) else ():
-            first, last = np.searchsorted(ordered, (start, start + step))
-            if first < last:
-                # No row beyond the last that is needed: whoever asks for the next ones does not
-                # make us go back.
-                begin = int(ordered[first])
-                block = self.read(begin, int(ordered[last - 1]) + 1)
-                found[order[first:last]] = block[ordered[first:last] - begin]
-        return found
+        sorted_rows = rows[order]
+        block_rows = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
+        for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, block_rows):
+            first, last = np.searchsorted(sorted_rows, (block_start, block_start + block_rows))
+            if first == last:
+                continue
+            # Rows after the last requested one are not read, so that a reader of a stream does not
+            # have to go back for them.
+            read_start = int(sorted_rows[first])
+            block = self.read(read_start, int(sorted_rows[last - 1]) + 1)
+            values[order[first:last]] = block[sorted_rows[first:last] - read_start]
+        return values
 
     def may_hold(self, n_rows: int) -> bool:
-        """Whether so many of the rows may be held in memory."""
+        """Check whether this many rows may be held in memory."""
         n_bytes = n_rows * self.shape[1] * self.dtype.itemsize
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
     def part(self, start: int, stop: int) -> StoredTable:
-        """Rows start … stop - 1 as a table of their own, which pickles as a description and not as
-        its numbers.
-        """
+        """Return rows `start` to `stop` as a table that pickles as a description, not as values."""
         return Part(self, start, stop)
 
     def fetched(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
-        """Rows start … stop - 1, read from where they are stored; whoever goes through them
-        converts them.
-        """
+        """Read rows `start` to `stop` from the file; conversions are applied later."""
         return self.read(start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
             raise ValueError("a stored table is read, and so copied, into an array")
-        whole = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
+        values = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
         for start, block in blocks_of(self, BLOCK_ELEMENTS):
-            whole[start : start + len(block)] = block
-        return whole
+            values[start : start + len(block)] = block
+        return values
 
 
 def blocks_of(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Every row of a table once, in order: the first row's number and the rows of each block of so
-    many elements.
+    """Yield consecutive blocks of rows, each with the index of its first row.
+
+    Parameters
+    ----------
+    table : array or StoredTable
+        The table.
+
+    elements : int
+        Number of elements per block.
+
+    Yields
+    ------
+    start, block : int, array
     """
-    step = max(1, elements // max(1, table.shape[1]))
-    for start in range(0, len(table), step):
-        yield start, table[start : start + step]
+    block_rows = max(1, elements // max(1, table.shape[1]))
+    for start in range(0, len(table), block_rows):
+        yield start, table[start : start + block_rows]
 
 
 class ConvertedTable(StoredTable):
-    """A table with `convert` (rows -> rows) applied to every block as it is read.
+    """Table whose blocks are converted when they are read.
+
+    Parameters
+    ----------
+    source : array or StoredTable
+        The table.
+
+    convert : callable
+        Function from rows to rows.
+
+    dtype : dtype
+        Type of the converted rows.
+
+    n_columns : int, default=None
+        Number of columns after the conversion. None stands for that of the source.
 
     Examples
     --------
@@ -158,23 +186,35 @@ class ConvertedTable(StoredTable):
         dtype: Any,
         n_columns: int | None = None,
     ) -> None:
-        super().__init__((len(source), source.shape[1] if n_columns is None else n_columns), dtype)
+        if n_columns is None:
+            n_columns = source.shape[1]
+        super().__init__((len(source), n_columns), dtype)
         self.source = source
         self.convert = convert
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1, converted."""
+        """Return rows `start` to `stop`, converted."""
         return self.convert(np.asarray(self.source[start:stop]))
 
     def fetched(self, start: int, stop: int) -> StoredTable:
-        """Rows start … stop - 1, read and not converted yet."""
-        inner = isinstance(self.source, StoredTable)
-        rows = self.source.fetched(start, stop) if inner else self.source[start:stop]
-        return ConvertedTable(rows, self.convert, self.dtype, self.shape[1])
+        """Read rows `start` to `stop`; they are converted later."""
+        if isinstance(self.source, StoredTable):
+            source_rows: Any = self.source.fetched(start, stop)
+        else:
+            source_rows = self.source[start:stop]
+        return ConvertedTable(source_rows, self.convert, self.dtype, self.shape[1])
 
 
 class Part(StoredTable):
-    """Some successive rows of another table.
+    """Consecutive rows of another table.
+
+    Parameters
+    ----------
+    source : StoredTable
+        The table.
+
+    start, stop : int
+        Rows of the table.
 
     Examples
     --------
@@ -188,22 +228,23 @@ class Part(StoredTable):
         self.start = start
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1 of these."""
+        """Return rows `start` to `stop` of this part."""
         return self.source.read(self.start + start, self.start + stop)
 
 
 class JoinedTable(StoredTable):
-    """Tables with the same columns, one below the other: arrays, or tables that stay where they are
-    stored.
+    """Vertical concatenation of tables with the same columns.
 
-    Rows are numbered through, so that strips, and with them every bit of a result, are those of one
-    table.
+    The rows are numbered consecutively, so strips, and with them every bit of a result, are those of
+    one table.
 
     Parameters
     ----------
-    tables : sequence of arrays or stored tables
+    tables : sequence of arrays or StoredTable
+        The tables.
+
     names : sequence of str
-        What each is called in messages: its file.
+        Names of the tables in messages: their files.
 
     Examples
     --------
@@ -220,36 +261,38 @@ class JoinedTable(StoredTable):
         self.names = tuple(names)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start … stop - 1, from one table or several."""
-        pieces = [self.tables[i][first:last] for i, first, last in self._spans(start, stop)]
+        """Return rows `start` to `stop`, from one or several tables."""
+        pieces = [self.tables[index][first:last] for index, first, last in self._spans(start, stop)]
         if len(pieces) == 1:
             return np.asarray(pieces[0], dtype=self.dtype)
         return np.concatenate(pieces, dtype=self.dtype)
 
     def part(self, start: int, stop: int) -> StoredTable:
-        """Some rows by themselves: only the tables that they come from travel to another
-        process.
-        """
-        tables, names = [], []
-        for i, first, last in self._spans(start, stop):
-            table = self.tables[i]
-            tables.append(
-                table.part(first, last) if isinstance(table, StoredTable) else table[first:last]
-            )
-            names.append(self.names[i])
+        """Return rows `start` to `stop` as a table that contains only the tables of these rows."""
+        tables = []
+        names = []
+        for index, first, last in self._spans(start, stop):
+            table = self.tables[index]
+            if isinstance(table, StoredTable):
+                tables.append(table.part(first, last))
+            else:
+                tables.append(table[first:last])
+            names.append(self.names[index])
         return JoinedTable(tables, names)
 
     def place(self, row: int) -> str:
-        """Where a row is to be found, in words."""
-        i = bisect_right(self.starts, row) - 1
-        return f"row {row - self.starts[i]} of {self.names[i]}"
+        """Return the row number within its file, as text."""
+        index = bisect_right(self.starts, row) - 1
+        return f"row {row - self.starts[index]} of {self.names[index]}"
 
     def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Each table that has some of these rows, and its own numbers of the first and behind the
-        last.
-        """
-        starts = self.starts
-        near = range(bisect_right(starts, start) - 1, bisect_left(starts, stop))
-        return [
-            (i, max(start - starts[i], 0), min(stop, starts[i + 1]) - starts[i]) for i in near
-        ] or [(0, 0, 0)]
+        """Return the tables of some rows, each as (index, first row, last row + 1) within it."""
+        first_index = bisect_right(self.starts, start) - 1
+        last_index = bisect_left(self.starts, stop)
+        spans = []
+        for index in range(first_index, last_index):
+            table_start = self.starts[index]
+            first = max(start - table_start, 0)
+            last = min(stop, self.starts[index + 1]) - table_start
+            spans.append((index, first, last))
+        return spans or [(0, 0, 0)]

@@ -1,8 +1,17 @@
-"""A table cut into strips, and what is done with a span of them: all that travels to whoever works
-on it.
+"""Tables cut into strips, and the tasks that run on a span of strips.
 
-The kernels always see the same *strips*, a number of rows that depends on the number of classes
-alone, whatever block they come in and wherever they are worked on.
+A *strip* is a fixed number of consecutive rows that depends only on the number of classes. Kernels
+always get the same strips, whatever block the strips come in and wherever they run, so that results
+are equal to the bit.
+
+Terms used in this module:
+
+- *kept rows*: the rows where the mask `keep` is true; all rows without a mask.
+- *span*: a range of strips, as (first, last + 1).
+- *columns*: arrays with one entry per kept row, which a function gets next to the rows.
+
+A `Strips` object is everything that is sent to another process. A task is a method of `Strips`,
+called by its name, with the arguments (work, columns, span).
 """
 
 from __future__ import annotations
@@ -19,40 +28,52 @@ from metacal.kernels.numpy import workplace
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
-#: Elements of a strip: half a megabyte in float64, which stays in a core's cache.
+#: Elements of a strip. Half a megabyte in float64 fits into the cache of a core.
 STRIP_ELEMENTS = 1 << 16
-#: Elements of a stored table that are read at once: whoever walks blocks holds one, and memory may
-#: be short.
+#: Elements of a stored table that are read at once. Each worker holds one block in memory.
 READ_AT_ONCE = 1 << 17
-#: Logits of a block of `gather`: what is made of it, a few tables of probabilities, stays in the
+#: Elements of a block of `Rows.gather`. A few tables of probabilities of its size fit into the
 #: cache.
-_GATHERED_AT_ONCE = 1 << 18
-#: Elements of a strip of a table on a device: few launches. Where only some rows are kept a strip
-#: of them is copied.
-DEVICE_STRIP_ELEMENTS, DEVICE_COPY_ELEMENTS = 1 << 30, 1 << 26
+_GATHER_BLOCK_ELEMENTS = 1 << 18
+#: Elements of a strip of a table on a device, so that there are few kernel launches. If only some
+#: rows are kept, a strip of them is copied, so it is smaller.
+DEVICE_STRIP_ELEMENTS = 1 << 30
+DEVICE_COPY_ELEMENTS = 1 << 26
+#: Smallest number of rows of a run, unless one strip is longer.
+_MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
 Span = tuple[int, int]
 
 
 def run_rows(n_classes: int) -> int:
-    """Rows of a run: whole strips, some four thousand rows where a strip has fewer. It depends on
-    the classes alone.
+    """Return the number of rows of a run: whole strips with about 4,096 rows or more.
+
+    It depends only on the number of classes.
     """
-    strip = max(1, STRIP_ELEMENTS // n_classes)
-    return strip * max(1, 4096 // strip)
+    strip_rows = max(1, STRIP_ELEMENTS // n_classes)
+    return strip_rows * max(1, _MIN_RUN_ROWS // strip_rows)
 
 
 class PickedRows(StoredTable):
-    """Some rows of a table, gathered a strip at a time: few full strips instead of many with a row
-    or two.
+    """Selected rows of a table, copied one strip at a time.
+
+    A few full strips are faster than many strips with one or two rows each.
+
+    Parameters
+    ----------
+    table : array or StoredTable
+        The table.
+
+    chosen : array of int
+        Indices of the rows.
     """
 
     def __init__(self, table: Any, chosen: Codes) -> None:
         super().__init__((len(chosen), table.shape[1]), table.dtype)
         self.table = table
         self.chosen = np.ascontiguousarray(chosen)
-        #: Whether a kernel that picks rows itself can do so where they lie.
+        #: Whether a kernel can read the rows from the table without a copy.
         self.walkable = (
             kernels.takes_whole_blocks
             and isinstance(table, np.ndarray)
@@ -60,12 +81,12 @@ class PickedRows(StoredTable):
         )
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """The picked rows from `start` up to `stop`."""
+        """Return the selected rows `start` to `stop`."""
         return np.asarray(self.table[self.chosen[start:stop]])
 
 
 class HostStrips:
-    """A table on a device whose slices come as arrays, one small strip at a time."""
+    """Table on a device whose slices are copied to the host, one small strip at a time."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -78,161 +99,216 @@ class HostStrips:
         return np.asarray(on_host(self.table[rows]))
 
 
-def _gathered(block: NDArray[Any], chosen: Codes) -> NDArray[Any]:
-    """Some rows, in memory that the next strip writes over: fresh memory for each costs more than
-    the copy.
+def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
+    """Copy rows into a buffer that the next strip overwrites.
+
+    Allocating memory for every strip would take longer than the copy.
     """
-    room = workplace.array("strip", (len(chosen), block.shape[1]), block.dtype)
-    return np.take(block, chosen, axis=0, out=room, mode="clip")
+    buffer = workplace.array("strip", (len(indices), block.shape[1]), block.dtype)
+    return np.take(block, indices, axis=0, out=buffer, mode="clip")
 
 
-def own_result(result: Any) -> Any:
-    """The result of a strip, copied where it is a view of rows that the next strip writes over."""
-    room = workplace.kept.get("strip")
-    overwritten = (
-        room is not None and isinstance(result, np.ndarray) and np.may_share_memory(result, room)
-    )
-    return result.copy() if overwritten else result
+def _copy_if_buffered(result: Any) -> Any:
+    """Copy the result of a strip if it is a view of the buffer that the next strip overwrites."""
+    buffer = workplace.kept.get("strip")
+    if buffer is None or not isinstance(result, np.ndarray):
+        return result
+    return result.copy() if np.may_share_memory(result, buffer) else result
 
 
 class Strips:
-    """A table, or those of its rows where `keep` is true, and its strips."""
+    """Table, or its rows where `keep` is true, divided into strips.
+
+    Parameters
+    ----------
+    table : array, StoredTable or tensor of shape (n_rows, n_classes)
+        The table.
+
+    keep : array of bool of shape (n_rows,), default=None
+        Mask of the kept rows. None keeps all rows.
+    """
 
     def __init__(self, table: Any, keep: Flags | None = None) -> None:
         self.on_device = kernels.on_device(table)
         self.table: Any = table.detach() if self.on_device else table
         self.keep = keep
         self.n_classes = int(table.shape[1])
-        elements = STRIP_ELEMENTS
-        if self.on_device:
-            elements = DEVICE_STRIP_ELEMENTS if keep is None else DEVICE_COPY_ELEMENTS
-        self._strip = max(1, elements // self.n_classes)
-        starts = np.arange(0, len(table), self._strip)
-        #: Where each strip's kept rows begin among all kept rows.
-        self._offsets = np.minimum(np.append(starts, len(table)), len(table))
+        n_rows = len(table)
+        self._strip_rows = max(1, self._strip_elements() // self.n_classes)
+        strip_starts = np.arange(0, n_rows, self._strip_rows)
+        #: Number of kept rows before each strip, and in total.
+        self._offsets = np.minimum(np.append(strip_starts, n_rows), n_rows)
         if keep is not None:
-            self._offsets = np.append(0, np.cumsum(np.add.reduceat(keep.astype(np.intp), starts)))
+            kept_per_strip = np.add.reduceat(keep.astype(np.intp), strip_starts)
+            self._offsets = np.append(0, np.cumsum(kept_per_strip))
+
+    def _strip_elements(self) -> int:
+        """Return the number of elements of a strip."""
+        if not self.on_device:
+            return STRIP_ELEMENTS
+        return DEVICE_STRIP_ELEMENTS if self.keep is None else DEVICE_COPY_ELEMENTS
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
 
-    def run(self, columns: Columns, task: str, fn: Any) -> Any:
-        """One of the tasks below, on all strips."""
-        return getattr(self, task)(fn, columns, (0, len(self._offsets) - 1))
+    @property
+    def _n_strips(self) -> int:
+        """Number of strips."""
+        return len(self._offsets) - 1
+
+    def run(self, columns: Columns, task: str, work: Any) -> Any:
+        """Run a task, one of the methods below, on all strips."""
+        return getattr(self, task)(work, columns, (0, self._n_strips))
 
     @property
-    def _picked(self) -> bool:
-        """Whether rows are gathered before anybody sees them."""
+    def _copies_rows(self) -> bool:
+        """Whether rows are copied before a function gets them."""
         return self.keep is not None or isinstance(self.table, PickedRows)
 
     def _slices(self, span: Span) -> tuple[slice, slice]:
-        """The rows of some strips in the table, and among all kept rows."""
-        rows = slice(span[0] * self._strip, min(span[1] * self._strip, len(self.table)))
-        return rows, slice(int(self._offsets[span[0]]), int(self._offsets[span[1]]))
+        """Return the rows of a span, as a slice of the table and as a slice of the kept rows."""
+        first, last = span
+        start = first * self._strip_rows
+        stop = min(last * self._strip_rows, len(self.table))
+        return slice(start, stop), slice(int(self._offsets[first]), int(self._offsets[last]))
 
     def _piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
-        """The rows of a span of strips and their columns, by themselves: all that travels to
-        another process.
+        """Return the rows and columns of a span on their own, to send them to another process.
 
-        A span begins with a strip, so its strips are the same ones. A stored table goes as its
-        description.
+        A span starts with a strip, so its strips are those of the whole table. A stored table is
+        sent as its description.
         """
-        rows, kept = self._slices(span)
-        table = (
-            self.table.part(rows.start, rows.stop)
-            if isinstance(self.table, StoredTable)
-            else self.table[rows]
-        )
-        return Strips(table, None if self.keep is None else self.keep[rows]), _inside(columns, kept)
+        table_slice, kept_slice = self._slices(span)
+        if isinstance(self.table, StoredTable):
+            piece_table: Any = self.table.part(table_slice.start, table_slice.stop)
+        else:
+            piece_table = self.table[table_slice]
+        piece_keep = None if self.keep is None else self.keep[table_slice]
+        return Strips(piece_table, piece_keep), _slice_columns(columns, kept_slice)
 
     def _strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """The kept rows of each strip with any, and their slice among all kept rows."""
+        """Yield the kept rows of each strip that has any, and their slice of the kept rows."""
         for strip in range(*span):
-            rows, kept = self._slices((strip, strip + 1))
-            if kept.start == kept.stop:
+            table_slice, kept_slice = self._slices((strip, strip + 1))
+            n_kept = kept_slice.stop - kept_slice.start
+            if n_kept == 0:
                 continue
-            block = self.table[rows]
-            if self.keep is not None and kept.stop - kept.start < len(block):
-                chosen = np.flatnonzero(self.keep[rows])
-                gather = kernels.device_kernels().chosen_rows if self.on_device else _gathered
-                block = gather(block, chosen)
-            yield block, kept
+            block = self.table[table_slice]
+            if self.keep is not None and n_kept < len(block):
+                indices = np.flatnonzero(self.keep[table_slice])
+                if self.on_device:
+                    block = kernels.device_kernels().chosen_rows(block, indices)
+                else:
+                    block = _copy_rows(block, indices)
+            yield block, kept_slice
 
     def _strip_results(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
-        return [
-            own_result(fn(block, *_inside(columns, kept))) for block, kept in self._strips(span)
-        ]
+        """Return fn(strip, *columns) of each strip."""
+        results = []
+        for block, kept_slice in self._strips(span):
+            result = fn(block, *_slice_columns(columns, kept_slice))
+            results.append(_copy_if_buffered(result))
+        return results
 
     def _strip_sums(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> Iterable[NDArray[Any]]:
-        """fn of each strip, or, where fn walks blocks, its sums over each strip from one call."""
+        """Return fn of each strip, from one call if fn computes the sums of many strips."""
         if not kernels.walks_blocks(fn, self.table):
             return self._strip_results(fn, columns, span)
-        block, chosen, inside = self._block(columns, span)
-        ends = self._offsets[span[0] : span[1] + 1] - self._offsets[span[0]]
-        return fn(block, *inside, rows=chosen, ends=ends)
+        block, indices, block_columns = self._block(columns, span)
+        first, last = span
+        strip_ends = self._offsets[first : last + 1] - self._offsets[first]
+        return fn(block, *block_columns, rows=indices, ends=strip_ends)
 
     def _columns(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:
+        """Return fn of each strip, or of all strips at once if fn takes whole blocks."""
         if not kernels.walks_blocks(fn, self.table):
             return self._strip_results(fn, columns, span)
-        block, chosen, inside = self._block(columns, span)
-        return [fn(block, *inside, rows=chosen)]
+        block, indices, block_columns = self._block(columns, span)
+        return [fn(block, *block_columns, rows=indices)]
 
-    def _folded(self, work: Any, columns: Columns, span: Span) -> Any:
-        """What `make()` has gathered of fn of some strips after others, or of blocks of several at
-        once.
+    def _folded(self, work: tuple[Any, Any, bool], columns: Columns, span: Span) -> Any:
+        """Accumulate fn of consecutive blocks, and return the result of the accumulator.
+
+        Parameters
+        ----------
+        work : tuple of (callable, callable, bool)
+            The function, the function that creates an accumulator, and whether the function gets
+            whole blocks as arrays.
+
+        columns : tuple of arrays
+            Columns of the kept rows.
+
+        span : tuple of two ints
+            Strips.
+
+        Returns
+        -------
+        object
         """
-        fn, make, by_blocks = work
-        at_once = _GATHERED_AT_ONCE if by_blocks else READ_AT_ONCE
-        gathered, step = make(), max(1, at_once // (self._strip * self.n_classes))
-        for start in range(*span, step):
-            part = (start, min(start + step, span[1]))
-            if by_blocks:
-                block, _, inside = self._block(columns, part)
-                gathered.add(fn(np.asarray(block), *inside))
+        fn, make_accumulator, gets_blocks = work
+        accumulator = make_accumulator()
+        block_elements = _GATHER_BLOCK_ELEMENTS if gets_blocks else READ_AT_ONCE
+        block_strips = max(1, block_elements // (self._strip_rows * self.n_classes))
+        for start in range(*span, block_strips):
+            block_span = (start, min(start + block_strips, span[1]))
+            if gets_blocks:
+                block, _, block_columns = self._block(columns, block_span)
+                accumulator.add(fn(np.asarray(block), *block_columns))
             else:
-                for found in self._columns(fn, columns, part):
-                    gathered.add(found)
-        return gathered.result()
+                for result in self._columns(fn, columns, block_span):
+                    accumulator.add(result)
+        return accumulator.result()
 
     def _block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:
-        """All rows of some strips, the positions of those that are kept (None: all), and their part
-        of the columns.
+        """Return a block that contains the rows of a span, their indices in it, and their columns.
+
+        The indices are None if all rows of the block are kept.
         """
-        rows, kept = self._slices(span)
-        inside = _inside(columns, kept)
+        table_slice, kept_slice = self._slices(span)
+        block_columns = _slice_columns(columns, kept_slice)
         if self.keep is not None:
-            return self.table[rows], np.flatnonzero(self.keep[rows]), inside
+            return self.table[table_slice], np.flatnonzero(self.keep[table_slice]), block_columns
         if isinstance(self.table, PickedRows) and self.table.walkable:
-            return self.table.table, self.table.chosen[rows], inside
-        return self.table[rows], None, inside
+            return self.table.table, self.table.chosen[table_slice], block_columns
+        return self.table[table_slice], None, block_columns
 
     def _filled(self, work: tuple[Callable[..., None], bool], columns: Columns, span: Span) -> None:
-        fn, whole = work
-        if whole:
-            block, _, inside = self._block(columns, span)
-            fn(block, *inside)
+        """Let fn write into the columns, strip by strip or in one call.
+
+        `work` is the function, and whether it takes whole blocks.
+        """
+        fn, takes_whole_blocks = work
+        if takes_whole_blocks:
+            block, _, block_columns = self._block(columns, span)
+            fn(block, *block_columns)
             return
-        for block, kept in self._strips(span):
-            fn(block, *_inside(columns, kept))
+        for block, kept_slice in self._strips(span):
+            fn(block, *_slice_columns(columns, kept_slice))
 
     def _written(
         self, work: tuple[Callable[..., None], bool, Any], columns: Columns, span: Span
     ) -> Columns:
-        """The columns as they were filled, tables among them in room of their own."""
-        fn, whole, room = work
-        piece, own = self._piece(columns, span)
-        filled = tuple(
-            np.empty((len(piece), *shape), dtype=dtype) if column is None else np.array(column)
-            for column, (shape, dtype) in zip(own, room, strict=True)
-        )
-        piece.run(filled, "_filled", (fn, whole))
-        return filled
+        """Let fn write into copies of the columns, and return the copies.
+
+        `work` is the function, whether it takes whole blocks, and for each column the shape of an
+        entry and the type. A column that is None is a table, for which a buffer is allocated.
+        """
+        fn, takes_whole_blocks, entry_types = work
+        piece, piece_columns = self._piece(columns, span)
+        buffers = []
+        for column, (entry_shape, dtype) in zip(piece_columns, entry_types, strict=True):
+            if column is None:
+                buffers.append(np.empty((len(piece), *entry_shape), dtype=dtype))
+            else:
+                buffers.append(np.array(column))
+        piece.run(tuple(buffers), "_filled", (fn, takes_whole_blocks))
+        return tuple(buffers)
 
 
-def _inside(columns: Columns, kept: slice) -> Columns:
-    """The part of each column; None stays None."""
-    return tuple(None if column is None else column[kept] for column in columns)
+def _slice_columns(columns: Columns, kept_slice: slice) -> Columns:
+    """Return a slice of each column; None stays None."""
+    return tuple(None if column is None else column[kept_slice] for column in columns)

@@ -1,9 +1,8 @@
-"""Pieces of work on an executor: so many under way at a time, and what to say when a worker is
-lost.
+"""Submission of pieces of work to an executor, in order or as they finish.
 
-Pieces are descriptions. Whoever works on one may vanish: a cluster then gives it to another worker
-(a pool of processes does not), and what cannot be done at all ends in one error that names the
-file.
+A *piece* is a tuple of arguments of the task, usually a description of rows and not their values. If
+a worker is lost, a cluster gives its piece to another worker (a pool of processes does not). If a
+piece cannot be finished, the error names its file.
 """
 
 from __future__ import annotations
@@ -17,14 +16,19 @@ from metacal.errors import InputError
 
 Piece = tuple[Any, ...]
 Pieces = Iterable[Piece]
-#: What is done with the entries of a piece.
+#: Function of the entries of a piece.
 Task = Callable[..., Any]
-#: What a piece is called in messages: its file, or files.
+#: Function that returns the name of a piece in messages: its file or files.
 Place = Callable[[Piece], str]
+
+#: Largest number of characters of another error in a message.
+_MAX_REASON_LENGTH = 160
+#: Largest number of file names in a message.
+_MAX_NAMES = 3
 
 
 class NoWorkersError(BrokenExecutor):
-    """The cluster has no workers, is not there at all, or has no metacal."""
+    """Error of a cluster without workers, without a scheduler, or without metacal."""
 
 
 def in_order(
@@ -36,10 +40,31 @@ def in_order(
     held: int = 0,
     place: Place | None = None,
 ) -> Iterator[Any]:
-    """task(*piece) for every piece, in order, with at most `window` pieces under way at a time.
+    """Yield task(*piece) for every piece, in order.
 
-    Answers that come before their turn are held, `held` pieces at most (those under way among them;
-    at least `window`): so far the others go on while one is slow.
+    Parameters
+    ----------
+    executor : Executor
+        Executor of the tasks.
+
+    task : callable
+        Function of the entries of a piece.
+
+    pieces : iterable of tuples
+        The pieces.
+
+    window : int
+        Largest number of pieces at work at a time.
+
+    held : int, default=0
+        Largest number of pieces at work or waiting for a slow earlier piece, at least `window`.
+
+    place : callable, default=None
+        Function that returns the name of a piece in messages.
+
+    Yields
+    ------
+    object
 
     Examples
     --------
@@ -48,8 +73,8 @@ def in_order(
     ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
     """
-    found = as_they_come(executor, task, pieces, window, place=place, held=max(held, window))
-    return (answer for _, answer in found)
+    results = as_they_come(executor, task, pieces, window, place=place, held=max(held, window))
+    return (result for _, result in results)
 
 
 def as_they_come(
@@ -61,12 +86,26 @@ def as_they_come(
     place: Place | None = None,
     held: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
-    """Each piece and task(*piece), whichever is done first, with at most `window` pieces under way
-    at a time.
+    """Yield each piece with task(*piece), whichever finishes first.
 
-    With `held` they come in order, and no more than so many are pending. Where a worker was lost
-    for good an error says which file it was at. Whatever is pending when nobody asks any more is
-    cancelled.
+    When the iterator is closed, the pending pieces are cancelled.
+
+    Parameters
+    ----------
+    executor, task, pieces, window, place
+        As in `in_order`.
+
+    held : int, default=None
+        If given, results are yielded in order, and this is the largest number of pending pieces.
+
+    Yields
+    ------
+    piece, result : tuple, object
+
+    Raises
+    ------
+    InputError
+        If the workers of a piece were lost. The message has the name of the piece.
 
     Examples
     --------
@@ -75,80 +114,91 @@ def as_they_come(
     ...     sorted(as_they_come(pool, pow, ((2, n) for n in range(3)), window=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
-    pending: dict[Future[Any], Piece] = {}  # in the order of their submission
+    # Futures in the order of their submission.
+    pending: dict[Future[Any], Piece] = {}
     at_work: set[Future[Any]] = set()
-    ended: SimpleQueue[None] = SimpleQueue()
+    finished_signals: SimpleQueue[None] = SimpleQueue()
 
-    def end(future: Future[Any]) -> None:
+    def signal_finished(future: Future[Any]) -> None:
         at_work.discard(future)
-        ended.put(None)
+        finished_signals.put(None)
 
-    source, most = iter(pieces), window if held is None else held
+    remaining_pieces = iter(pieces)
+    max_pending = window if held is None else held
+
+    def submit_pieces() -> None:
+        while len(at_work) < window and len(pending) < max_pending:
+            piece = next(remaining_pieces, None)
+            if piece is None:
+                return
+            future = executor.submit(task, *piece)
+            pending[future] = piece
+            at_work.add(future)
+            future.add_done_callback(signal_finished)
+
     try:
         while True:
-            while (
-                len(at_work) < window
-                and len(pending) < most
-                and (piece := next(source, None)) is not None
-            ):
-                future = executor.submit(task, *piece)
-                pending[future] = piece
-                at_work.add(future)
-                future.add_done_callback(end)
+            submit_pieces()
             if not pending:
                 return
-            turn = pending if held is None else [next(iter(pending))]
-            done = next((future for future in turn if future.done()), None)
-            if done is None:
-                ended.get()
+            candidates = list(pending) if held is None else [next(iter(pending))]
+            finished_future = next((future for future in candidates if future.done()), None)
+            if finished_future is None:
+                finished_signals.get()
                 continue
-            at_work.discard(done)
-            piece = pending.pop(done)
+            at_work.discard(finished_future)
+            piece = pending.pop(finished_future)
             try:
-                answer = done.result()
+                result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
-                raise _lost(error, piece, place) from error
-            yield piece, answer
+                raise _lost_piece_error(error, piece, place) from error
+            yield piece, result
     finally:
         for future in pending:
             future.cancel()
 
 
-def _lost(error: BaseException, piece: Piece, place: Place | None) -> InputError:
-    where = f"{place(piece)}: " if place is not None else ""
+def _lost_piece_error(error: BaseException, piece: Piece, place: Place | None) -> InputError:
+    """Build the error about a piece whose workers were lost."""
+    prefix = "" if place is None else f"{place(piece)}: "
     if isinstance(error, MemoryError):
         return InputError(
-            f"{where}a worker has not enough memory for these rows; give workers more, or fewer"
+            f"{prefix}a worker has not enough memory for these rows; give workers more, or fewer"
             " threads."
         )
     if isinstance(error, NoWorkersError):
         return InputError(
-            f"{where}{error}; start the cluster, with the same metacal as here, and run this again."
+            f"{prefix}{error}; start the cluster, with the same metacal as here, and run this again."
         )
-    said = (
-        " ".join(str(error).split()).partition(". ")[0][:160].rstrip(" .;") or type(error).__name__
-    )
+    first_sentence = " ".join(str(error).split()).partition(". ")[0]
+    reason = first_sentence[:_MAX_REASON_LENGTH].rstrip(" .;") or type(error).__name__
     return InputError(
-        f"{where}the workers that had these rows were lost (killed, or out of memory?): {said}."
+        f"{prefix}the workers that had these rows were lost (killed, or out of memory?): {reason}."
         " Look at their logs; give them more memory."
     )
 
 
 def sources_of(table: Any) -> str:
-    """The files that a table's rows come from, in words; "" for a table in memory."""
-    names = list(dict.fromkeys(_names(table)))
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more files" if len(names) > 3 else "")
+    """Return the names of the files of a table as text, "" for a table in memory."""
+    names = list(dict.fromkeys(_source_names(table)))
+    text = ", ".join(names[:_MAX_NAMES])
+    if len(names) > _MAX_NAMES:
+        text += f" and {len(names) - _MAX_NAMES} more files"
+    return text
 
 
-def _names(table: Any) -> Iterator[str]:
+def _source_names(table: Any) -> Iterator[str]:
+    """Yield the names of the files of a table, found in its attributes."""
     if hasattr(table, "names") and hasattr(table, "tables"):
         yield from table.names
         return
-    for name in ("shown", "path", "name"):
-        if isinstance(found := getattr(table, name, None), str):
-            yield found
+    for attribute in ("shown", "path", "name"):
+        name = getattr(table, attribute, None)
+        if isinstance(name, str):
+            yield name
             return
-    for name in ("source", "file", "table"):
-        if (inner := getattr(table, name, None)) is not None:
-            yield from _names(inner)
+    for attribute in ("source", "file", "table"):
+        inner_table = getattr(table, attribute, None)
+        if inner_table is not None:
+            yield from _source_names(inner_table)
             return

@@ -245,10 +245,10 @@ class RawTable(StoredTable):
         self.file.fill(rows, self.offset + start * self.row_bytes)
         return self._to_native(rows)
 
-    def _chosen(self, rows: Codes) -> NDArray[Any]:
+    def _read_rows(self, rows: Codes) -> NDArray[Any]:
         """Read the rows with the given indices; read distant rows one by one."""
         if not self._are_distant(rows):
-            return super()._chosen(rows)
+            return super()._read_rows(rows)
         table = np.empty((len(rows), self.shape[1]), self.stored_dtype)
         for position, row in enumerate(rows.tolist()):
             self.file.fill(table[position], self.offset + row * self.row_bytes)
