@@ -1,3 +1,5 @@
-"""The fitted map and its gate in other people's runtimes: `torch` modules, `onnx` graphs,
-`transformers` pipelines.
+"""Export of fitted gates and calibrators to files and to other runtimes.
+
+`saved` writes JSON files, `torch` builds modules, `onnx` builds graphs, and `transformers` provides
+a pipeline.
 """

@@ -1,6 +1,4 @@
-"""Between a fitted estimator and what a file holds of it: its gate, its threads, the names of its
-columns.
-"""
+"""Conversion between fitted estimators and the content of a saved file."""
 
 from __future__ import annotations
 
@@ -23,49 +21,96 @@ from metacal.maps.methods import CHOOSERS, method_named
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
-#: The estimators around a gate with a promise, by the kind of their file.
+#: Estimators with a promise, by the kind of their file.
 ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
-#: Parameters that may be others than what was fitted: they say how to compute, or another name for
-#: the same.
-_FREE = ("score_name", "calibrator", "large_score", "people")
+
+# Parameters that may be changed after fitting. They do not affect the fitted gate, or can have
+# several equivalent values.
+_UNCHECKED_PARAMETERS = ("score_name", "calibrator", "large_score", "people")
 
 
 def content_of(estimator: Any) -> Content:
-    """What a file would hold of a fitted MetaCal or calibrator, or ArtifactError with what to do
-    instead.
+    """Return the content of a saved file for a fitted estimator.
+
+    Parameters
+    ----------
+    estimator : MetaCal, ScoreGate, Cascade or calibrator
+        Fitted estimator.
+
+    Returns
+    -------
+    Content
+
+    Raises
+    ------
+    ArtifactError
+        If the estimator is not fitted, is not one of metacal's own, or was changed after fitting.
     """
-    kind = type(estimator).__name__
+    _check_savable(estimator)
+    changed_parameter = _find_changed_parameter(estimator)
+    if changed_parameter is not None:
+        raise ArtifactError(
+            f"the parameter {changed_parameter} was changed after fit; fit again, then save."
+        )
+    feature_names = None
+    if hasattr(estimator, "feature_names_in_"):
+        feature_names = tuple(map(str, estimator.feature_names_in_))
+    n_jobs = getattr(estimator, "n_jobs", None)
+    return Content(gate=estimator.gate_, n_jobs=n_jobs, feature_names=feature_names)
+
+
+def _check_savable(estimator: Any) -> None:
+    """Raise ArtifactError unless an object is a fitted estimator of a supported class."""
     if isinstance(estimator, type):
         raise ArtifactError(
             f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...)."
         )
-    if type(estimator) is not ESTIMATORS.get(kind) and not _is_ours(estimator):
-        if kind == "CalibratedClassifier":
-            raise ArtifactError(
-                "a CalibratedClassifier holds your classifier, which this file cannot;"
-                " clf.save(path) saves its gate alone. Save the classifier by its own means; then"
-                " gate.predict(clf.logits(X))."
-            )
-        known = ", ".join([*ESTIMATORS, *calibrator_kinds()])
-        raise ArtifactError(f"cannot save {article(kind)}; what can be saved is a fitted {known}.")
+    class_name = type(estimator).__name__
+    is_calibrator = _is_registered_calibrator(estimator)
+    if type(estimator) is not ESTIMATORS.get(class_name) and not is_calibrator:
+        raise _unsupported_estimator_error(class_name)
     try:
-        check_is_fitted(estimator, None if _is_ours(estimator) else "gate_")
+        check_is_fitted(estimator, None if is_calibrator else "gate_")
     except ValueError:
-        raise ArtifactError(f"this {kind} is not fitted; call fit first, then save.") from None
-    if isinstance(estimator, MetaCal) and not _is_ours(
-        estimator.calibrator_
-    ):  # though it may bear such a name
+        raise ArtifactError(
+            f"this {class_name} is not fitted; call fit first, then save."
+        ) from None
+    # The class of a foreign calibrator may have the name of a registered one.
+    if isinstance(estimator, MetaCal) and not _is_registered_calibrator(estimator.calibrator_):
         raise unsupported_calibrator(type(estimator.calibrator_).__name__)
-    changed = _changed(estimator)
-    if changed is not None:
-        raise ArtifactError(f"the parameter {changed} was changed after fit; fit again, then save.")
-    names = getattr(estimator, "feature_names_in_", None)
-    n_jobs = getattr(estimator, "n_jobs", None)
-    return Content(estimator.gate_, n_jobs, None if names is None else tuple(map(str, names)))
+
+
+def _unsupported_estimator_error(class_name: str) -> ArtifactError:
+    """Build the error about an estimator that cannot be saved."""
+    if class_name == "CalibratedClassifier":
+        return ArtifactError(
+            "a CalibratedClassifier holds your classifier, which this file cannot;"
+            " clf.save(path) saves its gate alone. Save the classifier by its own means; then"
+            " gate.predict(clf.logits(X))."
+        )
+    supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])
+    return ArtifactError(
+        f"cannot save {article(class_name)}; what can be saved is a fitted {supported_names}."
+    )
+
+
+def _is_registered_calibrator(estimator: Any) -> bool:
+    """Check whether an object is a registered calibrator, and not of a derived class."""
+    method = method_named(type(estimator).__name__)
+    return method is not None and type(estimator) is method.estimator_class()
 
 
 def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
-    """The fitted estimator around a gate.
+    """Build the fitted estimator for the content of a saved file.
+
+    Parameters
+    ----------
+    content : Content
+        Gate and parameters of the estimator.
+
+    Returns
+    -------
+    MetaCal, ScoreGate, Cascade or calibrator
 
     Examples
     --------
@@ -74,112 +119,160 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
     >>> estimator_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
-    gate, source = content.gate, content.gate.source
-    if (
-        gate.certificate is None
-    ):  # what it reads is what the source says, whatever the recipe has recorded
-        estimator = _made(
-            gate,
-            input=source.input,
-            classes=gate.classes.tolist() if source.classes_given else None,
-        )
-        estimator.map_ = source.map
+    gate = content.gate
+    if gate.certificate is None:
+        estimator = _build_calibrator(gate)
     else:
-        jobs = {} if content.n_jobs is None else {"n_jobs": content.n_jobs}
-        estimator = ESTIMATORS[kind_of(gate)](**_parameters(gate), **jobs)
-        estimator.gate_ = gate
-        if gate.kind == "logits":
-            base = estimator.calibrator_ = _made(gate)
-            base.classes_, base.n_features_in_, base.map_ = (
-                np.arange(gate.n_classes),
-                gate.n_classes,
-                source.map,
-            )
+        estimator = _build_promise_estimator(gate, content.n_jobs)
     if gate.n_classes:
-        estimator.classes_, estimator.n_features_in_ = np.array(gate.classes), gate.n_classes
+        estimator.classes_ = np.array(gate.classes)
+        estimator.n_features_in_ = gate.n_classes
     if content.feature_names is not None:
         estimator.feature_names_in_ = np.array(content.feature_names, dtype=object)
     return estimator
 
 
-def _parameters(gate: Gate) -> dict[str, Any]:
-    """The parameters of the estimator around a gate with a promise, as far as the gate has taken
-    them over.
-    """
+def _build_calibrator(gate: Gate) -> Any:
+    """Build the fitted calibrator of a gate without a promise."""
+    source = gate.source
+    # The source determines input and classes, whatever the recipe contains.
+    calibrator = _unfitted_calibrator(gate, input=source.input, classes=_given_classes(gate))
+    calibrator.map_ = source.map
+    return calibrator
+
+
+def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
+    """Build the fitted estimator of a gate with a promise."""
+    parameters = _fitted_parameters(gate)
+    if n_jobs is not None:
+        parameters["n_jobs"] = n_jobs
+    estimator = ESTIMATORS[kind_of(gate)](**parameters)
+    estimator.gate_ = gate
+    if gate.kind == "logits":
+        calibrator = _unfitted_calibrator(gate)
+        calibrator.classes_ = np.arange(gate.n_classes)
+        calibrator.n_features_in_ = gate.n_classes
+        calibrator.map_ = gate.source.map
+        estimator.calibrator_ = calibrator
+    return estimator
+
+
+def _fitted_parameters(gate: Gate) -> dict[str, Any]:
+    """Return the estimator parameters that a gate with a promise was fitted with."""
     source = gate.source
     if gate.kind == "scores":
         return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
-    if not gate.n_classes:
+    has_classes = gate.n_classes > 0
+    if not has_classes:
         return {"promise": gate.promise, "people": gate.people or None}
-    held = {
+    parameters = {
         "promise": gate.promise,
         "score": source.score,
         "reject_label": gate.reject_label,
         "input": source.input,
+        "classes": _given_classes(gate),
     }
-    held["classes"] = gate.classes.tolist() if source.classes_given else None
     if gate.kind == "logits":
-        learned = bool(source.decision_at) and not (gate.promise is not None and gate.promise.sided)
-        return {
-            **held,
-            "calibrator": _asked_for(gate),
-            "decision": "calibrated" if learned else "largest",
-        }
-    return {**held, "large_score": gate.stages[1].source.score, "people": gate.people}
+        is_two_sided = gate.promise is not None and gate.promise.sided
+        has_learned_decision = bool(source.decision_at) and not is_two_sided
+        parameters["calibrator"] = _calibrator_parameter(gate)
+        parameters["decision"] = "calibrated" if has_learned_decision else "largest"
+    else:
+        parameters["large_score"] = gate.stages[1].source.score
+        parameters["people"] = gate.people
+    return parameters
 
 
-def _changed(estimator: Any) -> str | None:
-    """The first parameter that no longer says what was fitted, if there is one."""
+def _given_classes(gate: Gate) -> list[Any] | None:
+    """Return the classes of a gate if the user passed them."""
+    if not gate.source.classes_given:
+        return None
+    classes: list[Any] = gate.classes.tolist()
+    return classes
+
+
+def _find_changed_parameter(estimator: Any) -> str | None:
+    """Return the name of the first parameter that differs from the fitted one, if any."""
     gate = estimator.gate_
     if gate.certificate is None:
-        given = estimator.classes
-        return (
-            None if given is None or np.array_equal(np.asarray(given), gate.classes) else "classes"
-        )
+        classes = estimator.classes
+        has_same_classes = classes is None or np.array_equal(np.asarray(classes), gate.classes)
+        return None if has_same_classes else "classes"
+
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
-        base = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
-        choosers = [row.public_name for row in CHOOSERS.values()]
-        if type(base).__name__ not in (*choosers, method_of_table(gate.source).public_name):
+        calibrator = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
+        chooser_names = [method.public_name for method in CHOOSERS.values()]
+        fitted_name = method_of_table(gate.source).public_name
+        if type(calibrator).__name__ not in (*chooser_names, fitted_name):
             return "calibrator"
-    for name, fitted in _parameters(gate).items():
-        now = getattr(estimator, name)
-        if name == "reject_label" and now is None:
-            now = default_reject_label(gate.classes)
-        if name == "classes" and (now is None or gate.n_classes == 2) and gate.source.classes_given:
-            # Names always come from a user, if not by this parameter; two classes may be in the
-            # labels alone.
-            continue
-        if name == "classes" and now is not None:
-            now = np.asarray(now).tolist()
-        own_score = name == "score" and (now == AUTO or gate.promise.sided)
-        if not (name in _FREE or now is fitted or now == fitted or own_score):
+
+    for name, fitted_value in _fitted_parameters(gate).items():
+        value = getattr(estimator, name)
+        if not _is_same_parameter(gate, name, value, fitted_value):
             return name
     return None
 
 
-def _is_ours(estimator: Any) -> bool:
-    """Whether it is one of the registered calibrators, and no class derived from one."""
-    method = method_named(type(estimator).__name__)
-    return method is not None and type(estimator) is method.estimator_class()
+def _is_same_parameter(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
+    """Check whether a parameter is equivalent to the one that a gate was fitted with.
+
+    Parameters
+    ----------
+    gate : Gate
+        Fitted gate.
+
+    name : str
+        Name of the parameter.
+
+    value : object
+        Current value of the parameter.
+
+    fitted_value : object
+        Value that the gate was fitted with.
+
+    Returns
+    -------
+    bool
+    """
+    if name in _UNCHECKED_PARAMETERS:
+        return True
+    if name == "reject_label" and value is None:
+        value = default_reject_label(gate.classes)
+    if name == "classes":
+        # The class names of a file come from the user, but not necessarily by this parameter. Two
+        # classes can also come from the labels.
+        if gate.source.classes_given and (value is None or gate.n_classes == 2):
+            return True
+        if value is not None:
+            value = np.asarray(value).tolist()
+    if name == "score":
+        is_chosen_by_fit = value == AUTO or (gate.promise is not None and gate.promise.sided)
+        if is_chosen_by_fit:
+            return True
+    return value is fitted_value or bool(value == fitted_value)
 
 
-def _asked_for(gate: Gate) -> Calibrator[Any] | None:
-    """The calibrator that was asked for; None where it is what goes with the promise, or nothing
-    was learned.
+def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
+    """Return the parameter `calibrator` of a gate's estimator.
+
+    It is None if the calibrator is the default of the promise, or nothing was learned.
     """
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
-    made, usual = _made(gate), base_calibrator(None, gate.promise, gate.n_classes)
-    same = type(made) is type(usual) and made.get_params() == usual.get_params()
-    return None if same else made
+    calibrator: Calibrator[Any] = _unfitted_calibrator(gate)
+    default = base_calibrator(None, gate.promise, gate.n_classes)
+    is_default = type(calibrator) is type(default) and (
+        calibrator.get_params() == default.get_params()
+    )
+    return None if is_default else calibrator
 
 
-def _made(gate: Gate, **own: Any) -> Any:
-    """The calibrator that fitted a gate's map, not fitted, with the parameters of its recipe and
-    these.
+def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
+    """Build the calibrator that fitted a gate's map, without fitting it.
+
+    Its parameters are those of the recipe, overridden by `parameters`.
     """
     recipe = gate.source.recipe
-    parameters = {} if recipe is None else recipe.parameters
-    return built(
-        method_of_table(gate.source).estimator_class(), {**parameters, **own}, "parameters"
-    )
+    recipe_parameters = {} if recipe is None else recipe.parameters
+    calibrator_class = method_of_table(gate.source).estimator_class()
+    return built(calibrator_class, {**recipe_parameters, **parameters}, "parameters")

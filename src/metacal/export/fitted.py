@@ -1,8 +1,7 @@
-"""What an export starts from: the gate, taken from whatever holds one, once it is clear that it can
-be exported.
+"""Checks that a gate can be exported to another runtime.
 
-The threshold lies in the middle between two numbers that a score can be (`kernels.grid`): another
-runtime compares its own unrounded score with it, and decides as Python does.
+A threshold lies halfway between two values that a score can have, see `metacal.kernels.grid`. A
+runtime that computes the score with other rounding errors therefore makes the same decisions.
 """
 
 from __future__ import annotations
@@ -18,21 +17,36 @@ from metacal.maps.methods import method_of_map
 from metacal.rows.arrays import one_of
 from metacal.scores import NAMED, name_of, needs_logits
 
-#: How far a row of probabilities may be from summing to one, as in `metacal.rows.validate`.
+#: Largest deviation of the sum of a row of probabilities from one, as in `metacal.rows.validate`.
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
 
-_EXPORTED = (
+_EXPORTABLE_TYPES = (
     "what can be exported is a Gate or a fitted MetaCal, calibrator or CalibratedClassifier (of"
     " gates on scores and cascades metacal.export.onnx makes a graph)"
 )
 
 
 def exportable(gate: Gate, input: str | None = None) -> Gate:
-    """The gate with every stage reading `input`, or why it cannot be exported.
+    """Return a gate whose stages read the requested input, if it can be exported.
 
-    `input` says what the graph will be given; by default what the gate was fitted on. A gate fitted
-    on logits can stand behind a model that gives probabilities: their logarithms differ from the
-    logits by a constant in each row, which only the energy notices.
+    Parameters
+    ----------
+    gate : Gate
+        Gate to export.
+
+    input : {"logits", "probabilities"} or None, default=None
+        Type of the model outputs that the exported gate reads. By default, the type that the gate
+        was fitted on. A gate fitted on logits can read probabilities, because their logarithms
+        differ from the logits by a constant in each row. Only the energy score depends on it.
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    InputError
+        If the gate cannot be exported, or cannot read the input.
 
     Examples
     --------
@@ -41,9 +55,9 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
     >>> exportable(gate_of(cal), "probabilities").source.input
     'probabilities'
     """
-    if gate.certificate is None and any(
-        stage.policy.threshold != math.inf for stage in gate.stages
-    ):
+    has_promise = gate.certificate is not None
+    has_threshold = any(stage.policy.threshold != math.inf for stage in gate.stages)
+    if has_threshold and not has_promise:
         raise InputError(
             "this gate has a threshold without a certificate, and a threshold is only exported with"
             " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
@@ -55,45 +69,62 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
                 f" {spelled('input', '--input')}."
             )
         return gate
-    promised = gate.certificate is not None
-    stages = (
-        replace(stage, source=_reading(stage.source, input, promised)) for stage in gate.stages
-    )
+    stages = []
+    for stage in gate.stages:
+        source = _source_for_input(stage.source, input, has_promise=has_promise)
+        stages.append(replace(stage, source=source))
     return replace(gate, stages=tuple(stages))
 
 
-def _reading(source: Any, input: str | None, promised: bool) -> Table:
-    kind = source.input if input is None else input
-    one_of("input", kind, "logits", "probabilities")
-    if kind == "logits" and source.input == "probabilities":
+def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> Table:
+    """Return a source that reads the requested input, see `exportable`."""
+    if input is None:
+        input = source.input
+    one_of("input", input, "logits", "probabilities")
+    if input == "logits" and source.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach"
             " it to a model that gives probabilities."
         )
     if method_of_map(type(source.map)) is None:
+        calibrator = getattr(source.map, "estimator", source.map)
         raise InputError(
             "the base calibrator is a"
-            f" {type(getattr(source.map, 'estimator', source.map)).__name__}, which is not"
+            f" {type(calibrator).__name__}, which is not"
             " metacal's own; fit with one of metacal's calibrators to export it."
         )
-    if promised and not isinstance(source.score, str):
+    if has_promise and not isinstance(source.score, str):
         raise InputError(
             f"the score is a Python function ({name_of(source.score)}), which no other runtime can"
             f" call; fit with a named score: {', '.join(NAMED)}."
         )
-    if promised and needs_logits(source.score) and kind == "probabilities":
+    if has_promise and needs_logits(source.score) and input == "probabilities":
         raise InputError(
             f"the score {source.score!r} needs logits: it is the same for every row of"
             " probabilities."
         )
-    return replace(source, input=kind)
+    return replace(source, input=input)
 
 
 def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
-    """The gate itself, or the one that a fitted estimator holds: `gate_` of a MetaCal, calibrator,
-    classifier.
+    """Return a gate, or the gate of a fitted estimator.
 
-    With `on_tables` only a gate of one stage that reads logits or probabilities will do.
+    Parameters
+    ----------
+    cal : Gate or fitted estimator
+        Gate, or an estimator with the attribute `gate_`.
+
+    on_tables : bool, default=False
+        Whether the gate must have a single stage that reads logits or probabilities.
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    InputError
+        If there is no gate, or it is of another kind.
 
     Examples
     --------
@@ -101,9 +132,10 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
     Traceback (most recent call last):
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
-    held = gate_in(cal, _EXPORTED)
-    if on_tables and held.kind != "logits":
-        raise InputError(
-            f"{_EXPORTED}; got {f'a Gate ({held.kind})' if held is cal else type(cal).__name__}."
-        )
-    return held
+    gate = gate_in(cal, _EXPORTABLE_TYPES)
+    if on_tables and gate.kind != "logits":
+        received = type(cal).__name__
+        if gate is cal:
+            received = f"a Gate ({gate.kind})"
+        raise InputError(f"{_EXPORTABLE_TYPES}; got {received}.")
+    return gate

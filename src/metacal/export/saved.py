@@ -1,7 +1,7 @@
-"""Save and load what was fitted: estimators and gates as JSON files.
+"""Saving and loading of fitted estimators and gates as JSON files.
 
-The checksum finds damage and careless edits; it is no signature. Whoever can write the file can
-change the promise, so keep artifacts where you keep models, or sign them with a key.
+The checksum detects damage and careless edits, but it is not a signature: anyone who can write the
+file can change the promise. Store artifacts where you store models, or sign them with a key.
 """
 
 from __future__ import annotations
@@ -29,17 +29,32 @@ def save(
     key: KeySource | None = None,
     max_bytes: int | None = None,
 ) -> None:
-    """Write a fitted MetaCal, Cascade, ScoreGate, calibrator or gate as JSON; `load` gives it back,
-    bit for bit.
+    """Save a fitted estimator or gate as a JSON file.
 
-    What is to be written is read back first, as `load` would, and must decide and predict the same;
-    then the file is written whole or not at all. What cannot be saved (a score that is a function,
-    somebody else's estimator as base calibrator, a label beyond 64 bits) raises ArtifactError
-    before the file is touched.
+    Before the file is written, its text is loaded again and must result in an equal gate. The file
+    is written atomically.
 
-    With `key`, the path of a key file or its bytes, the file is signed, and `load` can be told to
-    take no other: a shared secret of at least 32 bytes (HMAC-SHA256), or an Ed25519 private key in
-    PEM. `max_bytes` allows files that `load` takes with the same `max_bytes` only.
+    Parameters
+    ----------
+    fitted : MetaCal, Cascade, ScoreGate, calibrator or Gate
+        Fitted object.
+
+    path : str or path
+        File to create or replace.
+
+    key : str, path or bytes, default=None
+        Path of a key file, or the content of a key, to sign the file with: a shared secret of at
+        least 32 bytes (HMAC-SHA256), or an Ed25519 private key in PEM format.
+
+    max_bytes : int, default=None
+        Largest size of the file. A file beyond the default of 45 MB must be loaded with the same
+        `max_bytes`.
+
+    Raises
+    ------
+    ArtifactError
+        If the object cannot be saved, for example because its score is a function, its base
+        calibrator is not one of metacal's own, or a label has more than 64 bits.
 
     Examples
     --------
@@ -57,13 +72,33 @@ def save(
 def load(
     path: str | os.PathLike[str], *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
-    """Read what `save` wrote: a fitted estimator, ready to predict.
+    """Load a fitted estimator from a JSON file. No code in the file is ever executed.
 
-    A file that is missing or not readable raises InputError; one that is damaged, contradicts
-    itself, or was written by a newer metacal raises ArtifactError. With `key` (a key file or its
-    bytes; of an Ed25519 pair the public key will do) so does one that is not signed with that key.
-    Nothing in the file is ever run. Files beyond 45 MB (a full matrix for more than 2,000 classes)
-    are refused unless `max_bytes` allows them, so that nobody else's file can take much memory.
+    Parameters
+    ----------
+    path : str or path
+        File written by `save`.
+
+    key : str, path or bytes, default=None
+        Key to verify the signature with. For Ed25519, the public key is sufficient. If None, the
+        signature is not verified.
+
+    max_bytes : int, default=None
+        Largest size of the file, 45 MB by default. The limit bounds the memory that a file can
+        take. A full matrix for more than 2,000 classes exceeds it.
+
+    Returns
+    -------
+    MetaCal, Cascade, ScoreGate or calibrator
+
+    Raises
+    ------
+    InputError
+        If the file does not exist or cannot be read.
+
+    ArtifactError
+        If the file is damaged, inconsistent, too large, written by a newer version of metacal, or
+        not signed with the key.
 
     Examples
     --------
@@ -71,11 +106,21 @@ def load(
     Traceback (most recent call last):
     metacal.errors.InputError: cal.json: there is no such file; check the name and the folder.
     """
-    return _estimator(read_content(path, key, max_bytes)[0])
+    content, _ = read_content(path, key, max_bytes)
+    return _build_estimator(content)
 
 
 def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = None) -> str:
-    """What `save` writes, as text, once it has been read back.
+    """Return the text that `save` writes.
+
+    Parameters
+    ----------
+    fitted, key, max_bytes
+        As for `save`.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -87,13 +132,25 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
       "version": 3,
       "metacal_version": ...
     """
-    return text_that_loads(_content(fitted), key=key, max_bytes=max_bytes)
+    return text_that_loads(_file_content(fitted), key=key, max_bytes=max_bytes)
 
 
 def loads(
     raw: bytes, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
-    """Build the estimator from the bytes of a file.
+    """Load a fitted estimator from the bytes of a JSON file.
+
+    Parameters
+    ----------
+    raw : bytes
+        Content of the file.
+
+    key, max_bytes
+        As for `load`.
+
+    Returns
+    -------
+    MetaCal, Cascade, ScoreGate or calibrator
 
     Examples
     --------
@@ -101,18 +158,25 @@ def loads(
     Traceback (most recent call last):
     metacal.errors.ArtifactError: written by a newer metacal (format 4); update metacal.
     """
-    return _estimator(loaded(raw, None if key is None else read_key(key), max_bytes)[0])
+    verification_key = None if key is None else read_key(key)
+    content, _ = loaded(raw, verification_key, max_bytes)
+    return _build_estimator(content)
 
 
-def _content(estimator: Any) -> Content:
-    if hasattr(estimator, "stages"):
-        return Content(estimator)
-    from metacal.export import estimator as around  # scikit-learn comes with it
+def _file_content(fitted: Any) -> Content:
+    """Return the content of the file for a gate or a fitted estimator."""
+    is_gate = hasattr(fitted, "stages")
+    if is_gate:
+        return Content(fitted)
+    # This module imports scikit-learn, which a gate does not need.
+    from metacal.export.estimator import content_of
 
-    return around.content_of(estimator)
+    return content_of(fitted)
 
 
-def _estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
-    from metacal.export import estimator as around  # scikit-learn comes with it
+def _build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
+    """Build the fitted estimator for the content of a file."""
+    # This module imports scikit-learn, which a gate does not need.
+    from metacal.export.estimator import estimator_of
 
-    return around.estimator_of(content)
+    return estimator_of(content)

@@ -1,7 +1,5 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""A transformers text-classification pipeline whose results carry a calibrated `score` and the
-gate's `accept`.
-"""
+"""Text-classification pipeline of transformers with a calibrated score and the gate's decision."""
 
 from __future__ import annotations
 
@@ -20,20 +18,21 @@ from metacal.export.torch import to_module
 
 
 class CalibratedTextClassificationPipeline(TextClassificationPipeline):
-    """Text classification as transformers does it, with the gate in place of its softmax.
+    """Text-classification pipeline of transformers with a gate in place of the softmax.
 
-    Each result is `{"label", "score", "accept"}`. The label is the class of the largest logit, the
-    one the promise is about; the score its calibrated probability, 1/K where the row is rejected.
-    With `top_k` that class comes first and the others follow by calibrated probability; `accept` is
-    the row's, on every entry.
+    Each result is a dictionary `{"label", "score", "accept"}`. The label is the class with the
+    largest logit, which the promise is about. The score is its calibrated probability, or 1/K for a
+    rejected row. With `top_k`, this class comes first and the others follow by calibrated
+    probability; `accept` is the decision on the row in every entry.
 
     Parameters
     ----------
     cal : MetaCal, calibrator or path
-        Fitted on this model's logits, or the JSON file that `mc.save` wrote. Its classes are the
-        model's, in the order of `config.id2label`, or numbers.
+        Calibrator fitted on this model's logits, or the JSON file written by `mc.save`. Its classes
+        are those of the model, in the order of `config.id2label`, or numbers.
+
     **kwargs
-        What a TextClassificationPipeline takes: model, tokenizer, device, batch_size, top_k, …
+        Parameters of TextClassificationPipeline: model, tokenizer, device, batch_size, top_k, ...
 
     Examples
     --------
@@ -54,11 +53,11 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             raise InputError(
                 "this gate has a threshold for each group of rows, and a pipeline knows no groups."
             )
-        self._check_classes(gate_of(fitted).classes)
+        self._check_model(gate_of(fitted).classes)
 
-    def _check_classes(self, classes: Array) -> None:
+    def _check_model(self, classes: Array) -> None:
+        """Raise InputError unless the model returns logits of the gate's classes."""
         config = self.model.config
-        names = [config.id2label[i] for i in range(config.num_labels)]
         if config.problem_type in ("regression", "multi_label_classification"):
             raise InputError(
                 "a gate is for one label among several; this model's problem is"
@@ -69,10 +68,11 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
                 f"the calibrator was fitted on {self.gate.n_classes} classes, this model has"
                 f" {config.num_labels}: fit it on this model's own logits."
             )
-        if classes.dtype.kind == "U" and classes.tolist() != names:
+        label_names = [config.id2label[index] for index in range(config.num_labels)]
+        if classes.dtype.kind == "U" and classes.tolist() != label_names:
             raise InputError(
                 f"the calibrator's classes {classes.tolist()} are not the model's, in order:"
-                f" {names}. Pass classes=[config.id2label[i] for i in range(K)] when fitting."
+                f" {label_names}. Pass classes=[config.id2label[i] for i in range(K)] when fitting."
             )
         if self.gate.input != "logits":
             raise InputError(
@@ -86,7 +86,26 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         top_k: int | None = 1,
         _legacy: bool = True,
     ) -> Any:
-        """One result, or a list of them when `top_k` was given."""
+        """Convert the logits of one text to results.
+
+        Parameters
+        ----------
+        model_outputs : mapping
+            Outputs of the model, with the entry "logits".
+
+        function_to_apply : None
+            Must be None, because the gate replaces the softmax.
+
+        top_k : int or None, default=1
+            Number of classes to return. None returns all.
+
+        _legacy : bool, default=True
+            Whether to return a single result instead of a list if `top_k` is 1.
+
+        Returns
+        -------
+        dict or list of dict
+        """
         if function_to_apply is not None:
             raise InputError(
                 "function_to_apply cannot be chosen here: the fitted map takes the place of the"
@@ -94,13 +113,21 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             )
         logits = model_outputs["logits"].float()
         probs, _, accept = self.gate(logits)
-        names, accepted = self.model.config.id2label, bool(accept[0])
-        best = int(logits[0].argmax())
-        order = sorted(
-            range(self.gate.n_classes),
-            key=lambda i: (i != best, -float(probs[0, i]), -float(logits[0, i])),
-        )
-        results = [
-            {"label": names[i], "score": float(probs[0, i]), "accept": accepted} for i in order
-        ]
-        return results[0] if top_k == 1 and _legacy else results[:top_k]
+        prediction = int(logits[0].argmax())
+
+        def sort_key(class_index: int) -> tuple[bool, float, float]:
+            is_other = class_index != prediction
+            return is_other, -float(probs[0, class_index]), -float(logits[0, class_index])
+
+        label_names = self.model.config.id2label
+        results = []
+        for class_index in sorted(range(self.gate.n_classes), key=sort_key):
+            result = {
+                "label": label_names[class_index],
+                "score": float(probs[0, class_index]),
+                "accept": bool(accept[0]),
+            }
+            results.append(result)
+        if top_k == 1 and _legacy:
+            return results[0]
+        return results[:top_k]

@@ -1,5 +1,6 @@
-"""The fitted gate as a torch module, alone (`to_module`) or behind a classifier
-(`CalibratedModule`).
+"""Export of fitted gates to torch modules.
+
+`to_module` builds the module of a gate. `CalibratedModule` combines a classifier with its gate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""The fitted map, its score and its threshold as one module, alone (`Gate`) or behind a
-classifier.
-"""
+"""Gates as torch modules, alone (`Gate`) or combined with a classifier (`CalibratedModule`)."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from metacal import gate as value
+from metacal import gate as gates
 from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
@@ -22,96 +20,126 @@ from metacal.formulas.logits import REACH, bring_within_reach, read_masks, witho
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
-#: No logit further from zero is computed with on a device that has float32 only.
-_SINGLE_REACH = 1e15
+# Largest absolute value of a logit in computations on a device that has only float32.
+_FLOAT32_REACH = 1e15
+
+# Number of group names that an error message quotes.
+_MAX_QUOTED_GROUPS = 5
 
 
 class Gate(Fixed):
-    """probs, score, accept of a table of logits, by the fitted map.
+    """Module that returns probabilities, score and decision for a table of logits.
 
-    Accept iff score <= threshold; rejected rows are uniform. Where each predicted class has a
-    threshold, that of the row's own decides; where each group has, `gate(logits, group)` takes the
-    number of each row's group, its place in `groups`: any other number is a group that the fit has
-    not seen, and rejected. A row that is not a row of logits (a NaN, +inf, every class masked) has
-    score NaN, is never accepted, and is uniform too. `probs` has the dtype and device of the input;
-    `score` is float64 (float32 on a device that has no float64).
+    A row is accepted if its score is at most the threshold. The probabilities of a rejected row are
+    uniform. A row that contains NaN or +inf, or in which every class is masked, has the score NaN
+    and is rejected.
+
+    If each predicted class has its own threshold, the threshold of the row's prediction decides. If
+    each group has its own threshold, `gate(logits, group)` takes the index of each row's group in
+    `groups`; a row with any other index is rejected.
+
+    Parameters
+    ----------
+    fitted : metacal.Gate
+        Fitted gate with one stage that reads logits or probabilities.
+
+    Attributes
+    ----------
+    groups : tuple or None
+        Names of the groups. None if there is no threshold by group.
+
+    certificate : Certificate or None
+        Certificate of the gate.
     """
 
-    def __init__(self, fitted: value.Gate) -> None:
+    def __init__(self, fitted: gates.Gate) -> None:
         super().__init__()
+        source = fitted.source
+        thresholds = fitted.thresholds
         self.n_classes = fitted.n_classes
-        source, own = fitted.source, fitted.thresholds
         self.input = source.input
-        self.keeps_predictions = bool(source.map.preserves_accuracy)
-        # As in Python, plain temperature scaling works in the precision of the table: nothing is
-        # decided by it.
-        self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.certificate = fitted.certificate
+        self.keeps_predictions = bool(source.map.preserves_accuracy)
+        # Temperature scaling works in the precision of the table, as in Python, because no decision
+        # depends on it.
+        self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
         self.by = fitted.policy.by
-        self.groups = own.names if own is not None and fitted.by_group else None
-        self.sides = bool(fitted.policy.at)
-        self.moved = self.sides or bool(
-            source.decision_at
-        )  # of two classes: answered by the second above these
-        # The last is that of a group that the fit has not seen.
-        at = [*fitted.policy.at, 0.0] if self.sides else [source.decision_at]
-        if self.moved:
-            self.keep(decision_at=[[0.0, one] for one in at])
-        self.keep(threshold=fitted.threshold if own is None else own.table.tolist())
+        self.groups = None
+        if thresholds is not None and fitted.by_group:
+            self.groups = thresholds.names
+
+        # Log-odds above which the second of two classes is predicted, for all rows or per group.
+        self.has_group_offsets = bool(fitted.policy.at)
+        self.has_offset = self.has_group_offsets or bool(source.decision_at)
+        decision_offsets = [source.decision_at]
+        if self.has_group_offsets:
+            offset_of_unknown_group = 0.0
+            decision_offsets = [*fitted.policy.at, offset_of_unknown_group]
+        if self.has_offset:
+            self.keep(decision_at=[[0.0, offset] for offset in decision_offsets])
+        self.keep(threshold=fitted.threshold if thresholds is None else thresholds.table.tolist())
         self.eval()
 
     def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return probs (n × K), score (n) and accept (n)."""
-        self._check(logits, group)
-        table, usable = self._read(logits.detach())
-        number = self._number(table, group)
-        at = beside(self.decision_at, table) if self.moved else None
-        there = table if at is None else table - (at[number] if self.sides else at)
-        score = torch.where(usable, self.score(there), torch.full_like(table[:, 0], torch.nan))
-        dtype = logits.dtype if logits.is_floating_point() else torch.get_default_dtype()
-        probs = self._probabilities(table, dtype)
-        # Whatever the score says, a row whose probabilities are no numbers is not accepted.
-        accept = (score <= self._threshold(there, number)) & usable & (probs.sum(dim=1) < torch.inf)
-        return probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes), score, accept
+        """Compute probabilities, score and decision of each row.
+
+        Parameters
+        ----------
+        logits : Tensor of shape (n, K)
+            Logits or probabilities, as `input` states.
+
+        group : Tensor of shape (n,) or None, default=None
+            Index of each row's group. Required if there is a threshold by group.
+
+        Returns
+        -------
+        probs : Tensor of shape (n, K)
+            Calibrated probabilities with dtype and device of the logits.
+
+        score : Tensor of shape (n,)
+            Uncertainty in float64, or in float32 on a device without float64.
+
+        accept : Tensor of bool of shape (n,)
+        """
+        self._check_arguments(logits, group)
+        table, is_usable = self._read_logits(logits.detach())
+        group_index = self._group_index(table, group)
+        shifted_table = self._shift_decision(table, group_index)
+        nan = torch.full_like(table[:, 0], torch.nan)
+        score = torch.where(is_usable, self.score(shifted_table), nan)
+        output_dtype = logits.dtype
+        if not logits.is_floating_point():
+            output_dtype = torch.get_default_dtype()
+        probs = self._probabilities(table, output_dtype)
+        # A row whose probabilities are NaN is rejected, whatever its score.
+        has_probabilities = probs.sum(dim=1) < torch.inf
+        is_certain = score <= self._row_thresholds(shifted_table, group_index)
+        accept = is_certain & is_usable & has_probabilities
+        probs = probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes)
+        return probs, score, accept
 
     def extra_repr(self) -> str:
-        """The promise, and what comes in."""
-        promise = (
-            "no promise: every row is accepted"
-            if self.certificate is None
-            else self.certificate.statement
-        )
-        return f"{self.n_classes} classes, input={self.input!r}; {promise}"
+        """Return the number of classes, the input and the promise."""
+        statement = "no promise: every row is accepted"
+        if self.certificate is not None:
+            statement = self.certificate.statement
+        return f"{self.n_classes} classes, input={self.input!r}; {statement}"
 
-    def _number(self, table: Tensor, group: Tensor | None) -> Tensor | None:
-        """The number of each row's group, the last for one that the fit has not seen."""
-        if group is None:
-            return None
-        last, number = len(self.groups or ()), group.to(device=table.device, dtype=torch.int64)
-        return torch.where((number >= 0) & (number < last), number, torch.full_like(number, last))
-
-    def _threshold(self, table: Tensor, number: Tensor | None) -> Tensor:
-        """The threshold, or that of each row: its predicted class's or its group's, or both at
-        once.
-        """
-        values = beside(self.threshold, table)
-        if self.by is None:
-            return values
-        top = TORCH.argmax(table)[:, 0] if self.sides or number is None else None
-        return values[top, 0] if number is None else values[number, top if self.sides else 0]
-
-    def _check(self, logits: Tensor, group: Tensor | None) -> None:
-        if (self.by == "group") != (group is not None):
+    def _check_arguments(self, logits: Tensor, group: Tensor | None) -> None:
+        """Raise InputError unless logits and group have the required shape."""
+        has_group_thresholds = self.by == "group"
+        if has_group_thresholds and group is None:
+            quoted_groups = ", ".join(map(str, (self.groups or ())[:_MAX_QUOTED_GROUPS]))
             raise InputError(
                 "this gate has a threshold for each group; give the number of each row's group,"
-                f" its place in `groups` ({', '.join(map(str, (self.groups or ())[:5]))}):"
-                " gate(logits, group)."
-                if group is None
-                else "this gate has no threshold by group; leave out group."
+                f" its place in `groups` ({quoted_groups}): gate(logits, group)."
             )
-        if torch.jit.is_tracing():  # sizes are tensors there, and the example has been looked at
+        if group is not None and not has_group_thresholds:
+            raise InputError("this gate has no threshold by group; leave out group.")
+        if torch.jit.is_tracing():
+            # Sizes are tensors while tracing, and the example was checked before.
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise InputError(
@@ -120,71 +148,108 @@ class Gate(Fixed):
                 " logits.reshape(-1, K)."
             )
 
-    def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
-        """The map's answer in the dtype of the input, the largest logit's class on top if the map
-        keeps it there.
-        """
-        single = self.in_table_precision and dtype != torch.float64
-        readable = table if self.in_table_precision else _readable(table)
-        probs = self.map(table.to(torch.float32) if single else readable).to(dtype)
-        merged = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
-        found = _with_winner(table, probs) if self.keeps_predictions and merged else probs
-        return inside(TORCH, table, found)
+    def _read_logits(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of a table, and a mask of the rows that are valid.
 
-    def _read(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits, and which rows can be read as such. Comparisons with NaN are false: what is
-        unclear is unusable.
+        Comparisons with NaN are false, so rows that contain NaN are not valid.
         """
         table = source.to(work_type(source.device))
         if self.input == "logits":
-            # Exported, a maximum may pass over NaN; a sum does not, and of sizes none overflows to
-            # NaN.
-            top, size = TORCH.max(table)[:, 0], table.abs().sum(dim=1)
-            return table, (top < torch.inf) & (top > -torch.inf) & (size == size)
-        tolerance = SUM_TOLERANCE.get(
-            str(source.dtype).removeprefix("torch."), SUM_TOLERANCE["float64"]
-        )
-        inside = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
-        usable = inside & ((table.sum(dim=1) - 1.0).abs() <= tolerance)
+            largest_logit = TORCH.max(table)[:, 0]
+            is_finite = (largest_logit < torch.inf) & (largest_logit > -torch.inf)
+            # In an exported graph, a maximum may ignore NaN, but a sum does not. A sum of absolute
+            # values does not overflow to NaN.
+            absolute_sum = table.abs().sum(dim=1)
+            has_no_nan = absolute_sum == absolute_sum
+            return table, is_finite & has_no_nan
+
+        dtype_name = str(source.dtype).removeprefix("torch.")
+        tolerance = SUM_TOLERANCE.get(dtype_name, SUM_TOLERANCE["float64"])
+        in_range = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
+        sums_to_one = (table.sum(dim=1) - 1.0).abs() <= tolerance
         logits = torch.log(without_zeros(TORCH, table))
-        return (
-            logits if source.dtype == torch.float64 else logits.to(torch.float32).to(table.dtype)
-        ), usable
+        if source.dtype != torch.float64:
+            logits = logits.to(torch.float32).to(table.dtype)
+        return logits, in_range & sums_to_one
+
+    def _group_index(self, table: Tensor, group: Tensor | None) -> Tensor | None:
+        """Return the index of each row's group; the last index denotes an unknown group."""
+        if group is None:
+            return None
+        n_groups = len(self.groups or ())
+        index = group.to(device=table.device, dtype=torch.int64)
+        is_known = (index >= 0) & (index < n_groups)
+        return torch.where(is_known, index, torch.full_like(index, n_groups))
+
+    def _shift_decision(self, table: Tensor, group_index: Tensor | None) -> Tensor:
+        """Subtract the decision offset from the logits of the second class."""
+        if not self.has_offset:
+            return table
+        offsets = beside(self.decision_at, table)
+        if self.has_group_offsets:
+            offsets = offsets[group_index]
+        return table - offsets
+
+    def _row_thresholds(self, table: Tensor, group_index: Tensor | None) -> Tensor:
+        """Return the threshold of each row, or a single one for all rows."""
+        thresholds = beside(self.threshold, table)
+        if self.by is None:
+            return thresholds
+        if group_index is None:
+            return thresholds[TORCH.argmax(table)[:, 0], 0]
+        if self.has_group_offsets:
+            return thresholds[group_index, TORCH.argmax(table)[:, 0]]
+        return thresholds[group_index, 0]
+
+    def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
+        """Compute the probabilities of the map in the dtype of the input.
+
+        If the map preserves the predicted class, rounding does not change it either.
+        """
+        if not self.in_table_precision:
+            probs = self.map(_limit_logits(table)).to(dtype)
+        elif dtype == torch.float64:
+            probs = self.map(table).to(dtype)
+        else:
+            probs = self.map(table.to(torch.float32)).to(dtype)
+        is_rounded = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
+        if self.keeps_predictions and is_rounded:
+            probs = _restore_prediction(table, probs)
+        return inside(TORCH, table, probs)
 
 
-def _readable(table: Tensor) -> Tensor:
-    """Finite masks as -inf, and no logit that cannot be squared and summed."""
-    reach = REACH if table.dtype == torch.float64 else _SINGLE_REACH
+def _limit_logits(table: Tensor) -> Tensor:
+    """Replace finite masks by -inf, and limit logits so that their squares are finite."""
+    reach = REACH if table.dtype == torch.float64 else _FLOAT32_REACH
     return bring_within_reach(TORCH, read_masks(TORCH, table), reach)
 
 
-def _with_winner(table: Tensor, probs: Tensor) -> Tensor:
-    """Where rounding has tied the largest logit's class with a lower column, lift it by the
-    smallest step.
-    """
-    column = TORCH.argmax(table)
-    lifted = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
-    own = torch.where(TORCH.argmax(probs) != column, lifted, probs.gather(1, column))
-    return probs.scatter(1, column, own)
+def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
+    """Increase the probability of the largest logit if rounding tied it with another class."""
+    prediction = TORCH.argmax(table)
+    increased = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
+    is_changed = TORCH.argmax(probs) != prediction
+    probability = torch.where(is_changed, increased, probs.gather(1, prediction))
+    return probs.scatter(1, prediction, probability)
 
 
 def to_module(cal: Any) -> Gate:
-    """A fitted gate or calibrator as an `nn.Module` that returns (probs, score, accept).
+    """Convert a fitted gate or calibrator to a module that returns (probs, score, accept).
 
     Parameters
     ----------
     cal : MetaCal, calibrator, CalibratedClassifier or mc.Gate
-        Fitted, with one of metacal's own calibrators and scores (a name, or a ranker of
-        `scores.learned`); also what `mc.load` returns. A calibrator without a gate accepts every
-        row that can be read; its score is the entropy. Of a CalibratedClassifier it is the gate
-        alone, on the logits of the classifier inside.
+        Fitted with one of metacal's own calibrators and scores (a name, or a ranker of
+        `scores.learned`); also the result of `mc.load`. A calibrator without a gate accepts every
+        valid row, and its score is the entropy. For a CalibratedClassifier, the module reads the
+        logits of the inner classifier.
 
     Returns
     -------
     Gate
-        A module without parameters: fitted numbers are float64 buffers that no `.half()` rounds,
-        nothing has a gradient. The threshold lies in the middle between two numbers that a score
-        can be (`kernels.grid`), so that rounding on another machine decides no row.
+        Module without parameters. The fitted numbers are float64 buffers, which `.half()` does not
+        round, and there are no gradients. A threshold lies halfway between two values that a score
+        can have (`kernels.grid`), so that rounding on another machine does not change a decision.
 
     Examples
     --------
@@ -199,17 +264,18 @@ def to_module(cal: Any) -> Gate:
 
 
 class CalibratedModule(nn.Module):
-    """The classifier's logits through the fitted gate: (probs, score, accept) = module(inputs).
+    """Classifier with its gate: (probs, score, accept) = module(inputs).
 
-    For serving: the classifier runs in evaluation mode, whatever `train()` is called with, and
-    without gradients; the gate was fitted on what it says in that mode. The classifier is held, not
-    copied.
+    The module is for inference. The classifier always runs in evaluation mode, whatever `train()`
+    is called with, and without gradients, because the gate was fitted on its outputs in that mode.
+    The classifier is not copied.
 
     Parameters
     ----------
     model : nn.Module
-        Returns the logits as a tensor, as the first item of a tuple or list, or under the name
+        Classifier. It returns the logits as a tensor, as the first item of a tuple or list, or as
         `logits` of an object or mapping (a transformers model output).
+
     cal : MetaCal or calibrator
         Fitted; see `to_module`.
 
@@ -231,31 +297,58 @@ class CalibratedModule(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Stay in evaluation mode."""
+        """Stay in evaluation mode, whatever `mode` is."""
         super().train(False)
         return self
 
     def forward(
         self, inputs: Any = None, /, *more: Any, **named: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Call the classifier with these arguments; return probs (n × K), score (n) and accept (n).
+        """Apply the classifier to the arguments, and the gate to its logits.
 
-        A gate by group takes the groups' numbers as `group=`, which the classifier does not see.
+        Parameters
+        ----------
+        inputs, *more, **named
+            Arguments of the classifier. If the gate has a threshold by group, the keyword argument
+            `group` is for the gate and not passed to the classifier.
+
+        Returns
+        -------
+        probs : Tensor of shape (n, K)
+
+        score : Tensor of shape (n,)
+
+        accept : Tensor of bool of shape (n,)
         """
-        group = named.pop("group", None) if self.gate.by == "group" else None
+        group = None
+        if self.gate.by == "group":
+            group = named.pop("group", None)
         arguments = more if inputs is None else (inputs, *more)
-        exporting = getattr(
-            torch.compiler, "is_exporting", torch.compiler.is_compiling
-        )  # torch < 2.7: only the second
-        # An exported graph has no gradients anyway, and switching them would be a node in it.
-        with nullcontext() if exporting() else torch.no_grad():
+        # Before torch 2.7 there is no is_exporting.
+        is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+        # An exported graph has no gradients, and disabling them would add a node to it.
+        with nullcontext() if is_exporting() else torch.no_grad():
             output = self.model(*arguments, **named)
         probs, score, accept = self.gate(logits_of(output), group)
         return probs, score, accept
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a classifier returned.
+    """Return the logits in the output of a classifier.
+
+    Parameters
+    ----------
+    output : Tensor, tuple, list, mapping or object
+        Output of the classifier.
+
+    Returns
+    -------
+    Tensor
+
+    Raises
+    ------
+    InputError
+        If the output contains no logits.
 
     Examples
     --------
@@ -265,16 +358,16 @@ def logits_of(output: Any) -> Tensor:
     Traceback (most recent call last):
     metacal.errors.InputError: the model returned str; a CalibratedModule needs logits as a tensor, ...
     """
-    found = output
+    logits = output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        logits = output.logits
     elif isinstance(output, tuple | list) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+        logits = output[0]
+    if not isinstance(logits, Tensor):
         raise InputError(
             f"the model returned {type(output).__name__}; a CalibratedModule needs logits as a"
             " tensor, as the first item of a tuple, or named 'logits'."
         )
-    return found
+    return logits

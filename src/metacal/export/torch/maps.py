@@ -1,7 +1,8 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""A fitted map as a module: its formula, with the fitted numbers as buffers.
+"""Fitted maps as torch modules.
 
-Buffers have no gradients and stay in float64, whatever the model around is turned to.
+The fitted numbers are buffers. They have no gradients and stay in float64, whatever the dtype of
+the surrounding model.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from metacal.maps.methods import METHODS
 
 
 class Fixed(nn.Module):
-    """A module whose buffers follow a change of device, never one of dtype.
+    """Module whose buffers follow a change of device, but not a change of dtype.
 
-    `model.half()` or `model.to(torch.bfloat16)` would otherwise round a certified threshold along
-    with the weights.
+    Otherwise `model.half()` or `model.to(torch.bfloat16)` would round a certified threshold
+    together with the weights.
 
     Examples
     --------
@@ -35,39 +36,42 @@ class Fixed(nn.Module):
     """
 
     def keep(self, **arrays: Any) -> None:
-        """Register numbers as buffers: floats in float64, whole numbers in int64."""
+        """Register numbers as buffers: integers as int64, all others as float64."""
         for name, value in arrays.items():
-            array = np.array(value)  # a copy: fitted maps are read-only
-            self.register_buffer(
-                name,
-                torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else float)),
-            )
+            # The copy is writable, unlike the arrays of fitted maps.
+            array = np.array(value)
+            dtype = np.int64 if array.dtype.kind in "iu" else np.float64
+            self.register_buffer(name, torch.from_numpy(array.astype(dtype)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        def moved(buffer: Tensor) -> Tensor:
-            device = fn(torch.zeros(0, device=buffer.device)).device  # where to, and nothing else
-            return buffer.to(
-                device=device,
-                dtype=work_type(device) if buffer.is_floating_point() else buffer.dtype,
-            )
+        """Move the buffers to the device of `fn`, and ignore its dtype."""
 
-        return super()._apply(moved, recurse)
+        def move(buffer: Tensor) -> Tensor:
+            device = fn(torch.zeros(0, device=buffer.device)).device
+            dtype = work_type(device) if buffer.is_floating_point() else buffer.dtype
+            return buffer.to(device=device, dtype=dtype)
+
+        return super()._apply(move, recurse)
 
 
 def work_type(device: torch.device) -> torch.dtype:
-    """float64, so that a decision does not depend on how the logits were stored; float32 where a
-    device has no other.
+    """Return the floating-point dtype of computations on a device.
+
+    It is float64, so that decisions do not depend on the dtype of the logits, and float32 on a
+    device without float64.
 
     Examples
     --------
     >>> work_type(torch.device("cpu")), work_type(torch.device("mps"))
     (torch.float64, torch.float32)
     """
-    return torch.float32 if device.type == "mps" else torch.float64
+    if device.type == "mps":
+        return torch.float32
+    return torch.float64
 
 
 def beside(buffer: Tensor, table: Tensor) -> Tensor:
-    """The buffer on the table's device and, where it holds floats, in the table's dtype."""
+    """Return a buffer on the device of a table and, if it holds floats, in its dtype."""
     dtype = table.dtype if buffer.is_floating_point() else buffer.dtype
     if buffer.device == table.device and buffer.dtype == dtype:
         return buffer
@@ -75,8 +79,14 @@ def beside(buffer: Tensor, table: Tensor) -> Tensor:
 
 
 class MapModule(Fixed):
-    """A map's formula in torch. Numbers are buffers under the names of the map's fields, parts are
-    modules.
+    """Module of a fitted map.
+
+    Numbers are buffers with the names of the map's fields, and nested maps are submodules.
+
+    Parameters
+    ----------
+    fitted : Map
+        Fitted map.
 
     Examples
     --------
@@ -91,40 +101,55 @@ class MapModule(Fixed):
     def __init__(self, fitted: Map) -> None:
         super().__init__()
         if fitted.formula is None:
-            what = type(getattr(fitted, "estimator", fitted)).__name__
+            calibrator = getattr(fitted, "estimator", fitted)
+            supported_names = ", ".join(method.public_name for method in METHODS.values())
             raise InputError(
-                f"the base calibrator {what} is not one of metacal's own and cannot be exported;"
-                " use one of metacal's calibrators:"
-                f" {', '.join(row.public_name for row in METHODS.values())}."
+                f"the base calibrator {type(calibrator).__name__} is not one of metacal's own and"
+                f" cannot be exported; use one of metacal's calibrators: {supported_names}."
             )
-        self.kind, self.formula = type(fitted).__name__, fitted.formula
-        for name in (*(field.name for field in fields(fitted)), *fitted.derived):  # type: ignore[arg-type]
-            self._hold(name, getattr(fitted, name))
+        self.kind = type(fitted).__name__
+        self.formula = fitted.formula
+        field_names = [field.name for field in fields(fitted)]  # type: ignore[arg-type]
+        for name in (*field_names, *fitted.derived):
+            self._store(name, getattr(fitted, name))
 
-    def _hold(self, name: str, value: Any) -> None:
-        several = isinstance(value, tuple) and isinstance(value[0], Map)
-        if several or isinstance(value, Map):
-            parts = nn.ModuleList(map(MapModule, value)) if several else MapModule(value)
-            self.add_module(name, parts)
+    def _store(self, name: str, value: Any) -> None:
+        """Store a field of the map as a submodule, buffer or attribute."""
+        if isinstance(value, Map):
+            self.add_module(name, MapModule(value))
+        elif isinstance(value, tuple) and isinstance(value[0], Map):
+            self.add_module(name, nn.ModuleList(map(MapModule, value)))
         elif isinstance(value, float | tuple | np.ndarray):
             self.keep(**{name: value})
         else:
             setattr(self, name, value)
 
     def forward(self, table: Tensor) -> Tensor:
-        """Probabilities of each row."""
-        return self.formula(TORCH, _Beside(self, table), table)
+        """Compute the probabilities of each row of logits."""
+        return self.formula(TORCH, _FieldsOnDevice(self, table), table)
 
     def _get_name(self) -> str:
         return self.kind
 
 
-class _Beside:
-    """The fitted numbers where a table lies, in its precision."""
+class _FieldsOnDevice:
+    """View of a map module whose numbers have the device and dtype of a table.
+
+    Parameters
+    ----------
+    module : MapModule
+        Module of a fitted map.
+
+    table : Tensor
+        Table of logits.
+    """
 
     def __init__(self, module: MapModule, table: Tensor) -> None:
-        self.module, self.table = module, table
+        self.module = module
+        self.table = table
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.module, name)
-        return beside(found, self.table) if isinstance(found, Tensor) else found
+        value = getattr(self.module, name)
+        if isinstance(value, Tensor):
+            return beside(value, self.table)
+        return value

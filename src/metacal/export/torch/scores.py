@@ -1,6 +1,7 @@
 # mypy: allow-subclassing-any, allow-untyped-calls
-"""The ranking scores as modules: a table of logits in, one number per row out, higher = less
-sure.
+"""Ranking scores as torch modules.
+
+A module returns one number per row of logits. A higher score denotes higher uncertainty.
 """
 
 from __future__ import annotations
@@ -20,24 +21,39 @@ from metacal.scores.registry import LEARNED
 
 
 class NamedScore(Fixed):
-    """One of the scores that have a name."""
+    """Module of a named score.
+
+    Parameters
+    ----------
+    name : str
+        Name of the score.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.formula, self.reads_masks = NAMED[name].formula_function(), NAMED[name].reads_masks
+        self.formula = NAMED[name].formula_function()
+        self.reads_masks = NAMED[name].reads_masks
 
     def forward(self, table: Tensor) -> Tensor:
-        """One number per row."""
-        return self.formula(TORCH, read_masks(TORCH, table) if self.reads_masks else table)[:, 0]
+        """Compute the score of each row of logits."""
+        if self.reads_masks:
+            table = read_masks(TORCH, table)
+        return self.formula(TORCH, table)[:, 0]
 
     def extra_repr(self) -> str:
-        """The name."""
+        """Return the name of the score."""
         return self.name
 
 
 class RankerScore(Fixed):
-    """A learned score: the standardised features of `metacal.scores.learned` · coefficients."""
+    """Module of a learned score: a linear function of the features in `scores.learned`.
+
+    Parameters
+    ----------
+    ranker : Ranker
+        Fitted ranker.
+    """
 
     def __init__(self, ranker: Ranker) -> None:
         super().__init__()
@@ -45,24 +61,50 @@ class RankerScore(Fixed):
         self.keep(means=ranker.means_, scales=ranker.scales_, coefficients=ranker.coefficients_)
 
     def forward(self, table: Tensor) -> Tensor:
-        """Of entropy, doubt and its logarithm, gaps to the next logits, largest logit, log Σ e^x: a
-        number per row.
+        """Compute the score of each row of logits."""
+        features = self._features(table)
+        standardized = (features - beside(self.means, features)) / beside(self.scales, features)
+        clipped = torch.clamp(standardized, min=-FARTHEST, max=FARTHEST)
+        return (clipped * beside(self.coefficients, clipped)).sum(dim=1)
+
+    def _features(self, table: Tensor) -> Tensor:
+        """Compute the features of each row of logits.
+
+        They are the entropy, 1 - max p and its logarithm, the differences of the next logits to
+        the largest, the largest logit, and log Σ e^x.
         """
-        leading = torch.topk(table, self.n_top, dim=1).values
-        gaps = torch.clamp(leading[:, 1:] - leading[:, :1], min=-LARGEST_GAP)
-        entropy, unsure = rowwise.entropy(TORCH, table), rowwise.doubt(TORCH, table)
-        log_unsure = torch.log(torch.clamp(unsure, min=float(np.exp(-LARGEST_GAP))))
-        table = torch.cat(
-            [entropy, unsure, log_unsure, gaps, leading[:, :1], -rowwise.free_energy(TORCH, table)],
-            dim=1,
-        )
-        standard = (table - beside(self.means, table)) / beside(self.scales, table)
-        features = torch.clamp(standard, min=-FARTHEST, max=FARTHEST)
-        return (features * beside(self.coefficients, features)).sum(dim=1)
+        top_logits = torch.topk(table, self.n_top, dim=1).values
+        largest_logit = top_logits[:, :1]
+        gaps = torch.clamp(top_logits[:, 1:] - largest_logit, min=-LARGEST_GAP)
+        uncertainty = rowwise.doubt(TORCH, table)
+        log_uncertainty = torch.log(torch.clamp(uncertainty, min=float(np.exp(-LARGEST_GAP))))
+        features = [
+            rowwise.entropy(TORCH, table),
+            uncertainty,
+            log_uncertainty,
+            gaps,
+            largest_logit,
+            -rowwise.free_energy(TORCH, table),
+        ]
+        return torch.cat(features, dim=1)
 
 
 def score_module(score: str | Score) -> Fixed:
-    """The module that computes a score: one with a name, or one of metacal's fitted rankers.
+    """Build the module of a score.
+
+    Parameters
+    ----------
+    score : str or Ranker
+        Name of a score, or a fitted ranker.
+
+    Returns
+    -------
+    Fixed
+
+    Raises
+    ------
+    InputError
+        If the score is another function.
 
     Examples
     --------
@@ -76,8 +118,8 @@ def score_module(score: str | Score) -> Fixed:
         return NamedScore(score)
     if isinstance(score, Ranker):
         return RankerScore(score)
-    names = ", ".join(map(repr, NAMED))
+    score_names = ", ".join(map(repr, NAMED))
     raise InputError(
         f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of"
-        f" {names}, or a fitted {', '.join(LEARNED)}."
+        f" {score_names}, or a fitted {', '.join(LEARNED)}."
     )
