@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from metacal.errors import BusyError
-from metacal.io.disk import Disk, Stamp, UnsupportedError
+from metacal.io.atomic_rename import UnsupportedError
+from metacal.io.disk import Disk, Stamp
 
 #: The clock that stamps files ticks like that of a kernel; what is written within a tick looks as
 #: old.

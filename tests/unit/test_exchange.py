@@ -7,7 +7,8 @@ import stat
 
 import pytest
 
-from metacal.io.disk import Disk, UnsupportedError
+from metacal.io.atomic_rename import UnsupportedError
+from metacal.io.disk import Disk
 from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
 
 READ, NEW, SAVED, SAVED_AGAIN = b"read before", b"new", b"saved by a person", b"saved once more"
@@ -131,7 +132,7 @@ def test_without_flags_of_rename_a_file_is_not_replaced_either(sheet, tmp_path, 
     def unknown(source, target, *, exchange):
         raise UnsupportedError(22, "invalid argument", source)
 
-    monkeypatch.setattr("metacal.io.disk._rename_with_flag", unknown)
+    monkeypatch.setattr("metacal.io.disk.rename_with_flag", unknown)
     other = tmp_path / "other.csv"
     other.write_bytes(NEW)
     with pytest.raises(FileExistsError):

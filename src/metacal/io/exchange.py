@@ -1,13 +1,13 @@
 """Replacement of a file that a person may be saving at the same moment.
 
-`os.replace` destroys whatever a person saved between the last look at a file and the replacement.
-The functions here exchange the two files instead, look at the file that was taken out, and put it
-back if it is not the one that was read. Whoever is writing into the file at that moment goes on
-writing into the same file.
+`os.replace` destroys anything that a person saves between the last read of the file and the
+replacement. The functions in this module exchange the two files instead, read the file that was
+taken out, and put it back if it is not the expected one. A program that is writing to the file at
+that moment continues to write to the same file.
 
-No file is removed unless its content is known: it is what was read before, or what was to be
-written. If a process is killed in between, a file stays under a temporary name; `find_leftovers`
-finds it in the next call.
+A file is removed only if its content is known: it is the content that was read before, or the
+content that was to be written. If a process is killed in between, a file remains under a temporary
+name. `find_leftovers` finds it in the next call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from metacal.io.disk import Disk, UnsupportedError, part_beside
+from metacal.io.atomic_rename import UnsupportedError
+from metacal.io.disk import Disk, part_beside
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Replacement:
     Attributes
     ----------
     done : bool
-        Whether the new content is in place. If not, the file on the disk is not the one that was
-        read.
+        Whether the new content is in place. If not, the file is not the one that was read.
+
     backup : str or None
-        A file that had to be moved out of the way, and that nobody has read.
+        A file that had to be renamed, and that was not read by anyone.
     """
 
     done: bool
@@ -37,17 +38,21 @@ class Replacement:
 
 
 def replace_unchanged(disk: Disk, path: str, content: bytes, expected: bytes | None) -> Replacement:
-    """Replace a file if it still holds the bytes that were read last.
+    """Replace the content of a file if it is still what was read last.
 
     Parameters
     ----------
     disk : Disk
+        File system.
+
     path : str
-        A symbolic link stays a link.
+        File to replace. A symbolic link remains a link.
+
     content : bytes
-        The new content. It is on the disk, under a temporary name, before anything is compared.
+        New content. It is written to a temporary file before anything is compared.
+
     expected : bytes or None
-        What was read last; None if there was no file.
+        Content that was read last. None if the file did not exist.
 
     Returns
     -------
@@ -56,7 +61,7 @@ def replace_unchanged(disk: Disk, path: str, content: bytes, expected: bytes | N
     Raises
     ------
     OSError
-        If the disk fails. The file is then the old one or the new one.
+        If the disk fails. The file then has the old or the new content.
     """
     target = disk.real_path(path)
     part = part_beside(target)
@@ -69,19 +74,20 @@ def replace_unchanged(disk: Disk, path: str, content: bytes, expected: bytes | N
         if disk.read(target) != expected:
             return Replacement(done=False)
         if expected is None:
-            return _put_new(disk, part, target)
+            return _rename_to_new(disk, part, target)
         try:
             return _exchange(disk, part, target, content, expected)
         except UnsupportedError:
             return _replace_in_steps(disk, part, target, expected)
-    except FileNotFoundError:  # the file was removed meanwhile
+    except FileNotFoundError:  # the file was removed in the meantime
         return Replacement(done=False)
     finally:
         if disk.read(part) == content:
             disk.remove(part)
 
 
-def _put_new(disk: Disk, part: str, target: str) -> Replacement:
+def _rename_to_new(disk: Disk, part: str, target: str) -> Replacement:
+    """Rename a temporary file to `target` if there is no such file."""
     try:
         disk.rename_new(part, target)
     except FileExistsError:
@@ -90,46 +96,95 @@ def _put_new(disk: Disk, part: str, target: str) -> Replacement:
 
 
 def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: bytes) -> Replacement:
-    """Exchange the files, and exchange them again if the one taken out is not the expected one."""
+    """Exchange two files, and exchange them back if the old file is not the expected one.
+
+    Parameters
+    ----------
+    disk : Disk
+        File system.
+
+    part : str
+        Temporary file with the new content.
+
+    target : str
+        File to replace.
+
+    content : bytes
+        New content.
+
+    expected : bytes
+        Content that was read last.
+
+    Returns
+    -------
+    Replacement
+    """
     disk.swap(part, target)
     if disk.read(part) == expected:
         disk.remove(part)
         return Replacement(done=True)
     try:
         disk.swap(part, target)
-    except FileNotFoundError:  # the new file was removed: what was taken out goes back
-        return Replacement(done=False, backup=_put_back(disk, part, target))
+    except FileNotFoundError:  # the new file was removed, so the old one gets its name back
+        return Replacement(done=False, backup=_restore(disk, part, target))
     if disk.read(part) == content:
         return Replacement(done=False)
-    # Somebody saved once more, over the new file.
+    # Somebody saved once more, and replaced the new file.
     return Replacement(done=False, backup=keep_beside(disk, part, target))
 
 
 def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Replacement:
-    """Do the same without an exchange: move the old file aside, then put the new one in its
-    place.
+    """Replace a file without an atomic exchange: rename the old file, then the new one.
+
+    Parameters
+    ----------
+    disk : Disk
+        File system.
+
+    part : str
+        Temporary file with the new content.
+
+    target : str
+        File to replace.
+
+    expected : bytes
+        Content that was read last.
+
+    Returns
+    -------
+    Replacement
     """
-    aside = part_beside(target)
-    disk.rename_new(target, aside)
-    if disk.read(aside) != expected:
-        return Replacement(done=False, backup=_put_back(disk, aside, target))
-    replacement = _put_new(disk, part, target)
-    disk.remove(aside)
+    old_file = part_beside(target)
+    disk.rename_new(target, old_file)
+    if disk.read(old_file) != expected:
+        return Replacement(done=False, backup=_restore(disk, old_file, target))
+    replacement = _rename_to_new(disk, part, target)
+    disk.remove(old_file)
     return replacement
 
 
-def _put_back(disk: Disk, aside: str, target: str) -> str | None:
-    """Give a file its name back, or a name beside it if there is a new file. Return the latter."""
+def _restore(disk: Disk, old_file: str, target: str) -> str | None:
+    """Rename a file back to `target`.
+
+    Returns
+    -------
+    str or None
+        Name of the backup if a new file exists at `target`, None otherwise.
+    """
     try:
-        disk.rename_new(aside, target)
+        disk.rename_new(old_file, target)
     except FileExistsError:
-        return keep_beside(disk, aside, target)
+        return keep_beside(disk, old_file, target)
     return None
 
 
 def keep_beside(disk: Disk, part: str, target: str) -> str:
-    """Give a file a visible name beside `target`, such as `labels.saved-1.csv`. Return that
-    name.
+    """Rename a temporary file to a visible backup of `target`, such as `labels.saved-1.csv`.
+
+    Returns
+    -------
+    str
+        Path of the backup.
     """
     stem, suffix = os.path.splitext(target)
     number = 1
@@ -147,9 +202,9 @@ def find_leftovers(disk: Disk, path: str) -> list[str]:
     """Return the temporary files of `path` that killed processes have left."""
     folder, name = os.path.split(disk.real_path(path))
     suffix = re.escape(os.path.splitext(name)[1])
-    pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part{suffix}")
+    part_pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part{suffix}")
     try:
-        names = disk.names(folder or ".")
-    except PermissionError:  # a folder that may be written but not listed
+        names_in_folder = disk.names(folder or ".")
+    except PermissionError:  # the directory may be written but not listed
         return []
-    return [os.path.join(folder, found) for found in names if pattern.fullmatch(found)]
+    return [os.path.join(folder, name) for name in names_in_folder if part_pattern.fullmatch(name)]

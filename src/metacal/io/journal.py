@@ -1,24 +1,26 @@
-r"""A journal: what must not be lost, one record after the other, each on the disk before anything
-is built on it.
+r"""Journal: a durable, append-only log of records.
 
-A record is a line: the seal, a space, JSON. The seal is made from the record *and the seal before
-it*, so that a line that was changed, moved or taken out is noticed; with a key it is a signature. A
-tool's state is what follows from the records, in order: it may be kept elsewhere to save time,
-never instead.
+The state of a tool follows from the records of its journal, in order. A tool may store its state
+elsewhere to save time, but never instead.
 
-- *Durable.* `append` returns when the record is on the disk, or raises and the journal is as it
-  was. A record is taken whole or not at all: what belongs together goes into one.
-- *One writer.* Whoever opens a journal holds its lock until it is closed; a second one is told who
-  that is. The lock belongs to the file, not to a name: it lies beside the file that symbolic links
-  lead to, and the file itself is locked too, so that hard links share it. The lock dies with its
-  process. A copy is another journal, with a lock of its own.
-- *The last record.* A crash in the middle of `append` leaves a last line without its end, or with
-  zeros where data was never written. If its seal fits nevertheless, the record is kept. If not,
-  nobody can tell a torn record from a damaged one, so the line is saved beside the journal, cut
-  off, and reported by a warning.
-- *Damage.* A complete line whose seal does not fit was acknowledged, and was changed since. It is
-  an error that names the line, wherever the line is, and nothing is changed. A file that is no
-  journal is never changed either.
+A record is a line: the seal, a space, and JSON. The *seal* is a checksum of the record and of the
+seal before it. It reveals lines that were changed, moved or removed. With a key the seal is a
+signature.
+
+- *Durability.* `append` returns when the record is on the disk. If it raises an error, the journal
+  is as it was before. A record is added completely or not at all, so put data that belong together
+  into one record.
+- *Single writer.* An open journal holds a lock until it is closed, and a second process gets an
+  error that names the first. The lock belongs to the file, not to a name: the lock file is beside
+  the file that symbolic links lead to, and the file itself is locked too, so that hard links share
+  the lock. The lock ends with its process. A copy of a journal has its own lock.
+- *Last record.* A crash during `append` leaves a last line that is incomplete, or that has zeros
+  where data was never written. If its seal is valid nevertheless, the record is kept. Otherwise a
+  torn record cannot be distinguished from a damaged one. The line is then saved beside the journal,
+  removed from the journal, and reported by a warning.
+- *Damage.* A complete line with an invalid seal was once acknowledged, and was changed since. This
+  is an error that gives the line number, for any line of the file, and nothing is changed. A file
+  that is not a journal is never changed either.
 
 Examples
 --------
@@ -50,299 +52,382 @@ from metacal.errors import ArtifactError, InputError, option, warn_caller
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.opening import plain_read_errors
 
-#: The version of the lines; another one is refused.
+#: Version of the line format. Other versions are rejected.
 VERSION = 1
-#: Larger journals are refused unread: every tool writes them anew, shorter, long before.
+#: Size above which a journal is rejected without reading it. Tools rewrite a journal much earlier.
 MAX_BYTES = 1 << 30
-#: A crash leaves zeros in whole sectors. A complete line with fewer of them was damaged in another
-#: way.
+#: Smallest number of zero bytes in a complete line that a crash can explain. A crash leaves whole
+#: sectors of zeros.
 _MIN_TORN_ZEROS = 16
 
 Record = dict[str, Any]
 
 
 class Seal:
-    """What a record is sealed with: a checksum, which finds damage and careless edits; a key makes
-    signatures.
-    """
+    """Checksum of records, which reveals damage and careless edits. Subclasses may sign."""
 
     def make(self, content: bytes) -> str:
-        """The seal of these bytes, without spaces."""
+        """Return the seal of the content. It has no spaces."""
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
     def fits(self, value: str, content: bytes) -> bool:
-        """Whether it is the seal of these bytes."""
+        """Check whether a seal belongs to the content."""
         return value == self.make(content)
 
 
 @dataclass(frozen=True)
-class _Rescued:
-    """A record whose seal fits although its line is damaged, and the line as it should be."""
+class _RepairedLine:
+    """Damaged line whose seal is valid.
+
+    Attributes
+    ----------
+    record : dict
+        Record of the line.
+
+    line : bytes
+        The line without the damage.
+    """
 
     record: Record
     line: bytes
 
 
+@dataclass(frozen=True)
+class _Content:
+    """Content of a journal file.
+
+    Attributes
+    ----------
+    valid_lines : bytes
+        Beginning of the file, up to the first line without a valid seal.
+
+    tail : bytes
+        Rest of the file.
+
+    repaired_line : _RepairedLine or None
+        Repair of the tail, if that is possible.
+    """
+
+    valid_lines: bytes
+    tail: bytes
+    repaired_line: _RepairedLine | None
+
+
 class Journal:
-    """An open journal: `records` are those that are there, `append` adds one.
+    """Open journal with its records.
 
     Parameters
     ----------
     path : str
-        The file, made by the first record. It may be a symbolic link. Beside the file itself lies a
-        lock, its name + ".lock".
+        File of the journal, created with the first record. It may be a symbolic link. The lock file
+        is beside the file that the link leads to, with ".lock" appended to its name.
+
     kind : str
-        Which tool's it is: a journal of another kind is refused.
+        Name of the tool. A journal of another tool is rejected.
+
     seal : Seal, optional
-        A key's signature in place of a checksum.
+        Signature with a key. The default is a checksum.
+
     disk : Disk, optional
-        Where it lies.
+        File system.
+
+    Attributes
+    ----------
+    records : list of dict
+        All records, in order.
+
+    file : str
+        Path with symbolic links resolved. `path` is used only in messages.
+
+    size : int
+        Size of the valid content in bytes.
+
+    broken : bool
+        Whether the disk has failed, so that nothing can be appended before a `rewrite`.
     """
 
     def __init__(
         self, path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK
     ) -> None:
-        #: The name that was given, for messages, and the file itself, which every operation uses.
-        self.path, self.file = path, path
-        self.kind, self.disk = kind, disk
+        self.path = path
+        self.file = path
+        self.kind = kind
+        self.disk = disk
         self.seal = seal or Seal()
         self.records: list[Record] = []
-        self._stack = ExitStack()
-        #: How many bytes it has, and whether the disk has failed so that nothing can be added
-        #: before a `rewrite`.
-        self.size, self.broken = 0, False
-        self._last, self._header = "", {"journal": kind, "version": VERSION}
+        self.size = 0
+        self.broken = False
+        self._header = {"journal": kind, "version": VERSION}
+        self._last_seal = ""
+        self._locks = ExitStack()
 
     def __enter__(self) -> Self:
         self.file = self.disk.real_path(self.path)
-        lock = f"{self.file}.lock"
+        lock_path = f"{self.file}.lock"
         with ExitStack() as stack:
-            with plain_write_errors(lock):
-                stack.enter_context(self.disk.lock(lock))
+            with plain_write_errors(lock_path):
+                stack.enter_context(self.disk.lock(lock_path))
             stack.enter_context(self.disk.lock_content(self.file))
-            self._read()
-            self._stack = stack.pop_all()
+            self._repair(self._read())
+            self._locks = stack.pop_all()
         return self
 
     def __exit__(self, *reason: object) -> None:
-        self._stack.close()
+        self._locks.close()
 
     def append(self, record: Record) -> None:
-        """Add a record, which lasts when this returns; InputError, and nothing is added, where it
-        cannot be written.
-        """
+        """Append a record durably. Raise InputError, and append nothing, if that fails."""
         if self.broken:
             raise InputError(
                 f"cannot write {self.path}: the disk has failed before; call again once it is"
                 " mended."
             )
-        lines = [] if self.size else [self._line(self._header)]
-        before = self._last
-        lines.append(self._line(record))
+        seal_before = ""
+        lines = []
+        if self.size == 0:
+            lines.append(self._next_line(self._header))
+        else:
+            seal_before = self._last_seal
+        lines.append(self._next_line(record))
         content = b"".join(lines)
         try:
             self.disk.append(self.file, content)
         except OSError as error:
-            self._last = before if self.size else ""
-            try:  # cut off what it has left; where that fails too, nothing more is written
-                if self.disk.read(self.file) is not None:
-                    self.disk.truncate(self.file, self.size)
-            except OSError:
-                self.broken = True
+            self._last_seal = seal_before
+            self._undo_append()
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; nothing of this was"
                 " recorded. Make room, and call again."
             ) from error
         self.size += len(content)
-        self.records.append(json.loads(lines[-1].partition(b" ")[2]))
+        self.records.append(_record_of_line(lines[-1]))
 
     def rewrite(self, records: Iterable[Record]) -> None:
-        """Put these records in the place of all: a shorter way to the same state. Whole or not at
-        all.
+        """Replace all records atomically, typically by fewer that lead to the same state.
 
-        Where an `append` has failed so that nothing more can be added, this makes it whole again.
+        This also repairs a journal to which nothing can be appended after a failure of the disk.
         """
-        self._last = ""
-        lines = [self._line(self._header), *map(self._line, records)]
+        self._last_seal = ""
+        lines = [self._next_line(self._header)]
+        for record in records:
+            lines.append(self._next_line(record))
         content = b"".join(lines)
-        # Where this fails, which of the two is there is not known; whoever opens it next will see.
+        # If writing fails, the file may have the old or the new content.
         self.broken = True
         with plain_write_errors(self.path):
             self.disk.write(self.file, content)
-        self.size, self.broken = len(content), False
-        self.records = [json.loads(line.partition(b" ")[2]) for line in lines[1:]]
+        self.size = len(content)
+        self.broken = False
+        self.records = [_record_of_line(line) for line in lines[1:]]
 
-    def _line(self, record: Record) -> bytes:
-        """Return a record as a line, sealed, and go on from its seal."""
-        line = self._sealed(self._last, record)
-        self._last = line.partition(b" ")[0].decode("ascii")
+    def _undo_append(self) -> None:
+        """Remove what a failed append has left. If that fails too, nothing more is written."""
+        try:
+            if self.disk.read(self.file) is not None:
+                self.disk.truncate(self.file, self.size)
+        except OSError:
+            self.broken = True
+
+    def _next_line(self, record: Record) -> bytes:
+        """Return the line of the next record, and remember its seal."""
+        line = self._sealed_line(self._last_seal, record)
+        self._last_seal = line.partition(b" ")[0].decode("ascii")
         return line
 
-    def _sealed(self, last_seal: str, record: Record) -> bytes:
-        """Return the line of a record that follows the line with this seal."""
-        text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode(
-            "ascii"
-        )
-        seal = self.seal.make(last_seal.encode() + b" " + text)
-        return seal.encode("ascii") + b" " + text + b"\n"
+    def _sealed_line(self, seal_before: str, record: Record) -> bytes:
+        """Return the line of a record that follows the line with the given seal."""
+        text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        text_bytes = text.encode("ascii")
+        seal = self.seal.make(seal_before.encode() + b" " + text_bytes)
+        return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
-    def _read(self, *, mend: bool = True) -> None:
-        """Read the records. If `mend`, repair or cut off a last line that a crash has left
-        incomplete.
+    def _read(self) -> _Content:
+        """Read the records and return the content, whose last line may be incomplete.
+
+        Raises
+        ------
+        ArtifactError
+            If the file is not a journal of this tool, or if it is damaged in a way that a crash
+            cannot explain.
         """
         with plain_read_errors(self.path):
             if os.path.isfile(self.file) and os.path.getsize(self.file) > MAX_BYTES:
                 raise ArtifactError(
                     f"{self.path}: it has more than {MAX_BYTES >> 20:,} MB, which no journal has."
                 )
-            content = self.disk.read(self.file) or b""
-        self._last = ""
-        found, size = self._sealed_records(content)
-        tail = content[size:]
-        rescued = self._rescue(tail)
-        if rescued is not None:
-            found.append(rescued.record)
+            file_bytes = self.disk.read(self.file) or b""
+        self._last_seal = ""
+        records, valid_size = self._parse_lines(file_bytes)
+        tail = file_bytes[valid_size:]
+        repaired_line = self._repair_line(tail)
+        if repaired_line is not None:
+            records.append(repaired_line.record)
         elif tail:
-            self._check_is_torn(tail, len(found) + 1)
-        if found and found[0] != self._header:
+            self._check_is_torn(tail, line_number=len(records) + 1)
+        if records and records[0] != self._header:
             raise ArtifactError(
                 f"{self.path}: this is no journal of metacal {self.kind}, or of another version of"
                 " metacal; give its own, or another name to begin anew."
             )
-        self.records, self.size = found[1:], size
-        if mend and rescued is not None:
-            self._write_rescued(content[:size], tail, rescued.line)
-        elif mend and tail:
-            self._cut_off(tail)
-        elif (
-            tail.endswith(b"\n") and rescued is None
-        ):  # a line without an end may be one that is being written
-            warn_caller(f"{self.path}: the last record is damaged and does not count.")
+        self.records = records[1:]
+        self.size = valid_size
+        return _Content(file_bytes[:valid_size], tail, repaired_line)
 
-    def _sealed_records(self, content: bytes) -> tuple[list[Record], int]:
-        """Return the records up to the first line that does not fit, and how many bytes they
-        take.
+    def _parse_lines(self, content: bytes) -> tuple[list[Record], int]:
+        """Parse lines up to the first one without a valid seal.
+
+        Returns
+        -------
+        records : list of dict
+            Records of the valid lines, the header included.
+
+        valid_size : int
+            Size of the valid lines in bytes.
         """
-        found: list[Record] = []
-        size = 0
-        while (end := content.find(b"\n", size)) >= 0:
-            seal, _, text = content[size:end].partition(b" ")
-            record = self._opened(seal, text)
+        records: list[Record] = []
+        valid_size = 0
+        while True:
+            line_end = content.find(b"\n", valid_size)
+            if line_end < 0:
+                return records, valid_size
+            seal, _, text = content[valid_size:line_end].partition(b" ")
+            record = self._parse_record(seal, text)
             if record is None:
-                break
-            found.append(record)
-            size = end + 1
-        return found, size
+                return records, valid_size
+            records.append(record)
+            valid_size = line_end + 1
 
-    def _opened(self, seal: bytes, text: bytes) -> Record | None:
-        """Return the record if its seal fits, and go on from that seal; None otherwise."""
+    def _parse_record(self, seal: bytes, text: bytes) -> Record | None:
+        """Return a record and remember its seal. Return None if the seal is not valid."""
         try:
-            name = seal.decode("ascii")
-            if not self.seal.fits(name, self._last.encode() + b" " + text):
+            seal_text = seal.decode("ascii")
+            if not self.seal.fits(seal_text, self._last_seal.encode() + b" " + text):
                 return None
             record = json.loads(text)
         except ValueError:
             return None
         if not isinstance(record, dict):
             return None
-        self._last = name
+        self._last_seal = seal_text
         return record
 
-    def _rescue(self, tail: bytes) -> _Rescued | None:
-        """Return the record of a last line if all of it is whole but the bytes that no seal covers.
+    def _repair_line(self, tail: bytes) -> _RepairedLine | None:
+        """Repair a last line that is damaged only in the bytes that no seal covers.
 
-        These are the space before the record and the end of the line: both may be damaged, the
-        latter missing.
+        These are the space before the record, and the end of the line, which may also be missing.
         """
-        start = tail.find(b"{")
-        if start < 1:
+        text_start = tail.find(b"{")
+        if text_start < 1:
             return None
-        for end in (len(tail), len(tail) - 1):
-            seal, text = tail[: start - 1], tail[start:end]
-            record = self._opened(seal, text)
+        seal = tail[: text_start - 1]
+        for text_end in (len(tail), len(tail) - 1):
+            text = tail[text_start:text_end]
+            record = self._parse_record(seal, text)
             if record is not None:
-                return _Rescued(record, seal + b" " + text + b"\n")
+                return _RepairedLine(record=record, line=seal + b" " + text + b"\n")
         return None
 
-    def _check_is_torn(self, tail: bytes, number: int) -> None:
-        """Raise ArtifactError unless a crash in the middle of `append` can have left these last
-        bytes.
+    def _check_is_torn(self, tail: bytes, line_number: int) -> None:
+        """Raise ArtifactError unless a crash during `append` can have left the tail.
 
-        `number` is that of the line where they begin.
+        Parameters
+        ----------
+        tail : bytes
+            End of the file, which has no valid seal.
+
+        line_number : int
+            Number of the line where the tail begins.
         """
-        line = tail.partition(b"\n")[0]
-        if number == 1:
-            # Zeros may follow a beginning of the first line. Anything else is not ours to change.
-            if self._sealed("", self._header).startswith(tail.rstrip(b"\0")):
-                return
-            if b"journal" not in line and b"version" not in line:
-                raise ArtifactError(
-                    f"{self.path}: this is no journal of metacal {self.kind}; give another name."
-                )
-            raise ArtifactError(f"{self.path}:1: {self._why_not(line.partition(b' ')[0])}")
-        is_last_line = len(line) + 1 >= len(tail)
+        first_line = tail.partition(b"\n")[0]
+        if line_number == 1:
+            self._check_is_torn_header(tail, first_line)
+            return
+        is_last_line = len(first_line) + 1 >= len(tail)
         is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
         if is_complete or not is_last_line:
             raise ArtifactError(
-                f"{self.path}:{number}: this record is damaged, was edited, or was signed with"
-                f" another key. Bring the file back from a copy; the {number - 1:,} lines before it"
-                " are whole."
+                f"{self.path}:{line_number}: this record is damaged, was edited, or was signed with"
+                f" another key. Bring the file back from a copy; the {line_number - 1:,} lines"
+                " before it are whole."
             )
 
-    def _write_rescued(self, whole: bytes, tail: bytes, line: bytes) -> None:
-        """Write the last line as it was before it was damaged, or add the end that it lacks."""
+    def _check_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
+        """Raise ArtifactError unless the file is the beginning of a header, or that and zeros."""
+        if self._sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
+            return
+        if b"journal" not in first_line and b"version" not in first_line:
+            raise ArtifactError(
+                f"{self.path}: this is no journal of metacal {self.kind}; give another name."
+            )
+        seal = first_line.partition(b" ")[0]
+        raise ArtifactError(f"{self.path}:1: {self._explain_invalid_header(seal)}")
+
+    def _repair(self, content: _Content) -> None:
+        """Repair or remove a last line that a crash has left incomplete."""
+        if content.repaired_line is not None:
+            self._write_repaired_line(content, content.repaired_line.line)
+        elif content.tail:
+            self._remove_tail(content.tail)
+
+    def _write_repaired_line(self, content: _Content, line: bytes) -> None:
+        """Complete the last line, or replace it if a byte of it is damaged."""
+        only_lacks_end = line.startswith(content.tail)
         with plain_write_errors(self.path):
-            if line.startswith(tail):
-                self.disk.append(self.file, line[len(tail) :])
+            if only_lacks_end:
+                self.disk.append(self.file, line[len(content.tail) :])
             else:
-                self.disk.write(self.file, whole + line)
+                self.disk.write(self.file, content.valid_lines + line)
         self.size += len(line)
-        if not line.startswith(tail):
+        if not only_lacks_end:
             warn_caller(
                 f"{self.path}: a byte beside the last record was damaged. The record itself is"
                 " whole, as its seal shows; it was kept, and the line was mended. Check the disk."
             )
 
-    def _cut_off(self, tail: bytes) -> None:
-        """Save an incomplete last line beside the journal, cut it off, and report it."""
+    def _remove_tail(self, tail: bytes) -> None:
+        """Save an incomplete last line beside the journal, remove it, and report it."""
         with plain_write_errors(self.path):
-            saved = self._save_tail(tail)
+            saved_path = self._save_tail(tail)
             self.disk.truncate(self.file, self.size)
         warn_caller(
             f"{self.path}: the last record is incomplete, most likely because a call was cut off"
-            f" while it wrote it. It does not count; its {len(tail):,} bytes are now in {saved}. If"
-            " that call had ended well, the disk has lost data: bring the journal back from a"
-            " copy, or enter again what is missing."
+            f" while it wrote it. It does not count; its {len(tail):,} bytes are now in"
+            f" {saved_path}. If that call had ended well, the disk has lost data: bring the journal"
+            " back from a copy, or enter again what is missing."
         )
 
     def _save_tail(self, tail: bytes) -> str:
-        """Save bytes that will be cut off under a new name beside the journal. Return the name."""
+        """Save an incomplete line under a new name beside the journal. Return the name."""
         number = 1
         while True:
-            name = f"{self.file}.tail-{number}"
-            existing = self.disk.read(name)
-            if existing is None:
-                self.disk.write(name, tail)
-            if existing is None or existing == tail:  # the latter if a crash came before the cut
-                return name
+            saved_path = f"{self.file}.tail-{number}"
+            existing_content = self.disk.read(saved_path)
+            if existing_content is None:
+                self.disk.write(saved_path, tail)
+                return saved_path
+            if existing_content == tail:
+                # A crash came after the line was saved and before it was removed.
+                return saved_path
             number += 1
 
-    def _why_not(self, seal: bytes) -> str:
-        """What a first line that cannot be taken says of the key: a signature is longer than a
-        checksum.
+    def _explain_invalid_header(self, seal: bytes) -> str:
+        """Explain why the seal of the first line is not valid.
+
+        A signature is longer than a checksum.
         """
-        length, keyed = len(Seal().make(b"")), type(self.seal) is not Seal
-        if len(seal) > length and seal.isalnum() and not keyed:
+        checksum_length = len(Seal().make(b""))
+        has_key = type(self.seal) is not Seal
+        if len(seal) > checksum_length and seal.isalnum() and not has_key:
             return (
                 "this journal is signed; give its key with every call:"
                 f" {option('key', metavar='KEYFILE')}."
             )
-        if len(seal) == length and keyed:
+        if len(seal) == checksum_length and has_key:
             return (
                 "this journal was begun without a key; leave the key out, or begin anew with"
                 " another file."
             )
-        if keyed:
+        if has_key:
             return (
                 "this record is damaged, was edited, or was signed with another key; give that, or"
                 " bring back a copy."
@@ -351,10 +436,34 @@ class Journal:
 
 
 def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
-    """The records of a journal as they are now, whoever writes it; none where there is no
-    journal.
+    """Read the records of a journal without a lock, while another process may append to it.
+
+    Parameters
+    ----------
+    path : str
+        File of the journal.
+
+    kind : str
+        Name of the tool.
+
+    disk : Disk, optional
+        File system.
+
+    Returns
+    -------
+    list of dict
+        Empty if there is no journal.
     """
     journal = Journal(path, kind, disk=disk)
     journal.file = journal.disk.real_path(path)
-    journal._read(mend=False)
+    content = journal._read()
+    # A line without an end may be one that is being written.
+    if content.repaired_line is None and content.tail.endswith(b"\n"):
+        warn_caller(f"{path}: the last record is damaged and does not count.")
     return journal.records
+
+
+def _record_of_line(line: bytes) -> Record:
+    """Return the record of a line with a valid seal."""
+    record: Record = json.loads(line.partition(b" ")[2])
+    return record

@@ -1,4 +1,4 @@
-"""Tables written whole or not at all."""
+"""Tables written to files, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,17 @@ from metacal.errors import InputError
 from metacal.io.disk import DISK, part_beside, plain_write_errors
 from metacal.io.formats import FORMATS, endings
 
+#: Access mode of new files, before the umask.
+_NEW_FILE_MODE = 0o666
+
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a new, empty file beside `path` to write; it takes the place of `path` only when all
-    went well.
+    """Yield a new, empty file that replaces `path` when the context ends without an error.
 
-    On any exception, KeyboardInterrupt included, the new file is removed and `path` is as it was.
-    What is not a plain file (a pipe, /dev/null) is written directly; a symbolic link keeps pointing
-    where it does.
+    On any exception, including KeyboardInterrupt, the new file is removed and `path` is unchanged.
+    A path that is not a regular file, such as a pipe or /dev/null, is yielded itself. A symbolic
+    link remains a link.
 
     Examples
     --------
@@ -42,16 +43,16 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
-    if os.path.exists(path) and not os.path.isfile(
-        path
-    ):  # not `target`: of a pipe the system makes up a name
+    # `target` cannot be checked here, because the system invents a name for a pipe.
+    is_special_file = os.path.exists(path) and not os.path.isfile(path)
+    if is_special_file:
         yield Path(path)
         return
     part = Path(part_beside(target))
     try:
         with plain_write_errors(path):
-            # os.open honours the umask, which tempfile does not.
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            # os.open respects the umask, tempfile does not.
+            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _NEW_FILE_MODE))
         yield part
         with plain_write_errors(path):
             DISK.replace(str(part), str(target))
@@ -70,20 +71,30 @@ def open_table(
     compress: bool = False,
     part: str | None = None,
 ) -> Iterator[Callable[[Mapping[str, ArrayLike]], None]]:
-    """Give a function that adds rows to a file, block by block; the file appears when all went
-    well.
+    """Yield a function that appends blocks of rows to a file.
+
+    The file appears when the context ends without an error.
 
     Parameters
     ----------
     path : path or "-"
-        "-" is standard output: csv, tsv and jsonl row by row, any other format when it is whole.
+        File to write; "-" is standard output. Rows in csv, tsv and jsonl go to standard output one
+        by one, other formats when the table is complete.
+
     n_rows : int
-        How many rows there will be.
+        Total number of rows.
+
     class_names, format, compress
-        As in `write_table`.
+        See `write_table`.
+
     part : path, optional
-        What is written in place of `path`, which somebody else will put there: messages still speak
-        of `path`.
+        File to write instead of `path`, if another process moves it there. Messages still show
+        `path`.
+
+    Yields
+    ------
+    callable
+        Takes a mapping of column names to arrays.
 
     Examples
     --------
@@ -96,71 +107,112 @@ def open_table(
     3,true
     """
     suffix = table_suffix(path, format)
-    with _target(path, suffix, part) as target:
-        plain = (
-            partial(plain_write_errors, path)
-            if isinstance(target, Path)
-            else contextlib.nullcontext
-        )
-        with plain():
-            writer = FORMATS[suffix].write(target, class_names, n_rows, compress)  # type: ignore[misc]
+    with _open_target(path, suffix, part) as target:
 
-        def write(columns: Mapping[str, ArrayLike]) -> None:
-            arrays = _checked_columns(columns, class_names)
-            with plain():
+        def plain_errors() -> contextlib.AbstractContextManager[None]:
+            if isinstance(target, Path):
+                return plain_write_errors(path)
+            return contextlib.nullcontext()
+
+        create_writer: Any = FORMATS[suffix].write
+        with plain_errors():
+            writer = create_writer(target, class_names, n_rows, compress)
+
+        def write_block(columns: Mapping[str, ArrayLike]) -> None:
+            arrays = _check_columns(columns, class_names)
+            with plain_errors():
                 writer.write(arrays)
 
         try:
-            yield write
+            yield write_block
         except BaseException:
-            # What cannot be finished need not be: the part is removed. But no file may stay open.
+            # The incomplete file is removed, so it need not be finished. It must be closed, though.
             with contextlib.suppress(Exception):
-                getattr(writer, "abandon", writer.close)()
+                abandon = getattr(writer, "abandon", writer.close)
+                abandon()
             raise
-        with plain():
+        with plain_errors():
             writer.close()
 
 
 @contextlib.contextmanager
-def _target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
-    """What a writer is given: a file that takes its place when it is whole, or standard output for
-    text.
+def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
+    """Yield what a writer writes to: a temporary file, or standard output for text.
+
+    Parameters
+    ----------
+    path : path or "-"
+        Final file.
+
+    suffix : str
+        Key of the format in `FORMATS`.
+
+    part : str or None
+        Temporary file that another process moves to `path`, and removes after a failure.
+
+    Yields
+    ------
+    Path or text stream
     """
-    if part is not None:  # whoever puts it in its place sweeps away what was not finished
+    if part is not None:
         yield Path(part)
     elif os.fspath(path) != "-":
-        with atomic_path(path) as beside:
-            yield beside
-    elif FORMATS[suffix].begins == ():
-        yield VisibleText(sys.stdout) if on_a_terminal(sys.stdout) else sys.stdout
+        with atomic_path(path) as temporary_path:
+            yield temporary_path
+    elif FORMATS[suffix].begins == ():  # a text format
+        if on_a_terminal(sys.stdout):
+            yield VisibleText(sys.stdout)
+        else:
+            yield sys.stdout
     elif on_a_terminal(sys.stdout):
         raise InputError(
             f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe."
         )
     else:
-        with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
-            whole = Path(folder) / f"stdout{suffix}"
-            yield whole
-            with whole.open("rb") as file:
+        with tempfile.TemporaryDirectory(prefix="metacal-") as directory:
+            temporary_path = Path(directory) / f"stdout{suffix}"
+            yield temporary_path
+            with temporary_path.open("rb") as file:
                 shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
 
 
 def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
-    """The suffix that says how a table is written, or an error that lists those that are.
+    """Return the suffix that determines the format of an output file.
+
+    Parameters
+    ----------
+    path : path or "-"
+        Output file. Standard output is csv by default.
+
+    format : str, optional
+        Format, which takes precedence over the suffix of the path.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    InputError
+        If the format cannot be written.
 
     Examples
     --------
     >>> table_suffix("out.CSV"), table_suffix("-"), table_suffix("-", "parquet")
     ('.csv', '.csv', '.parquet')
     """
-    default = ".csv" if os.fspath(path) == "-" else Path(path).suffix.lower()
-    suffix = default if format is None else f".{format.lower().lstrip('.')}"
-    written = endings(written=True)
-    if suffix not in written:
+    if format is not None:
+        suffix = f".{format.lower().lstrip('.')}"
+    elif os.fspath(path) == "-":
+        suffix = ".csv"
+    else:
+        suffix = Path(path).suffix.lower()
+    writable_suffixes = endings(written=True)
+    if suffix not in writable_suffixes:
         raise InputError(
             f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in"
-            f" {', '.join(written)}."
+            f" {', '.join(writable_suffixes)}."
         )
     return suffix
 
@@ -173,52 +225,66 @@ def write_table(
     format: str | None = None,
     compress: bool = False,
 ) -> None:
-    """Write named columns of equal length, by suffix: .npz, .csv, .tsv, .jsonl, .parquet, .arrow,
-    ….
+    """Write columns of equal length to a file. The suffix of the file determines the format.
 
     Parameters
     ----------
     path : path or "-"
-        Never left half written; "-" is standard output.
+        File to write; "-" is standard output. The file is never incomplete.
+
     columns : mapping of str to array
-        1-D arrays, or 2-D ones with a column per class. In npz each is one array, in parquet and
-        arrow a column (of lists of a fixed size); in csv and tsv a 2-D `probs` becomes `probs_0` …
-        `probs_{K-1}`, or `probs_cat`, `probs_dog` when `class_names` are given; in jsonl a list, or
-        the same names.
+        1-D arrays, or 2-D arrays with one column per class. A 2-D array is one array in npz, and a
+        column of lists of a fixed size in parquet and arrow. In csv and tsv, a 2-D array `probs`
+        becomes the columns `probs_0` to `probs_{K-1}`, or `probs_cat`, `probs_dog` if `class_names`
+        are given. In jsonl it becomes a list, or entries of these names.
+
     class_names : sequence, optional
-        One per column of every 2-D array; npz holds them as `classes`, parquet and arrow in the
-        schema's metadata.
+        One name per column of every 2-D array. They are stored as `classes` in npz, and in the
+        metadata of the schema in parquet and arrow.
+
     format : str, optional
-        "csv", "parquet", …: in place of the suffix. Standard output is csv when None.
-    compress : bool
-        Whether the npz is compressed: about half the size, several times slower.
+        Format such as "csv" or "parquet", which takes precedence over the suffix. Standard output
+        is csv by default.
+
+    compress : bool, default=False
+        Whether to compress an npz file. It is then about half as large, and takes several times as
+        long to write.
+
+    Raises
+    ------
+    InputError
+        If the columns are not suitable or the file cannot be written.
 
     Examples
     --------
-    >>> write_table("-", {"id": [7, 8], "probs": [[0.25, 0.75], [1.0, 0.0]]}, class_names=["cat", "dog"])
+    >>> columns = {"id": [7, 8], "probs": [[0.25, 0.75], [1.0, 0.0]]}
+    >>> write_table("-", columns, class_names=["cat", "dog"])
     id,probs_cat,probs_dog
     7,0.25,0.75
     8,1.0,0.0
     """
-    arrays = _checked_columns(columns, class_names)
+    arrays = _check_columns(columns, class_names)
     n_rows = len(next(iter(arrays.values())))
     with open_table(
         path, n_rows, class_names=class_names, format=format, compress=compress
-    ) as write:
-        write(arrays)
+    ) as write_block:
+        write_block(arrays)
 
 
-def _checked_columns(
+def _check_columns(
     columns: Mapping[str, ArrayLike], class_names: Sequence[str | int] | None
 ) -> dict[str, NDArray[Any]]:
+    """Convert columns to arrays and check their shapes."""
     if not columns:
         raise InputError("there is nothing to write: columns is empty.")
-    arrays = {name: _plain_array(name, values) for name, values in columns.items()}
+    arrays = {name: _check_column(name, values) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise InputError(f"all columns must have the same length, got {lengths}.")
+    if class_names is None:
+        return arrays
     for name, array in arrays.items():
-        if class_names is not None and array.ndim == 2 and array.shape[1] != len(class_names):
+        if array.ndim == 2 and array.shape[1] != len(class_names):
             raise InputError(
                 f"column {name!r} has {array.shape[1]} classes but class_names has"
                 f" {len(class_names)}."
@@ -226,12 +292,16 @@ def _checked_columns(
     return arrays
 
 
-def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
+def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
+    """Convert the values of a column to an array, and check its name, type and shape."""
     if not isinstance(name, str) or not name or "/" in name:
         raise InputError(f"a column name must be a non-empty string without '/', got {name!r}.")
     array = np.asarray(values)
-    texts = array.dtype == object and all(isinstance(item, str) for item in array.ravel())
-    if array.ndim not in (1, 2) or not (texts or array.dtype.kind in "iubfU"):
+    if array.dtype == object:
+        has_valid_type = all(isinstance(item, str) for item in array.ravel())
+    else:
+        has_valid_type = array.dtype.kind in "iubfU"
+    if array.ndim not in (1, 2) or not has_valid_type:
         raise InputError(
             f"column {name!r} must be a 1-D or 2-D array of numbers or strings, "
             f"got shape {array.shape} of type {array.dtype}."
@@ -240,6 +310,9 @@ def _plain_array(name: object, values: ArrayLike) -> NDArray[Any]:
 
 
 def check_folder(path: str | os.PathLike[str]) -> None:
-    """Raise unless there is a folder to write `path` to: better before the work than after it."""
+    """Raise InputError if the directory of an output file does not exist.
+
+    Call this before a long computation whose result is written to `path`.
+    """
     with plain_write_errors(path):
         os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))
