@@ -165,6 +165,12 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "derived-seeds",
+            "benchmarks.derived_seeds --jobs {jobs} --out {out}",
+            about=("promises", "rows"),
+            seconds=250,
+        ),
+        Entry(
             "device-h200",
             "benchmarks.speed.device --out {out}",
             about=("kernels", "maps"),
@@ -402,6 +408,7 @@ _PARTS = {
     "closed-forms": "benchmarks.closed_forms --out {out}",
     "cost-rule": "benchmarks.cost_rule --data {data} --draws 2 --jobs {jobs} --out {out}",
     "data-card": "benchmarks.data_card --out {out}",
+    "derived-seeds": "benchmarks.derived_seeds --draws 20 --searched 2 --jobs {jobs} --out {out}",
     "decisions": "benchmarks.decisions --every 101 --out {out}",
     "default-base": "benchmarks.default_base {one} --splits 1 --jobs {jobs} -o {out}",
     "how-many-rows": "benchmarks.rows_needed --data {data} --cases 10 --jobs {jobs} --out {out}",

@@ -241,6 +241,11 @@ def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
     return count
 
 
+def _most_broken(results: Any, way: str) -> float:
+    """Find the largest share of broken promises over all kinds of draws, for one way to seed."""
+    return max(kind[way] for kind in results.values() if isinstance(kind, dict) and way in kind)
+
+
 _SIZES = (300, 1000, 5000)
 _ENDS = {"min": min, "max": max}
 #: Name -> the result it comes from, and how.
@@ -255,6 +260,8 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     "ranker-type-2-lower": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=-1)),
     "ranker-type-2-higher": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=1)),
     "ranker-ece-lower": ("rankers", partial(_ranker_changes, key="ece", sign=-1)),
+    "derived-seeds-broken": ("derived-seeds", partial(_most_broken, way="derived")),
+    "searched-seeds-broken": ("derived-seeds", partial(_most_broken, way="20 seeds")),
     "dirichlet-below-temperature": ("calibrators", _dirichlet_below),
     "dirichlet-lowest": ("calibrators", _dirichlet_lowest),
     "gpc-keeps-accuracy": ("paper/paper", _keeps_accuracy),
