@@ -1,8 +1,11 @@
-"""softmax(A u + c) of features u of a row: centred logits (vector, matrix), log-probabilities
-(Dirichlet, structured).
+"""Formulas of the maps that apply an affine function to each row, then softmax.
 
-A masked class stays masked; as a feature of other classes it counts as the mean of the row's
-others.
+Each map computes softmax(A u + c), where u is a feature vector of the row. Vector and
+matrix scaling use the centred logits as features; Dirichlet calibration and structured
+scaling use the log-probabilities.
+
+A masked class keeps probability zero. Where it is a feature of the other classes, it
+takes the mean of the row's unmasked features.
 """
 
 from __future__ import annotations
@@ -17,48 +20,53 @@ from metacal.formulas.rowwise import gaps, mean_of_possible
 
 @formula
 def vector(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(scale · u + bias), u centred."""
-    possible = xp.possible(x)
-    z = _centred(xp, x, possible)
+    """Compute softmax(scale * u + bias), where u are the centred logits."""
+    unmasked = xp.possible(x)
+    z = _center_logits(xp, x, unmasked)
     z *= fitted.scale
-    return _masked_softmax(xp, fitted, z, possible)
+    return _softmax_with_bias(xp, fitted, z, unmasked)
 
 
 @formula
 def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(matrix @ u + bias), u centred."""
-    possible = xp.possible(x)
-    return _masked_softmax(xp, fitted, _centred(xp, x, possible) @ fitted.matrix.T, possible)
+    """Compute softmax(matrix @ u + bias), where u are the centred logits."""
+    unmasked = xp.possible(x)
+    centred_logits = _center_logits(xp, x, unmasked)
+    return _softmax_with_bias(xp, fitted, centred_logits @ fitted.matrix.T, unmasked)
 
 
 @formula
 def dirichlet(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(matrix @ log p + bias)."""
-    possible = xp.possible(x)
-    features = _log_probabilities(xp, gaps(xp, x), possible)
-    return _masked_softmax(xp, fitted, features @ fitted.matrix.T, possible)
+    """Compute softmax(matrix @ log p + bias), where p = softmax(x)."""
+    unmasked = xp.possible(x)
+    log_p = _log_softmax(xp, gaps(xp, x), unmasked)
+    return _softmax_with_bias(xp, fitted, log_p @ fitted.matrix.T, unmasked)
 
 
 @formula
 def structured(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(scale · log softmax(b·x) + bias)."""
-    possible = xp.possible(x)
-    z = _log_probabilities(xp, gaps(xp, x) * fitted.inverse_temperature, possible)
+    """Compute softmax(scale * log p + bias), where p = softmax(b x)."""
+    unmasked = xp.possible(x)
+    z = _log_softmax(xp, gaps(xp, x) * fitted.inverse_temperature, unmasked)
     z *= fitted.scale
-    return _masked_softmax(xp, fitted, z, possible)
+    return _softmax_with_bias(xp, fitted, z, unmasked)
 
 
-def _centred(xp: Operations, x: Any, possible: Any) -> Any:
-    """x less the mean of the classes that are not masked."""
-    return xp.where(possible, x - mean_of_possible(xp, x, possible), 0.0)
+def _center_logits(xp: Operations, x: Any, unmasked: Any) -> Any:
+    """Subtract the mean of each row's unmasked logits; masked classes become zero."""
+    return xp.where(unmasked, x - mean_of_possible(xp, x, unmasked), 0.0)
 
 
-def _log_probabilities(xp: Operations, t: Any, possible: Any) -> Any:
-    """log softmax(t)."""
+def _log_softmax(xp: Operations, t: Any, unmasked: Any) -> Any:
+    """Compute log softmax(t), with the row mean in place of masked classes.
+
+    `t` is overwritten. Its largest entry in each row must be zero.
+    """
     t -= xp.log(xp.sum(xp.exp(t)))
-    return xp.where(possible, t, lambda: mean_of_possible(xp, t, possible))
+    return xp.where(unmasked, t, lambda: mean_of_possible(xp, t, unmasked))
 
 
-def _masked_softmax(xp: Operations, fitted: Any, z: Any, possible: Any) -> Any:
+def _softmax_with_bias(xp: Operations, fitted: Any, z: Any, unmasked: Any) -> Any:
+    """Compute softmax(z + bias), with probability zero for masked classes."""
     z += fitted.bias
-    return xp.softmax(xp.where(possible, z, -np.inf))
+    return xp.softmax(xp.where(unmasked, z, -np.inf))

@@ -1,8 +1,12 @@
-"""Curves of each class's own probability, one class against the rest, and of the predicted class's
-confidence.
+"""Formulas of the maps that apply fitted curves to probabilities.
 
-Beyond two classes the K answers are divided by their sum; two classes are one question, asked of
-the second column.
+There are two kinds. A *one-vs-rest* map applies a curve to the probability of each class
+and divides the K values by their sum. For two classes there is a single curve, of the
+second class. A *top-label* map applies one curve to the confidence, which is the
+probability of the predicted class; the other classes share the rest of the probability
+in proportion to their softmax.
+
+"Log-odds" of a probability p means log(p / (1 - p)).
 """
 
 from __future__ import annotations
@@ -15,189 +19,351 @@ from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import doubt, tail
 from metacal.formulas.temperature import tempered
 
-#: Log-odds beyond this say nothing more: e^-700 is the smallest probability of full precision.
+#: Limit on the size of log-odds and log-probabilities. e^-700 is the smallest probability
+#: with full precision.
 FARTHEST = 700.0
-#: What a monotone map has of its curves, of either kind.
+#: Names of the arrays that describe one family of curves of a monotone map.
 CURVES = ("low", "width", "rise", "start", "weight")
-#: The predicted class's probability is at least this times that of any other: a tie would be no
-#: prediction.
+#: Smallest ratio of the predicted class's probability to that of any other class. It is
+#: above one so that the prediction is unique.
 AHEAD = 1.0 + 1e-6
 
 
 @formula
 def platt(xp: Operations, fitted: Any, x: Any) -> Any:
-    """σ(slope · log(p / (1 - p)) + intercept) of each class; then divided by their sum."""
-    return _logistic(xp, fitted, fitted.slope, fitted.slope, x)
+    """Compute σ(slope log(p / (1 - p)) + intercept) per class, normalised to sum 1."""
+    return _logistic_curves(xp, fitted, fitted.slope, fitted.slope, x)
 
 
 @formula
 def beta(xp: Operations, fitted: Any, x: Any) -> Any:
-    """σ(a · log p - b · log(1 - p) + c) of each class; then divided by their sum."""
-    return _logistic(xp, fitted, fitted.a, fitted.b, x)
+    """Compute σ(a log p - b log(1 - p) + c) per class, normalised to sum 1."""
+    return _logistic_curves(xp, fitted, fitted.a, fitted.b, x)
 
 
 @formula
 def piecewise(xp: Operations, fitted: Any, x: Any) -> Any:
-    """q_k = curve_k(p_k), p = softmax(b·x); then q / Σ q, and p itself where every q is zero."""
-    plain = tempered(xp, x, fitted.inverse_temperature)
-    if fitted.n_questions > 1:
-        return _combined(xp, x, follow(xp, fitted, plain), plain)
-    answer = follow(xp, fitted, xp.column(plain, 1))
-    return _of_two(xp, x, 1.0 - answer, answer, plain)
+    """Compute q_k = curve_k(p_k) with p = softmax(b x), normalised to sum 1.
+
+    If every q_k of a row is zero, the result is p.
+    """
+    p = tempered(xp, x, fitted.inverse_temperature)
+    if fitted.n_curves > 1:
+        return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
+    second = evaluate_curves(xp, fitted, xp.column(p, 1))
+    return _join_two_classes(xp, x, 1.0 - second, second, fallback=p)
 
 
 @formula
 def shared(xp: Operations, fitted: Any, x: Any) -> Any:
-    """q_k = curve(p_k) with one curve for all classes; then q / Σ q."""
-    plain = tempered(xp, x, fitted.inverse_temperature)
-    return _combined(xp, x, follow(xp, fitted, plain), plain)
+    """Compute q_k = curve(p_k), one curve for all classes, normalised to sum 1."""
+    p = tempered(xp, x, fitted.inverse_temperature)
+    return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
 
 
 @formula
 def top_label(xp: Operations, fitted: Any, x: Any) -> Any:
-    """The winner gets curve(max p), any other its share of what is left; p = softmax(b·x)."""
-    scaled = x * fitted.inverse_temperature
-    confidence = follow(xp, fitted, 1.0 - doubt(xp, scaled))
-    return _with_top(xp, scaled, confidence, 1.0 - confidence)
+    """Give the predicted class curve(max p) and the other classes the rest.
+
+    p = softmax(b x), and the other classes share 1 - curve(max p) in proportion to p.
+    """
+    scaled_logits = x * fitted.inverse_temperature
+    confidence = evaluate_curves(xp, fitted, 1.0 - doubt(xp, scaled_logits))
+    return _replace_confidence(xp, scaled_logits, confidence, 1.0 - confidence)
 
 
 @formula
 def spline(xp: Operations, fitted: Any, x: Any) -> Any:
-    """The winner gets σ(s(z)), z the log-odds of its confidence."""
-    scaled = x * fitted.inverse_temperature
-    z = spline_value(xp, fitted, confidence_log_odds(xp, scaled))
-    return _with_top(xp, scaled, xp.logistic(z), xp.logistic(-z))
+    """Give the predicted class σ(s(z)), where z are the log-odds of its confidence."""
+    scaled_logits = x * fitted.inverse_temperature
+    log_odds = spline_value(xp, fitted, confidence_log_odds(xp, scaled_logits))
+    return _replace_confidence(xp, scaled_logits, xp.logistic(log_odds), xp.logistic(-log_odds))
 
 
 @formula
 def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
-    """(1 - e)·Σ_m w_m σ(h_m(s)) + e·r: of two classes for the second, s its log-odds; of more for
-    the winner's own.
+    """Compute (1 - e) sum_m w_m σ(h_m(s)) + e r for the calibrated class.
 
-    h_m is straight between knots, of s or of log((n·p + ½)/(n·(1 - p) + ½)), p = σ(s).
+    With two classes this is the probability of the second class, and s are its log-odds.
+    Otherwise it is the probability of the predicted class, and s are the log-odds of its
+    confidence. Each h_m is piecewise linear, either in s or in the shrunken log-odds of
+    `shrink_log_odds`.
     """
-    scaled = x * fitted.inverse_temperature
+    scaled_logits = x * fitted.inverse_temperature
     if fitted.two_classes:
-        one, other = (0, 1) if fitted.turned else (1, 0)
-        s = xp.clip(xp.column(scaled, one) - xp.column(scaled, other), -FARTHEST, FARTHEST)
+        log_odds = _two_class_log_odds(xp, scaled_logits, is_flipped=fitted.turned)
     else:
-        s = confidence_log_odds(xp, scaled)
-    first, second = fitted.rest * (1.0 - fitted.level), fitted.rest * fitted.level
-    for end, seen in (("", s), ("_2", _shrunk(xp, fitted.n_rows, s))):
-        low, width, rise, start, weight = (getattr(fitted, name + end) for name in CURVES)
-        beyond = xp.minimum(seen - low[0], 0.0) + xp.maximum(seen - low[-1] - width[-1], 0.0)
-        h = (
-            xp.clip((seen - low) / width, 0.0, 1.0) @ rise
-            + start
-            + beyond * (rise.sum(0) / width.sum())
-        )
-        first = first + xp.sum(xp.logistic(-h) * weight)
-        second = second + xp.sum(xp.logistic(h) * weight)
-    if fitted.two_classes:
-        first, second = (second, first) if fitted.turned else (first, second)
-        return _of_two(xp, x, first, second, lambda: tempered(xp, x, 1.0))
-    return _with_top(xp, scaled, second, first)
+        log_odds = confidence_log_odds(xp, scaled_logits)
+
+    p_other = fitted.rest * (1.0 - fitted.level)
+    p_own = fitted.rest * fitted.level
+    curve_families = (
+        ("", log_odds),
+        ("_2", shrink_log_odds(xp, fitted.n_rows, log_odds)),
+    )
+    for suffix, curve_input in curve_families:
+        h = _monotone_curves(xp, fitted, suffix, curve_input)
+        weight = getattr(fitted, "weight" + suffix)
+        p_other = p_other + xp.sum(xp.logistic(-h) * weight)
+        p_own = p_own + xp.sum(xp.logistic(h) * weight)
+
+    if not fitted.two_classes:
+        return _replace_confidence(xp, scaled_logits, p_own, p_other)
+    if fitted.turned:
+        p_first, p_second = p_own, p_other
+    else:
+        p_first, p_second = p_other, p_own
+    return _join_two_classes(xp, x, p_first, p_second, fallback=lambda: tempered(xp, x, 1.0))
 
 
-def _shrunk(xp: Operations, n_rows: Any, s: Any) -> Any:
-    """The log-odds of n·σ(s) + ½ against n·σ(-s) + ½: what is beyond one in n says little more."""
-    return xp.log(xp.logistic(s) * n_rows + 0.5) - xp.log(xp.logistic(-s) * n_rows + 0.5)
+def _two_class_log_odds(xp: Operations, x: Any, *, is_flipped: bool) -> Any:
+    """Compute the log-odds of the second class, or of the first class if flipped."""
+    if is_flipped:
+        own_column, other_column = 0, 1
+    else:
+        own_column, other_column = 1, 0
+    log_odds = xp.column(x, own_column) - xp.column(x, other_column)
+    return xp.clip(log_odds, -FARTHEST, FARTHEST)
+
+
+def _monotone_curves(xp: Operations, fitted: Any, suffix: str, curve_input: Any) -> Any:
+    """Evaluate one family of piecewise-linear curves of a monotone map.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    fitted : MonotoneMap
+        Fitted map. Its fields `low`, `width`, `rise` and `start`, with the suffix
+        appended, hold the left ends and widths of the pieces, the rise of each curve
+        over each piece, and the value of each curve at its left end.
+
+    suffix : {"", "_2"}
+        Family of curves.
+
+    curve_input : column of shape (n_rows, 1)
+        Points at which to evaluate.
+
+    Returns
+    -------
+    table of shape (n_rows, n_curves)
+    """
+    low = getattr(fitted, "low" + suffix)
+    width = getattr(fitted, "width" + suffix)
+    rise = getattr(fitted, "rise" + suffix)
+    start = getattr(fitted, "start" + suffix)
+    below_first = xp.minimum(curve_input - low[0], 0.0)
+    above_last = xp.maximum(curve_input - low[-1] - width[-1], 0.0)
+    outside = below_first + above_last
+    piece_fraction = xp.clip((curve_input - low) / width, 0.0, 1.0)
+    # Outside the knots each curve continues with its mean slope.
+    return piece_fraction @ rise + start + outside * (rise.sum(0) / width.sum())
+
+
+def shrink_log_odds(xp: Operations, n_rows: Any, s: Any) -> Any:
+    """Compute log((n σ(s) + ½) / (n σ(-s) + ½)), where n is the number of rows.
+
+    Probabilities far below 1/n are hardly distinguished, because n rows contain little
+    information about them.
+    """
+    log_p = xp.log(xp.logistic(s) * n_rows + 0.5)
+    log_rest = xp.log(xp.logistic(-s) * n_rows + 0.5)
+    return log_p - log_rest
 
 
 @formula
-def follow(xp: Operations, fitted: Any, at: Any) -> Any:
-    """The value of column k's curve at each of its entries; beyond the outer knots it goes on
-    level.
+def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
+    """Evaluate the curve of each column at the entries of that column.
 
-    `fitted` has the curves one after another: `knots`, which pieces are looked up by as `lifted`,
-    `values`, `rises` (the slope from each knot to the next) and `offsets`; the longest has
-    `longest` knots.
+    Beyond its outer knots a curve is constant.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    fitted : CurvesMap
+        Curves, concatenated: `knots`, `values`, `slopes_after_knots` and `lookup_knots`,
+        which determine the piece of an entry. `offsets` holds the index of the first knot
+        of each curve; `max_knots` is the largest number of knots of a curve.
+
+    points : table
+        Points at which to evaluate, one column per curve.
+
+    Returns
+    -------
+    table of the same shape
     """
-    piece = xp.piece(fitted.lifted, fitted.offsets, fitted.longest, at)
-    level = xp.take(fitted.values, piece)
+    piece = xp.piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
+    value_at_knot = xp.take(fitted.values, piece)
     if fitted.interpolation == "step":
-        return level
-    return level + xp.take(fitted.rises, piece) * xp.maximum(at - xp.take(fitted.knots, piece), 0.0)
+        return value_at_knot
+    distance = xp.maximum(points - xp.take(fitted.knots, piece), 0.0)
+    return value_at_knot + xp.take(fitted.slopes_after_knots, piece) * distance
 
 
 def confidence_log_odds(xp: Operations, x: Any) -> Any:
-    """log(max p / (1 - max p)), without cancellation, at most 700 in size."""
-    unsure = xp.maximum(doubt(xp, x), float(np.exp(-FARTHEST)))
-    return xp.log1p(-unsure) - xp.log(unsure)
+    """Compute log(max p / (1 - max p)) without cancellation, at most 700 in size."""
+    error_probability = xp.maximum(doubt(xp, x), float(np.exp(-FARTHEST)))
+    return xp.log1p(-error_probability) - xp.log(error_probability)
 
 
 @formula
 def spline_value(xp: Operations, fitted: Any, z: Any) -> Any:
-    """s(z): its slope runs straight from knot to knot, level beyond the outer ones; s(first knot)
-    is the intercept.
+    """Evaluate the spline s(z).
+
+    The slope of s is linear between neighbouring knots and constant beyond the outer
+    knots. The value at the first knot is the intercept.
     """
-    knots, slopes = fitted.knots, fitted.slopes
-    s = (
-        fitted.intercept
-        + xp.minimum(z - knots[0], 0.0) * slopes[0]
-        + xp.maximum(z - knots[-1], 0.0) * slopes[-1]
-    )
+    knots = fitted.knots
+    slopes = fitted.slopes
+    below_first = xp.minimum(z - knots[0], 0.0)
+    above_last = xp.maximum(z - knots[-1], 0.0)
+    value = fitted.intercept + below_first * slopes[0] + above_last * slopes[-1]
     if fitted.n_knots == 1:
-        return s
+        return value
     width = knots[1:] - knots[:-1]
-    along = xp.clip(z - knots[:-1], 0.0, width)
-    return s + xp.sum(along * (slopes[:-1] + along * (0.5 * (slopes[1:] - slopes[:-1]) / width)))
+    distance = xp.clip(z - knots[:-1], 0.0, width)
+    half_slope_change = 0.5 * (slopes[1:] - slopes[:-1]) / width
+    return value + xp.sum(distance * (slopes[:-1] + distance * half_slope_change))
 
 
 def log_probabilities(xp: Operations, x: Any) -> tuple[Any, Any]:
-    """log p and -log(1 - p) of each class, without cancellation, at most 700 in size."""
-    found = tail(xp, x)
-    log_sum = xp.log1p(found.mass)
-    log_p, shares = found.gaps, found.powers
+    """Compute log p and -log(1 - p) of each class without cancellation.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, n_classes)
+        Logits.
+
+    Returns
+    -------
+    log_p, minus_log_rest : tables of shape (n_rows, n_classes)
+        Their entries are at most 700 in size.
+    """
+    row_tail = tail(xp, x)
+    log_sum = xp.log1p(row_tail.mass)
+    log_p = row_tail.gaps
+    p = row_tail.powers
     log_p -= log_sum
-    shares /= 1.0 + found.mass
-    minus_log_rest = -xp.log1p(-shares)
-    of_winner = xp.minimum(log_sum - xp.log(found.mass), FARTHEST)
-    return xp.maximum(log_p, -FARTHEST), xp.put(minus_log_rest, found.winner, of_winner)
+    p /= 1.0 + row_tail.mass
+    minus_log_rest = -xp.log1p(-p)
+    minus_log_rest_of_winner = xp.minimum(log_sum - xp.log(row_tail.mass), FARTHEST)
+    log_p = xp.maximum(log_p, -FARTHEST)
+    return log_p, xp.put(minus_log_rest, row_tail.winner, minus_log_rest_of_winner)
 
 
-def _logistic(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any:
+def _logistic_curves(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any:
+    """Compute σ(a log p - b log(1 - p) + intercept) per class, normalised to sum 1."""
     log_p, minus_log_rest = log_probabilities(xp, x)
-    plain = lambda: tempered(xp, x, 1.0)  # noqa: E731
-    if fitted.n_questions == 1:
-        log_p, minus_log_rest = xp.column(log_p, 1), xp.column(minus_log_rest, 1)
+    has_one_curve = fitted.n_curves == 1
+    if has_one_curve:
+        log_p = xp.column(log_p, 1)
+        minus_log_rest = xp.column(minus_log_rest, 1)
     z = log_p * a + minus_log_rest * b + fitted.intercept
-    if fitted.n_questions > 1:
-        return _combined(xp, x, xp.logistic(z), plain)
-    return _of_two(xp, x, xp.logistic(-z), xp.logistic(z), plain)
+
+    def softmax() -> Any:
+        return tempered(xp, x, 1.0)
+
+    if has_one_curve:
+        return _join_two_classes(xp, x, xp.logistic(-z), xp.logistic(z), fallback=softmax)
+    return _normalise(xp, x, xp.logistic(z), fallback=softmax)
 
 
-def _combined(xp: Operations, x: Any, answers: Any, plain: Any) -> Any:
-    """The answers divided by their sum; masked classes get zero, a row without a positive answer
-    the plain softmax.
+def _normalise(xp: Operations, x: Any, q: Any, fallback: Any) -> Any:
+    """Divide the values of each row by their sum; masked classes get zero.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, n_classes)
+        Logits, which show the masked classes.
+
+    q : table of shape (n_rows, n_classes)
+        Non-negative values.
+
+    fallback : table or function without parameters
+        Probabilities of the rows whose values are all zero.
+
+    Returns
+    -------
+    table of shape (n_rows, n_classes)
     """
-    table = xp.where(xp.possible(x), answers, 0.0)
-    total = xp.sum(table)
-    lost = total <= 0.0
-    return xp.where(lost, plain, table / xp.where(lost, 1.0, total))
+    unmasked_q = xp.where(xp.possible(x), q, 0.0)
+    total = xp.sum(unmasked_q)
+    is_zero = total <= 0.0
+    return xp.where(is_zero, fallback, unmasked_q / xp.where(is_zero, 1.0, total))
 
 
-def _of_two(xp: Operations, x: Any, first: Any, second: Any, plain: Any) -> Any:
-    """The same for two classes, whose answers need no common sum; of a masked pair the other class
-    is certain.
+def _join_two_classes(xp: Operations, x: Any, first: Any, second: Any, fallback: Any) -> Any:
+    """Build the table of two classes from their columns.
+
+    If one class of a row is masked, the other gets probability 1.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, 2)
+        Logits, which show the masked classes.
+
+    first, second : columns of shape (n_rows, 1)
+        Probabilities of the two classes.
+
+    fallback : table or function without parameters
+        Probabilities of the rows in which both columns are zero.
+
+    Returns
+    -------
+    table of shape (n_rows, 2)
     """
-    whole = xp.min(x) > -np.inf
-    return _combined(xp, x, xp.where(whole, xp.beside(first, second), 1.0), plain)
+    no_class_masked = xp.min(x) > -np.inf
+    q = xp.where(no_class_masked, xp.beside(first, second), 1.0)
+    return _normalise(xp, x, q, fallback=fallback)
 
 
-def _with_top(xp: Operations, x: Any, confidence: Any, rest: Any) -> Any:
-    """The new confidence on the winner, never behind another class, and the rest in proportion
-    among the others.
+def _replace_confidence(xp: Operations, x: Any, confidence: Any, rest: Any) -> Any:
+    """Give the predicted class a new probability and divide the rest among the others.
+
+    The other classes share the rest in proportion to e^x. The predicted class always
+    stays more probable than any other class.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, n_classes)
+        Logits. They are overwritten.
+
+    confidence : column of shape (n_rows, 1)
+        New probability of the predicted class.
+
+    rest : column of shape (n_rows, 1)
+        1 - confidence, passed separately to preserve its digits.
+
+    Returns
+    -------
+    table of shape (n_rows, n_classes)
     """
     winner = xp.argmax(x)
-    others = xp.put(x, winner, -np.inf)
-    second = xp.max(others)
-    accompanied = second > -np.inf
-    others -= xp.where(accompanied, second, 0.0)
-    shares = xp.exp(others)
+    other_logits = xp.put(x, winner, -np.inf)
+    second_logit = xp.max(other_logits)
+    has_other_class = second_logit > -np.inf
+    other_logits -= xp.where(has_other_class, second_logit, 0.0)
+    shares = xp.exp(other_logits)
     mass = xp.sum(shares)
-    # The largest share is 1 / mass: below this confidence the second class would come out ahead.
-    own = xp.where(accompanied, xp.maximum(confidence, AHEAD / (AHEAD + mass)), 1.0)
-    left = xp.minimum(rest, mass / (AHEAD + mass)) / xp.where(accompanied, mass, 1.0)
-    shares *= xp.where(accompanied, left, 0.0)
-    return xp.put(shares, winner, own)
+    # The largest share is 1 / mass, so with less confidence than this the second class
+    # would overtake the predicted class.
+    lowest_confidence = AHEAD / (AHEAD + mass)
+    winner_p = xp.where(has_other_class, xp.maximum(confidence, lowest_confidence), 1.0)
+    others_p = xp.minimum(rest, mass / (AHEAD + mass)) / xp.where(has_other_class, mass, 1.0)
+    shares *= xp.where(has_other_class, others_p, 0.0)
+    return xp.put(shares, winner, winner_p)

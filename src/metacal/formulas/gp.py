@@ -1,4 +1,8 @@
-"""Gaussian-process calibration: a sum of bumps on every tempered logit, then softmax."""
+"""Formula of Gaussian-process calibration.
+
+The map adds a weighted sum of Gaussian bumps, one per inducing input, to each tempered
+logit, and applies softmax.
+"""
 
 from __future__ import annotations
 
@@ -7,34 +11,49 @@ from typing import Any
 from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import gaps, mean_of_possible
 
-#: A bump is exactly zero beyond this many lengthscales: e^(-40²/2) underflows.
+#: Distance, in lengthscales, beyond which a bump is exactly zero: e^(-40²/2) underflows.
 REACH = 40.0
 
 
 @formula
 def gaussian_process(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(t + Σ_m w_m exp(-½ ((t - z_m)/ℓ)²)), t = b·(x - centre of the row)."""
-    return xp.softmax(
-        latent(xp, fitted, centred(xp, x, fitted.centre) * fitted.inverse_temperature)
-    )
+    """Compute softmax(f(t)) with f of `latent` and t = b (x - centre of the row)."""
+    t = centred(xp, x, fitted.centre) * fitted.inverse_temperature
+    return xp.softmax(latent(xp, fitted, t))
 
 
 @formula
 def latent(xp: Operations, fitted: Any, t: Any) -> Any:
-    """t + Σ_m w_m exp(-½ ((t - z_m)/ℓ)²)."""
+    """Compute f(t) = t + sum_m w_m exp(-½ ((t - z_m) / lengthscale)²)."""
     reach = REACH * fitted.lengthscale
-    near = xp.clip(t, fitted.inducing[0] - reach, fitted.inducing[-1] + reach) / fitted.lengthscale
+    lowest = fitted.inducing[0] - reach
+    highest = fitted.inducing[-1] + reach
+    scaled_t = xp.clip(t, lowest, highest) / fitted.lengthscale
     for m in range(fitted.n_inducing):
-        away = near - fitted.inducing[m] / fitted.lengthscale
-        t = t + xp.exp(away * away * -0.5) * fitted.weights[m]
+        distance = scaled_t - fitted.inducing[m] / fitted.lengthscale
+        t = t + xp.exp(distance * distance * -0.5) * fitted.weights[m]
     return t
 
 
 def centred(xp: Operations, x: Any, centre: str) -> Any:
-    """The gaps d less their mean over the classes that are not masked, or less log Σ e^d."""
+    """Subtract the centre of each row from its logits.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, n_classes)
+        Logits.
+
+    centre : {"mean", "log_softmax"}
+        Whether to subtract the mean of the unmasked logits or their log-sum-exp.
+
+    Returns
+    -------
+    table of shape (n_rows, n_classes)
+    """
     d = gaps(xp, x)
-    return d - (
-        xp.log(xp.sum(xp.exp(d)))
-        if centre == "log_softmax"
-        else mean_of_possible(xp, d, xp.possible(d))
-    )
+    if centre == "log_softmax":
+        return d - xp.log(xp.sum(xp.exp(d)))
+    return d - mean_of_possible(xp, d, xp.possible(d))

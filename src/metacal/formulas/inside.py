@@ -1,11 +1,15 @@
-"""No probability is 0 or 1: what rounding has made so is set to the nearest number that is not.
+"""Bounds that keep calibrated probabilities away from 0 and 1.
 
-A map says that a class is as good as impossible, e^-200; in single precision that is 0, and the log
-loss of the one row where it happens is infinite. So every map, in every runtime, ends with this, in
-the precision of what is given out: no possible class has less than the smallest ordinary number,
-and none has 1 while another is possible. Both differ from what was there by less than rounding a
-sum does, and no prediction changes. A masked class keeps exactly 0, the only possible one exactly
-1, NaN stays NaN.
+A map can assign a class a probability such as e^-200. In single precision this rounds
+to 0, and the log loss of a single such row is infinite. Every map in every runtime
+therefore ends with `inside`, in the precision of the output:
+
+- no unmasked class has less than the smallest normal number of that precision;
+- no class has probability 1 while another class is unmasked.
+
+Both changes are smaller than the rounding error of a sum, and no prediction changes. A
+masked class keeps exactly 0, the only unmasked class of a row keeps exactly 1, and NaN
+stays NaN.
 """
 
 from __future__ import annotations
@@ -14,29 +18,57 @@ from typing import Any
 
 from metacal.formulas.operations import Operations, formula
 
-#: No floor is higher: in half precision the smallest ordinary number, times many classes, would be
-#: a share.
-_HIGHEST_FLOOR = 2.0**-24
+#: Upper limit of the smallest probability. In half precision the smallest normal number,
+#: times many classes, would be a noticeable fraction of the total probability.
+_MAX_FLOOR = 2.0**-24
 
 
 def ends(info: Any) -> tuple[float, float]:
-    """The least and the largest probability in a precision, by its `finfo`.
+    """Return the smallest and the largest allowed probability of a precision.
 
+    Parameters
+    ----------
+    info : finfo
+        Floating-point limits of the precision (`numpy.finfo` or `torch.finfo`).
+
+    Returns
+    -------
+    smallest, largest : float
+
+    Examples
+    --------
     >>> import numpy as np
     >>> ends(np.finfo(np.float32)) == (float(np.finfo(np.float32).tiny), 1.0 - 2.0**-24)
     True
     """
-    return min(float(info.tiny), _HIGHEST_FLOOR), 1.0 - 0.5 * float(info.eps)
+    smallest = min(float(info.tiny), _MAX_FLOOR)
+    largest = 1.0 - 0.5 * float(info.eps)
+    return smallest, largest
 
 
 @formula
 def inside(xp: Operations, x: Any, table: Any) -> Any:
-    """The probabilities of logits x, none of them 0 or 1."""
-    possible = xp.possible(x)
-    several = xp.count(possible, table) > 1
-    least, most = ends(xp.finfo(table))
-    raised = (
-        possible & several
-    )  # without masks a column of flags, which costs no pass over the table
-    table = xp.where((table < least) & raised, least, table)
-    return xp.where((table > most) & several, most, table)
+    """Move the probabilities 0 and 1 of unmasked classes strictly between 0 and 1.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    x : table of shape (n_rows, n_classes)
+        Logits, which show the masked classes.
+
+    table : table of shape (n_rows, n_classes)
+        Probabilities of these logits.
+
+    Returns
+    -------
+    table of shape (n_rows, n_classes)
+    """
+    unmasked = xp.possible(x)
+    has_several_classes = xp.count(unmasked, table) > 1
+    smallest, largest = ends(xp.finfo(table))
+    # Without masks this is a column of flags, which costs no pass over the table.
+    has_floor = unmasked & has_several_classes
+    table = xp.where((table < smallest) & has_floor, smallest, table)
+    return xp.where((table > largest) & has_several_classes, largest, table)

@@ -1,27 +1,29 @@
-"""Logits that a map can compute with: what stands for a masked class, and what is out of reach of
-the arithmetic.
+"""Preparation of logits: finite masks, zero probabilities and huge values.
 
-**Masks.** The one rule, for arrays here, for tensors in torch.py, and exported.
+**Masks.** -inf means that a class is masked: it is known not to be the true class. Many
+programs write a finite number instead: `torch.finfo(dtype).min`, -1e30, or -1e9 and -1e4
+as Hugging Face did. A softmax treats both alike, but a map that uses the logits as
+numbers (their mean, a matrix product) would be ruined. This module defines the one rule,
+for arrays, tensors and exported graphs. A finite logit is read as -inf if both hold:
 
--inf says that a class is masked out. Many programs write a finite number instead:
-`torch.finfo(dtype).min`, -1e30, or -1e9 and -1e4, as Hugging Face did. To a softmax they are the
-same; a map that takes logits as numbers (their mean, a matrix times them) is ruined by them. Such a
-logit is read as -inf when both hold:
+1. it is at most -2^49, or it equals one of the numbers in `NAMED` that programs write:
+   -10^4, ..., -10^10, -65504 (the smallest float16), and the bfloat16 values of -10^4
+   and -10^9;
+2. it is at least a hundred times further from zero than the largest logit of the row:
+   x <= -100 |max x|.
 
-1. it is at most -2^49, or it *is* one of `NAMED`, the numbers that programs write: -10^4, … -10^10, -65504 (the least
-   float16), and what bfloat16 makes of -10^4 and -10^9;
-2. it lies a hundred times further from zero than the row's largest logit: x <= -100 · |max x|.
+The rule does not misread computed logits. No model computes a logit of -2^49 (-5.6e14)
+or less: a double has no correct decimal there, and the log-likelihoods of the crudest
+density (a Gaussian with almost no variance, of hundreds of pixels) stay about a hundred
+times above it. Above -2^49 only the exact numbers of `NAMED` count, which a computed
+logit equals no more often than any other single float; condition 2 protects even
+integer logits that count thousandths. The largest logit of a row is never a mask, so at
+least one class stays unmasked.
 
-Nothing is guessed from an ordinary value. No model computes a logit at or below -2^49 (-5.6e14):
-not even a double holds it to a tenth there, and the log-likelihoods of the crudest density (a
-Gaussian with next to no variance, of hundreds of pixels) end some hundred times above. Above it
-only those exact numbers count, which a computed logit hits by chance as often as any other single
-float; by 2. not even in integers that count thousandths of a logit. The largest logit of a row is
-never a mask, so some class always stays possible.
-
-**Reach.** A softmax takes the largest logit off first, so that nothing overflows upwards. A map
-that multiplies before it does so, or takes a mean, gets ∞ - ∞ from double logits near 1e308.
-(float32 logits are computed with in double, far from its end.)
+**Reach.** A softmax subtracts the largest logit first, so nothing overflows upwards. A
+map that multiplies or averages before that obtains inf - inf from float64 logits near
+1e308. Such logits are first brought within `REACH`. float32 logits are computed in
+float64 and are never that large.
 """
 
 from __future__ import annotations
@@ -34,22 +36,31 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from metacal.formulas.operations import Operations
 
-#: A logit above this is no mask. (-10^4 in bfloat16: the one of `NAMED` that is nearest to zero.)
+#: Largest finite number that can be a mask: -10^4 in bfloat16.
 LOWEST_ORDINARY = -9984.0
-#: At or below this every finite logit may be a mask: -1e15, -1e30, `finfo.min` of float32, float64
-#: and bfloat16.
+#: At or below this number every finite logit can be a mask: -1e15, -1e30, and `finfo.min`
+#: of float32, float64 and bfloat16.
 NO_LOGIT = -(2.0**49)
-#: What else is written for a mask; -998244352 and -9984 are -10^9 and -10^4 in bfloat16.
+#: Other numbers written for a mask. -998244352 and -9984 are -10^9 and -10^4 in bfloat16.
 NAMED = (-1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e10, -65504.0, -998244352.0, LOWEST_ORDINARY)
-#: A mask lies this many times further from zero than the largest logit of its row.
+#: Smallest ratio of the size of a mask to the size of the largest logit of its row.
 FURTHER = 100.0
-#: No logit that is further from zero than this is computed with: its square, times any number of
-#: classes, is a double.
+#: Largest size of a logit in computations: its square, times any number of classes, is finite.
 REACH = 1e100
 
 
 def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
-    """Where a block of logits holds a finite number for a masked class; None where it holds none.
+    """Find the finite logits that stand for a masked class.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    Returns
+    -------
+    array of bool of shape (n_rows, n_classes) or None
+        Mask of these logits, or None if there are none.
 
     Examples
     --------
@@ -58,62 +69,87 @@ def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
     >>> finite_masks(np.array([[-7e4, -1e4], [300.0, -1e4]])) is None
     True
     """
-    values = np.asarray(block, dtype=np.float64)
-    low = (values <= LOWEST_ORDINARY) & (values > -np.inf)
-    if not low.any():
+    logits = np.asarray(block, dtype=np.float64)
+    is_mask = (logits <= LOWEST_ORDINARY) & (logits > -np.inf)
+    if not is_mask.any():
         return None
     with np.errstate(over="ignore"):
-        far = -FURTHER * np.abs(values.max(axis=1, keepdims=True))
-    low &= values <= far
-    low &= (values <= NO_LOGIT) | np.isin(values, NAMED)
-    return low if low.any() else None
+        highest_mask = -FURTHER * np.abs(logits.max(axis=1, keepdims=True))
+    is_mask &= logits <= highest_mask
+    is_mask &= (logits <= NO_LOGIT) | np.isin(logits, NAMED)
+    if not is_mask.any():
+        return None
+    return is_mask
 
 
 def with_masks(block: NDArray[Any]) -> NDArray[Any]:
-    """The block with -inf where a finite number stands for it: itself where there is none, a copy
-    otherwise.
+    """Replace finite numbers that stand for a masked class by -inf.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
+        The block itself if it needs no replacement, otherwise a copy.
 
     Examples
     --------
     >>> with_masks(np.array([[3.0, np.finfo(np.float32).min]], dtype=np.float32))
     array([[  3., -inf]], dtype=float32)
     """
-    found = finite_masks(block)
-    if found is None:
+    is_mask = finite_masks(block)
+    if is_mask is None:
         return block
-    masked = block.copy()
-    masked[found] = -np.inf
-    return masked
+    masked_block = block.copy()
+    masked_block[is_mask] = -np.inf
+    return masked_block
 
 
 def read_masks(xp: Operations, x: Any) -> Any:
-    """The same as a formula: the logits with -inf where a finite number stands for a masked
-    class.
+    """Replace finite numbers that stand for a masked class by -inf, as a formula.
+
+    It equals `with_masks` and runs in every runtime.
     """
-    written = x <= NO_LOGIT
+    is_written_mask = x <= NO_LOGIT
     for number in NAMED:
-        written = written | (x == number)
-    return xp.where(written & (x <= xp.absolute(xp.max(x)) * -FURTHER), -np.inf, x)
+        is_written_mask = is_written_mask | (x == number)
+    is_far_below = x <= xp.absolute(xp.max(x)) * -FURTHER
+    return xp.where(is_written_mask & is_far_below, -np.inf, x)
 
 
 def without_zeros(xp: Operations, p: Any) -> Any:
-    """Probabilities whose logarithms are the logits that softmax makes p of.
+    """Replace zero probabilities by small ones, so that their logarithms are finite.
 
-    A zero is read as "too small to write down": the smaller of 2.2e-16 and the row's smallest
-    positive entry. Whoever takes the logarithm does so in double, and rounds once: single-precision
-    ones differ from one runtime to the next.
+    A zero stands for a probability too small to be written. It becomes the smaller of
+    2.2e-16 and the smallest positive entry of the row.
+
+    Take the logarithm in double precision and round once, because single-precision
+    logarithms differ between runtimes.
     """
-    positive = p > 0.0
-    smallest = xp.minimum(xp.min(xp.where(positive, p, np.inf)), float(np.finfo(np.float64).eps))
-    return xp.where(positive, p, smallest)
+    is_positive = p > 0.0
+    smallest_positive = xp.min(xp.where(is_positive, p, np.inf))
+    floor = xp.minimum(smallest_positive, float(np.finfo(np.float64).eps))
+    return xp.where(is_positive, p, floor)
 
 
 def within_reach(block: NDArray[Any]) -> NDArray[Any]:
-    """Logits of the same softmax, none larger than 1e100 in size; the block itself, to the last
-    bit, where none is.
+    """Bring huge logits within `REACH` without changing their softmax.
 
-    A row whose largest logit is out of reach is taken less that logit; then what lies below -1e100
-    counts as -1e100, and -inf stays.
+    If the largest logit of a row is out of reach, it is subtracted from the row. Logits
+    below -1e100 then become -1e100; -inf stays.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
+        The block itself if no logit is out of reach.
 
     Examples
     --------
@@ -122,21 +158,24 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
     """
     if block.dtype != np.float64 or not block.size:
         return block
-    top = block.max(axis=1, keepdims=True)
-    if np.abs(top).max() < REACH and not (block < -REACH).any():
+    top_logit = block.max(axis=1, keepdims=True)
+    if np.abs(top_logit).max() < REACH and not (block < -REACH).any():
         return block
     with np.errstate(over="ignore"):
-        moved = block - np.where(np.abs(top) < REACH, 0.0, top)
-    return np.where(np.isneginf(block), -np.inf, np.maximum(moved, -REACH))
+        shifted = block - np.where(np.abs(top_logit) < REACH, 0.0, top_logit)
+    return np.where(np.isneginf(block), -np.inf, np.maximum(shifted, -REACH))
 
 
 def scaled(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
-    """b·x in float64, within reach."""
+    """Compute b x in float64, with huge logits brought within reach first."""
     return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
 
 
 def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
-    """The same as a formula."""
-    top = xp.max(x)
-    moved = xp.maximum(x - xp.where(xp.absolute(top) < reach, 0.0, top), -reach)
-    return xp.where(xp.possible(x), moved, -np.inf)
+    """Bring huge logits within reach, as a formula.
+
+    It equals `within_reach` and runs in every runtime.
+    """
+    top_logit = xp.max(x)
+    shifted = x - xp.where(xp.absolute(top_logit) < reach, 0.0, top_logit)
+    return xp.where(xp.possible(x), xp.maximum(shifted, -reach), -np.inf)

@@ -1,15 +1,21 @@
-"""What a formula is written in: a few operations that NumPy, torch and ONNX each have.
+"""Array operations in which formulas are written, and their NumPy implementation.
 
-A map's formula is a function `formula(xp, fitted, x)` from logits x to probabilities; a score's is
-`formula(xp, x)`. `fitted` has the numbers of the fitted map under the names of its fields. Values
-are tables (n × K) and columns (n × 1), in one precision, with + - * / @, comparisons, & and |; of a
-masked class x is -inf. A formula looks at no value: what it branches on (`fitted.n_knots`, a name)
-is known before the first row comes. What it has made itself it may change in place (`d -= c`),
-which saves NumPy an array; never x.
+A formula of a map is a function `formula(xp, fitted, x)` that returns probabilities; the
+formula of a score is `formula(xp, x)`. Here `xp` provides the operations of a runtime,
+`fitted` has the parameters of the fitted map as attributes, and `x` are the logits, which
+are -inf for a masked class. Values are *tables* (n_rows × n_classes) and *columns*
+(n_rows × 1) of one precision. They support + - * / @, comparisons, & and |.
 
-A runtime may have a faster way to what a formula says: `fast`, by the formula. It is tested against
-the formula. NumPy, which is always there, stands here, torch in `torch.py`, ONNX in
-`metacal.export.onnx`.
+Rules for a formula:
+
+- It does not branch on values of a table. It may branch on parameters that are known
+  before the first row, such as `fitted.n_knots`.
+- It may change in place what it has created itself (`d -= c`), which saves NumPy an
+  array. It must not change `x`.
+
+A runtime can register a faster kernel for a formula in `fast`. Tests compare the kernel
+with the formula. The NumPy runtime is defined here, the torch runtime in
+`metacal.formulas.torch`, and the ONNX runtime in `metacal.export.onnx`.
 """
 
 from __future__ import annotations
@@ -22,18 +28,20 @@ import numpy as np
 
 
 class Operations:
-    """The operations in NumPy, on one block of rows at a time, in float64; torch and ONNX have them
-    all, too.
+    """Array operations in NumPy, on one block of rows in float64.
 
-    What needs no work is not done: a block without a masked class has the flags True. A value that
-    is expensive may be given to `where` as a function of nothing.
+    Other runtimes inherit from this class. To avoid needless work, the flags of a block
+    without masked classes are the single value True, and an expensive operand of `where`
+    can be passed as a function without parameters.
 
     Attributes
     ----------
     fast : dict
-        formula -> what this runtime computes in its stead, of the same arguments.
+        Kernels that replace formulas in this runtime, keyed by formula. A kernel takes
+        the same arguments.
     exp, log, log1p, sqrt, absolute, maximum, minimum : functions
-        Of each entry: log is -inf of zero, log1p(x) is log(1 + x) without cancellation.
+        Elementwise functions. log(0) is -inf, and log1p(x) is log(1 + x) without
+        cancellation.
 
     Examples
     --------
@@ -57,129 +65,183 @@ class Operations:
     minimum: Any = staticmethod(np.minimum)
 
     def logistic(self, x: Any) -> Any:
-        """1 / (1 + e^-x)."""
-        from scipy.special import expit  # not loaded by what only scores
+        """Compute 1 / (1 + e^-x)."""
+        # Imported here so that computing a score does not load SciPy.
+        from scipy.special import expit
 
         return expit(x)
 
     def softmax(self, x: Any) -> Any:
-        """softmax of each row; a masked class has exactly zero."""
+        """Compute the softmax of each row; a masked class gets exactly zero."""
         powers = x - x.max(axis=1, keepdims=True)
         np.exp(powers, out=powers)
         powers /= powers.sum(axis=1, keepdims=True)
         return powers
 
     def where(self, flags: Any, one: Any, other: Any) -> Any:
-        """`one` where a flag is true, else `other`; a function of nothing is called only if its
-        value is seen.
+        """Choose elementwise `one` if the flag is true, else `other`.
+
+        Parameters
+        ----------
+        flags : table or column of bool, or True
+            Conditions.
+
+        one, other : table, column, number or function without parameters
+            Operands. A function is called only if its value is used.
+
+        Returns
+        -------
+        table, column or number
         """
         if flags is True:
-            return _value(one)
-        if flags.shape[1] == 1 and (not callable(other) and np.ndim(other)) and not flags.any():
-            return other  # of a column of flags that are all false nothing is seen
-        return np.where(flags, _value(one), _value(other))
+            return _evaluate(one)
+        other_is_array = not callable(other) and np.ndim(other)
+        if flags.shape[1] == 1 and other_is_array and not flags.any():
+            return other
+        return np.where(flags, _evaluate(one), _evaluate(other))
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
-        """x, no less than `low` and no more than `high`."""
+        """Limit x to the range from `low` to `high`."""
         return self.minimum(self.maximum(x, low), high)
 
     def sum(self, table: Any) -> Any:
-        """Σ over the classes, a column."""
+        """Sum over the classes, as a column."""
         return table.sum(axis=1, keepdims=True)
 
     def max(self, table: Any) -> Any:
-        """The largest over the classes, a column."""
+        """Return the largest value over the classes, as a column."""
         return table.max(axis=1, keepdims=True)
 
     def min(self, table: Any) -> Any:
-        """The smallest over the classes, a column."""
+        """Return the smallest value over the classes, as a column."""
         return table.min(axis=1, keepdims=True)
 
     def argmax(self, table: Any) -> Any:
-        """The place of the largest, the lowest on a tie: a column of whole numbers."""
+        """Return the index of the largest class as a column; the lowest on a tie."""
         return table.argmax(axis=1)[:, None]
 
     def put(self, table: Any, places: Any, value: Any) -> Any:
-        """The table with one entry of each row replaced by a number or a column. The table itself
-        is given up.
+        """Replace one entry of each row.
+
+        Parameters
+        ----------
+        table : table
+            Table to change. It may be overwritten, so do not use it afterwards.
+
+        places : column of int
+            Class index of the replaced entry in each row.
+
+        value : number or column
+            New entries.
+
+        Returns
+        -------
+        table
         """
-        table[np.arange(len(table)), places[:, 0]] = value[:, 0] if np.ndim(value) else value
+        row_indices = np.arange(len(table))
+        if np.ndim(value):
+            value = value[:, 0]
+        table[row_indices, places[:, 0]] = value
         return table
 
     def possible(self, x: Any) -> Any:
-        """Which classes are not masked: flags for `where`, `number` and `count`."""
-        return (
-            bool(x.min(initial=0.0) > -np.inf) or x > -np.inf
-        )  # the first is false where there is a NaN
+        """Return flags of the unmasked classes, or True if no class is masked."""
+        # The minimum is NaN if the table holds a NaN, and the comparison is then false.
+        has_no_mask = bool(x.min(initial=0.0) > -np.inf)
+        return has_no_mask or x > -np.inf
 
     def number(self, flags: Any) -> Any:
-        """1 where a flag is true, else 0."""
-        return 1.0 if flags is True else flags.astype(np.float64)
+        """Convert flags to the numbers 1 and 0."""
+        if flags is True:
+            return 1.0
+        return flags.astype(np.float64)
 
     def count(self, flags: Any, table: Any) -> Any:
-        """How many flags of each row of this table are true: a column, or one number for all
-        rows.
-        """
-        return table.shape[1] if flags is True else flags.sum(axis=1, keepdims=True)
+        """Count the true flags of each row of `table`, as a column or one number."""
+        if flags is True:
+            return table.shape[1]
+        return flags.sum(axis=1, keepdims=True)
 
     def column(self, table: Any, place: int) -> Any:
-        """One class's column."""
+        """Return the column of the class with index `place`."""
         return table[:, place : place + 1]
 
     def beside(self, one: Any, other: Any) -> Any:
-        """Two columns as a table of two classes."""
+        """Join two columns into a table of two classes."""
         return np.concatenate([one, other], axis=1)
 
     def take(self, values: Any, places: Any) -> Any:
-        """The values at these places of a flat array."""
+        """Return the elements of a flat array at the given indices."""
         return values[places]
 
     def piece(self, knots: Any, offsets: Any, longest: int, at: Any) -> Any:
-        """The place of the last knot below each entry, or of the first knot; column k has its own.
+        """Find the last knot below each entry, or the first knot if there is none.
 
-        Those of column k are knots[offsets[k]:offsets[k + 1]], `longest` at most; one curve serves
-        all columns.
+        Parameters
+        ----------
+        knots : array
+            Knots of all curves, concatenated.
+
+        offsets : array of int
+            Curve k has the knots `knots[offsets[k]:offsets[k + 1]]`. A single curve
+            serves all columns.
+
+        longest : int
+            Largest number of knots of a curve.
+
+        at : table
+            Entries. Column k belongs to curve k.
+
+        Returns
+        -------
+        table of int
+            Indices into `knots`.
         """
-        if len(offsets) == 2:
+        n_curves = len(offsets) - 1
+        if n_curves == 1:
             return np.searchsorted(knots[1:], at, side="left")
-        found = np.empty(at.shape, dtype=np.intp, order="F")
-        for k, first in enumerate(offsets[:-1]):
-            found[:, k] = first + np.searchsorted(
-                knots[first + 1 : offsets[k + 1]], at[:, k], side="left"
-            )
-        return found
+        pieces = np.empty(at.shape, dtype=np.intp, order="F")
+        for k, first_knot in enumerate(offsets[:-1]):
+            inner_knots = knots[first_knot + 1 : offsets[k + 1]]
+            pieces[:, k] = first_knot + np.searchsorted(inner_knots, at[:, k], side="left")
+        return pieces
 
     def finfo(self, x: Any) -> Any:
-        """What there is of numbers in the precision of x: `max`, `tiny`."""
+        """Return the floating-point limits of the precision of x (`max`, `tiny`)."""
         return np.finfo(np.float64)
 
     def part(self, fitted: Any, x: Any) -> Any:
-        """The probabilities of a map inside another, by its own fastest way."""
-        out = np.empty(x.shape)
-        fitted.write(x, out)
-        return out
+        """Compute the probabilities of a map that is a component of another map."""
+        probabilities = np.empty(x.shape)
+        fitted.write(x, probabilities)
+        return probabilities
 
     def run(self, formula: Callable[..., Any], *values: Any) -> Any:
-        """A formula's value; what divides by zero or overflows on the way is meant to."""
+        """Evaluate a formula without floating-point warnings.
+
+        Formulas rely on the IEEE results of division by zero and overflow.
+        """
         with np.errstate(all="ignore"):
             return formula(self, *values)
 
 
-def formula(written: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function of operations as a formula: where the runtime has a faster way to it, that is
-    taken.
-    """
+def formula(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a formula so that a runtime's registered kernel replaces it."""
 
-    @wraps(written)
-    def computed(xp: Operations, *values: Any) -> Any:
-        return xp.fast.get(computed, written)(xp, *values)
+    @wraps(function)
+    def dispatch(xp: Operations, *values: Any) -> Any:
+        kernel = xp.fast.get(dispatch, function)
+        return kernel(xp, *values)
 
-    return computed
-
-
-def _value(given: Any) -> Any:
-    return given() if callable(given) else given
+    return dispatch
 
 
-#: The runtime; kernels register what they have a faster way for.
+def _evaluate(operand: Any) -> Any:
+    """Call the operand if it is a function; otherwise return it."""
+    if callable(operand):
+        return operand()
+    return operand
+
+
+#: NumPy runtime. Modules with faster kernels register them in its `fast`.
 NUMPY = Operations()

@@ -1,4 +1,4 @@
-"""Maps made of maps: one after another, and a mixture."""
+"""Formulas of maps that are built from other maps: composition and mixture."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from metacal.formulas.operations import Operations, formula
 
 @formula
 def composed(xp: Operations, fitted: Any, x: Any) -> Any:
-    """then(log first(x)), a masked class masked for both."""
-    seen = xp.maximum(xp.log(xp.part(fitted.first, x)), math.log(xp.finfo(x).tiny))
-    return xp.part(fitted.then, xp.where(xp.possible(x), seen, -np.inf))
+    """Compute then(log first(x)). A class masked in x is masked for both maps."""
+    smallest_log = math.log(xp.finfo(x).tiny)
+    log_p = xp.maximum(xp.log(xp.part(fitted.first, x)), smallest_log)
+    return xp.part(fitted.then, xp.where(xp.possible(x), log_p, -np.inf))
 
 
 @formula
 def lifted(xp: Operations, fitted: Any, x: Any) -> Any:
-    """The same of a spline on a temperature with a uniform part, the usual pair: what kernels write
-    at once.
+    """Compute `composed` for a spline after uniform temperature scaling.
+
+    The default calibrator has this form. It is a separate formula so that a runtime can
+    register a kernel that computes both maps in one pass.
     """
     return composed(xp, fitted, x)
 
 
 @formula
 def stack(xp: Operations, fitted: Any, x: Any) -> Any:
-    """Σ_m w_m map_m(x)."""
-    mixed = xp.part(fitted.members[0], x) * fitted.weights[0]
+    """Compute the mixture sum_m w_m map_m(x)."""
+    mixture = xp.part(fitted.members[0], x) * fitted.weights[0]
     for m in range(1, len(fitted.members)):
-        mixed = mixed + xp.part(fitted.members[m], x) * fitted.weights[m]
-    return mixed
+        mixture = mixture + xp.part(fitted.members[m], x) * fitted.weights[m]
+    return mixture

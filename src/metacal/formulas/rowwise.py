@@ -1,117 +1,142 @@
-"""Statistics of a row, the scores among them: how unsure the classifier is of each, higher = less
-sure.
+"""Statistics of one row of logits, including the ranking scores.
 
-Written with d = x - max x, so that nothing overflows and a constant added to a row changes nothing.
-Leaving the winner out of S = Σ e^d keeps the digits of a confident row, whose 1 - max p is lost in
-rounding otherwise. What a formula says of a row that is none (NaN, +inf, every class masked) does
-not count: each runtime says NaN there.
+A score is higher the less certain the classifier is of the row. Notation used here:
+
+- d_j = x_j - max x, the gap of class j to the predicted class. Working with gaps avoids
+  overflow, and a constant added to a row changes nothing;
+- S = sum of e^{d_j} over all classes but the predicted one. Omitting the predicted class
+  preserves the digits of confident rows, for which 1 - max p would be lost in rounding.
+
+The value of a formula for an invalid row (NaN, +inf, or every class masked) is
+undefined. Each runtime replaces it by NaN.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from metacal.formulas.operations import Operations, formula
 
-#: e^-800 is zero: keeps 0 · (-inf) = NaN out.
+#: Smallest gap used in products with e^d. e^-800 is zero; the limit avoids 0 * (-inf) = NaN.
 ZERO = -800.0
 
 
-class Tail(NamedTuple):
-    """What surrounds the winner of each row."""
+@dataclass(frozen=True)
+class RowTail:
+    """Predicted class of each row and the weight of the other classes.
 
-    #: Its column, the lowest on a tie.
+    Attributes
+    ----------
+    winner : column of int
+        Column index of the predicted class, the lowest one on a tie.
+
+    gaps : table
+        d_j of every class.
+
+    powers : table
+        e^{d_j} of every class, but zero for the predicted class.
+
+    mass : column
+        S, the sum of `powers` over the classes.
+    """
+
     winner: Any
-    #: d of every class.
     gaps: Any
-    #: e^d, zero for the winner.
     powers: Any
-    #: S = Σ e^d without the winner.
     mass: Any
 
 
 def gaps(xp: Operations, x: Any) -> Any:
-    """d = x - max x."""
+    """Compute d = x - max x."""
     return x - xp.max(x)
 
 
-def tail(xp: Operations, x: Any) -> Tail:
-    """The winner, and what surrounds it."""
-    winner, d = xp.argmax(x), gaps(xp, x)
+def tail(xp: Operations, x: Any) -> RowTail:
+    """Compute the predicted class of each row and the weight of the other classes."""
+    winner = xp.argmax(x)
+    d = gaps(xp, x)
     powers = xp.put(xp.exp(d), winner, 0.0)
-    return Tail(winner, d, powers, xp.sum(powers))
+    return RowTail(winner=winner, gaps=d, powers=powers, mass=xp.sum(powers))
 
 
 def mean_of_possible(xp: Operations, table: Any, possible: Any) -> Any:
-    """The mean over the classes that are not masked."""
+    """Compute the mean of each row over its unmasked classes."""
     return xp.sum(xp.where(possible, table, 0.0)) / xp.count(possible, table)
 
 
 def even(xp: Operations, x: Any) -> Any:
-    """1/K over the classes that are not masked, 0 over the others."""
-    possible = xp.possible(x)
-    return xp.number(possible) / xp.count(possible, x)
+    """Compute the uniform distribution over the unmasked classes of each row."""
+    unmasked = xp.possible(x)
+    return xp.number(unmasked) / xp.count(unmasked, x)
 
 
 @formula
 def entropy(xp: Operations, x: Any) -> Any:
-    """Entropy of softmax(x): log(1 + S) - Σ_{j≠top} e^{d_j} d_j / (1 + S)."""
-    found = tail(xp, x)
-    moment = xp.sum(found.powers * xp.maximum(found.gaps, ZERO))
-    return xp.log1p(found.mass) - moment / (1.0 + found.mass)
+    """Compute the entropy of softmax(x), log(1 + S) - sum_j e^{d_j} d_j / (1 + S)."""
+    row_tail = tail(xp, x)
+    moment = xp.sum(row_tail.powers * xp.maximum(row_tail.gaps, ZERO))
+    return xp.log1p(row_tail.mass) - moment / (1.0 + row_tail.mass)
 
 
 @formula
 def doubt(xp: Operations, x: Any) -> Any:
-    """1 - max p = S / (1 + S)."""
+    """Compute 1 - max p = S / (1 + S), where p = softmax(x)."""
     mass = tail(xp, x).mass
     return mass / (1.0 + mass)
 
 
 @formula
 def negative_margin(xp: Operations, x: Any) -> Any:
-    """Second largest logit minus the largest; the most negative float where every other class is
-    masked.
+    """Compute the second largest logit minus the largest.
+
+    If every other class is masked, the result is the most negative finite number.
     """
     d = gaps(xp, x)
-    return xp.maximum(xp.max(xp.put(d, xp.argmax(x), -np.inf)), -float(xp.finfo(x).max))
+    rival_gaps = xp.put(d, xp.argmax(x), -np.inf)
+    return xp.maximum(xp.max(rival_gaps), -float(xp.finfo(x).max))
 
 
 @formula
 def free_energy(xp: Operations, x: Any) -> Any:
-    """-logsumexp(x) = -(max x + log(1 + S))."""
+    """Compute -logsumexp(x) = -(max x + log(1 + S))."""
     return -(xp.max(x) + xp.log1p(tail(xp, x).mass))
 
 
 @formula
 def spread(xp: Operations, x: Any) -> Any:
-    """Largest minus smallest finite logit."""
+    """Compute the largest minus the smallest finite logit."""
     return xp.max(xp.where(xp.possible(x), -gaps(xp, x), 0.0))
 
 
 @formula
 def rivals_norm(xp: Operations, x: Any) -> Any:
-    """‖(z_j)_{j≠top}‖_8 / z_top with z = x - mean x over the possible classes; 0 where only one is
-    possible.
+    """Compute the 8-norm of the other classes' centred logits over the predicted one's.
 
-    It ranks as minus z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva 2024), whose 8th power
-    it is one less than the inverse of, and keeps its digits for confident rows. With gaps g = max x
-    - x and their mean m: z_j / z_top = 1 - g_j / m. A common factor of the logits changes nothing;
-    the 8th power and root are three squares and three roots.
+    With z = x - mean x over the unmasked classes, the score is
+    ‖(z_j)_{j≠top}‖_8 / z_top, and 0 if only one class is unmasked.
+
+    It ranks the rows as -z_top / ‖z‖_8 does ("MaxLogit p-norm", Cattelan & Silva, 2024),
+    because (‖z‖_8 / z_top)^8 is the 8th power of this score plus one. Unlike the inverse,
+    it preserves the digits of confident rows. With the distances g_j = max x - x_j and
+    their mean m, z_j / z_top = 1 - g_j / m, so a common factor of the logits cancels. The
+    8th power is computed by squaring three times, the 8th root by three square roots.
     """
-    possible = xp.possible(x)
-    away = xp.where(possible, xp.minimum(-gaps(xp, x), float(xp.finfo(x).max)), 0.0)
-    longest = xp.max(away)
-    flat = longest == 0.0  # all equal: each of the others is as large as the top
-    away = away / xp.where(flat, 1.0, longest)
-    mean = xp.sum(away) / xp.count(possible, x)
-    share = xp.where(possible, 1.0 - away / xp.where(flat, 1.0, mean), 0.0)
-    share = xp.put(share, xp.argmax(x), 0.0)
+    unmasked = xp.possible(x)
+    largest_float = float(xp.finfo(x).max)
+    distance = xp.where(unmasked, xp.minimum(-gaps(xp, x), largest_float), 0.0)
+    max_distance = xp.max(distance)
+    # If all logits are equal, every other class is as large as the predicted one.
+    all_equal = max_distance == 0.0
+    distance = distance / xp.where(all_equal, 1.0, max_distance)
+    mean = xp.sum(distance) / xp.count(unmasked, x)
+    ratio = xp.where(unmasked, 1.0 - distance / xp.where(all_equal, 1.0, mean), 0.0)
+    ratio = xp.put(ratio, xp.argmax(x), 0.0)
     for _ in range(3):
-        share = share * share
-    norm = xp.sum(share)
+        ratio = ratio * ratio
+    norm = xp.sum(ratio)
     for _ in range(3):
         norm = xp.sqrt(norm)
     return norm

@@ -1,5 +1,7 @@
-"""A softmax of scaled logits: one temperature, with a uniform part, an ensemble of them, one for
-each row.
+"""Formulas of temperature scaling and its extensions.
+
+All are built from softmax(b x), where b = 1/T is the inverse temperature: with one
+temperature, with a uniform component, as an ensemble, or with a temperature per row.
 """
 
 from __future__ import annotations
@@ -9,70 +11,107 @@ from typing import Any
 from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import entropy, even, gaps, mean_of_possible, negative_margin
 
-#: Margins and norms beyond this many log-odds count as this many.
+#: Upper limit of the margin and the norm used as features of a row.
 LARGEST_LOGIT = 100.0
-#: Standardised features are cut off here, so that a row unlike all others gets no temperature
-#: unlike all others.
+#: Limit on standardised features, so that an outlying row gets no outlying temperature.
 FARTHEST = 3.0
-#: log b(x) is cut off here: no temperature is zero or infinite.
+#: Limit on the size of log b(x), so that no temperature is zero or infinite.
 LARGEST_LOG = 300.0
-#: Tempered logits below this count as this in the norm: their squares can be summed, also in single
-#: precision.
-_LOWEST, _LOWEST_SINGLE = -1e100, -1e15
+#: Lower limit of the tempered logits in the norm, so that the sum of squares is finite.
+_LOWEST_LOGIT = -1e100
+_LOWEST_LOGIT_SINGLE_PRECISION = -1e15
 
 
 @formula
 def tempered(xp: Operations, x: Any, inverse_temperature: Any) -> Any:
-    """softmax(b·x)."""
+    """Compute softmax(b x)."""
     return xp.softmax(gaps(xp, x) * inverse_temperature)
 
 
 @formula
 def temperature(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(b·x)."""
+    """Compute softmax(b x) with the fitted inverse temperature b."""
     return tempered(xp, x, fitted.inverse_temperature)
 
 
 @formula
 def uniform_temperature(xp: Operations, fitted: Any, x: Any) -> Any:
-    """(1 - ε)·softmax(b·x) + ε/K, the last over the classes that are not masked."""
-    plain = tempered(xp, x, fitted.inverse_temperature)
-    return plain * (1.0 - fitted.uniform) + even(xp, x) * fitted.uniform
+    """Compute (1 - e) softmax(b x) + e / K, the second term over unmasked classes."""
+    tempered_p = tempered(xp, x, fitted.inverse_temperature)
+    return tempered_p * (1.0 - fitted.uniform) + even(xp, x) * fitted.uniform
 
 
 @formula
 def ensemble(xp: Operations, fitted: Any, x: Any) -> Any:
-    """w1·softmax(b·x) + w2·softmax(x) + w3/K, the last over the classes that are not masked."""
-    first, second, third = (fitted.weights[i] for i in range(3))
-    mixed = tempered(xp, x, fitted.inverse_temperature) * first + tempered(xp, x, 1.0) * second
-    return mixed + even(xp, x) * third
+    """Compute w1 softmax(b x) + w2 softmax(x) + w3 / K over the unmasked classes."""
+    tempered_weight = fitted.weights[0]
+    softmax_weight = fitted.weights[1]
+    uniform_weight = fitted.weights[2]
+    mixture = tempered(xp, x, fitted.inverse_temperature) * tempered_weight
+    mixture = mixture + tempered(xp, x, 1.0) * softmax_weight
+    return mixture + even(xp, x) * uniform_weight
 
 
 @formula
 def local_temperature(xp: Operations, fitted: Any, x: Any) -> Any:
-    """softmax(b(x)·x), log b(x) linear in three standardised features of the row, and cut off."""
+    """Compute softmax(b(x) x) with the inverse temperature b(x) of `local_inverse`."""
     d = gaps(xp, x)
     return xp.softmax(d * local_inverse(xp, fitted, d))
 
 
 def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
-    """b(x) of the gaps d = x - max x."""
+    """Compute the inverse temperature b(x) of each row.
+
+    log b(x) is linear in the standardised features of the row, and clipped.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    fitted : LocalTemperatureMap
+        Fitted map.
+
+    d : table of shape (n_rows, n_classes)
+        Logits minus the largest logit of the row.
+
+    Returns
+    -------
+    column of shape (n_rows, 1)
+    """
     log_b = fitted.coefficients[0]
-    for i, feature in enumerate(local_features(xp, d * fitted.inverse_temperature)):
-        standard = xp.clip((feature - fitted.means[i]) / fitted.scales[i], -FARTHEST, FARTHEST)
-        log_b = log_b + standard * fitted.coefficients[i + 1]
+    features = local_features(xp, d * fitted.inverse_temperature)
+    for i, feature in enumerate(features):
+        z = xp.clip((feature - fitted.means[i]) / fitted.scales[i], -FARTHEST, FARTHEST)
+        log_b = log_b + z * fitted.coefficients[i + 1]
     return xp.exp(xp.clip(log_b, -LARGEST_LOG, LARGEST_LOG))
 
 
 def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
-    """The entropy of softmax(t), log(1 + margin of t), log(1 + root mean square of t about its
-    mean).
+    """Compute the features of each row on which its local temperature depends.
+
+    Parameters
+    ----------
+    xp : Operations
+        Array operations of the runtime.
+
+    t : table of shape (n_rows, n_classes)
+        Tempered logits.
+
+    Returns
+    -------
+    entropy, log_margin, log_norm : columns of shape (n_rows, 1)
+        Entropy of softmax(t), log(1 + margin of t), and log(1 + norm of t), where the
+        norm is the standard deviation of the unmasked entries of the row.
     """
-    possible = xp.possible(t)
-    lowest = _LOWEST if xp.finfo(t).max > -_LOWEST else _LOWEST_SINGLE
-    within = xp.where(possible, xp.maximum(t, lowest), t)
-    centred = xp.where(possible, within - mean_of_possible(xp, within, possible), 0.0)
-    norm = xp.sqrt(xp.sum(centred * centred) / xp.count(possible, t))
+    unmasked = xp.possible(t)
+    lowest_logit = _LOWEST_LOGIT
+    if xp.finfo(t).max <= -_LOWEST_LOGIT:
+        lowest_logit = _LOWEST_LOGIT_SINGLE_PRECISION
+    bounded_t = xp.where(unmasked, xp.maximum(t, lowest_logit), t)
+    mean = mean_of_possible(xp, bounded_t, unmasked)
+    centred_t = xp.where(unmasked, bounded_t - mean, 0.0)
+    norm = xp.sqrt(xp.sum(centred_t * centred_t) / xp.count(unmasked, t))
     margin = -negative_margin(xp, t)
     return (
         entropy(xp, t),

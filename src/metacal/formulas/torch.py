@@ -1,6 +1,8 @@
 # mypy: allow-untyped-calls
-"""Formulas in torch. Only plain tensor operations, so that `torch.export`, `torch.jit.trace` and
-torch's ONNX exporters all follow.
+"""Array operations of the formulas in torch.
+
+They use only plain tensor operations, which `torch.export`, `torch.jit.trace` and the
+ONNX exporters of torch all support.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from metacal.formulas.operations import Operations
 
 
 class Torch(Operations):
-    """Operations on tensors.
+    """Array operations on tensors.
 
     Examples
     --------
@@ -31,42 +33,44 @@ class Torch(Operations):
     logistic = staticmethod(torch.sigmoid)
 
     def log1p(self, x: Tensor) -> Tensor:
-        """log(1 + x) in operators that every exporter knows: ONNX has no Log1p, and log(1 + x)
-        alone loses a small x.
+        """Compute log(1 + x) accurately with operators that every exporter supports.
 
-        Kahan's: with u = 1 + x as rounded, log(u) · x / (u - 1), and x itself where u is one.
+        ONNX has no Log1p, and log(1 + x) alone loses a small x. Kahan's formula is
+        log(u) x / (u - 1) with the rounded u = 1 + x, and x itself if u is one.
 
         Examples
         --------
         >>> TORCH.log1p(torch.tensor([1e-20, 1.0], dtype=torch.float64))
         tensor([1.0000e-20, 6.9315e-01], dtype=torch.float64)
         """
-        above = 1.0 + x
-        lost = above == 1.0
-        part = torch.where(lost, torch.ones_like(above), above - 1.0)
-        return torch.where(lost, x, torch.log(above) * (x / part))
+        u = 1.0 + x
+        is_one = u == 1.0
+        rounded_x = torch.where(is_one, torch.ones_like(u), u - 1.0)
+        return torch.where(is_one, x, torch.log(u) * (x / rounded_x))
 
     def softmax(self, x: Tensor) -> Tensor:
         return torch.softmax(x, dim=1)
 
     def where(self, flags: Tensor, one: Any, other: Any) -> Tensor:
-        one, other = (value() if callable(value) else value for value in (one, other))
-        like = one if isinstance(one, Tensor) else other
-        one, other = (
-            value if isinstance(value, Tensor) else torch.full_like(like, value)
-            for value in (one, other)
-        )
+        if callable(one):
+            one = one()
+        if callable(other):
+            other = other()
+        if not isinstance(one, Tensor):
+            one = torch.full_like(other, one)
+        if not isinstance(other, Tensor):
+            other = torch.full_like(one, other)
         return torch.where(flags, one, other)
 
     def maximum(self, one: Tensor, other: Any) -> Tensor:
-        return (
-            torch.maximum(one, other) if isinstance(other, Tensor) else torch.clamp(one, min=other)
-        )
+        if isinstance(other, Tensor):
+            return torch.maximum(one, other)
+        return torch.clamp(one, min=other)
 
     def minimum(self, one: Tensor, other: Any) -> Tensor:
-        return (
-            torch.minimum(one, other) if isinstance(other, Tensor) else torch.clamp(one, max=other)
-        )
+        if isinstance(other, Tensor):
+            return torch.minimum(one, other)
+        return torch.clamp(one, max=other)
 
     def max(self, table: Tensor) -> Tensor:
         return torch.amax(table, dim=1, keepdim=True)
@@ -81,7 +85,7 @@ class Torch(Operations):
         return x > -torch.inf
 
     def number(self, flags: Tensor) -> Tensor:
-        """1 where a flag is true, else 0; in the precision of what it meets."""
+        """Convert flags to 1 and 0 in float32, which takes the other operand's precision."""
         return flags.to(torch.float32)
 
     def count(self, flags: Tensor, table: Tensor) -> Tensor:
@@ -91,22 +95,23 @@ class Torch(Operations):
         return torch.cat([one, other], dim=1)
 
     def piece(self, knots: Tensor, offsets: Tensor, longest: int, at: Tensor) -> Tensor:
-        place = offsets[:-1] + torch.zeros_like(at, dtype=torch.int64)
+        # Binary search for all entries at once.
+        piece = offsets[:-1] + torch.zeros_like(at, dtype=torch.int64)
         end = offsets[1:]
         step = 1 << (longest - 1).bit_length()
         while step > 1:
             step //= 2
-            further = torch.where(place + step < end, place + step, place)
-            place = torch.where(knots[further] < at, further, place)
-        return place
+            candidate = torch.where(piece + step < end, piece + step, piece)
+            piece = torch.where(knots[candidate] < at, candidate, piece)
+        return piece
 
     def finfo(self, x: Tensor) -> Any:
         return torch.finfo(x.dtype)
 
     def part(self, fitted: Any, x: Tensor) -> Tensor:
-        """The probabilities of a map inside another: a module."""
+        """Compute the probabilities of a module that is a component of another map."""
         return fitted(x)
 
 
-#: The runtime; kernels of devices register what they have a faster way for.
+#: torch runtime. Device kernels register themselves in its `fast`.
 TORCH = Torch()
