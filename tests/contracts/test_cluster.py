@@ -23,7 +23,7 @@ from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
 from metacal.cli.cluster import open_cluster
 from metacal.io.predictions import read_predictions
-from metacal.maps import curves
+from metacal.maps import curve_fitting
 from metacal.rows import cluster as cluster_module
 from metacal.rows.stored import StoredTable
 
@@ -118,7 +118,7 @@ def test_a_cluster_gives_the_bits_of_one_machine(name, found, client):
 @pytest.mark.parametrize(("name", "most"), [("temperature", 4), ("vector", 14), ("histogram", 1)])
 def test_how_often_the_table_is_read(name, most, found, monkeypatch):
     monkeypatch.setattr(
-        curves, "GROUP_ELEMENTS", 30_000
+        curve_fitting, "MAX_GROUP_ENTRIES", 30_000
     )  # where classes are gathered by groups: one at a time
     walks, walk = [], rows_module.Rows._map
     monkeypatch.setattr(

@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from metacal.estimators.temperature import TemperatureScaling
 from metacal.maps.affine import fit_dirichlet, fit_matrix, fit_structured, fit_vector
 from metacal.maps.ensemble import fit_ensemble
-from metacal.maps.fitting import penalised
+from metacal.maps.fitting import penalties
 from metacal.metrics import nll
 from metacal.rows import Rows
 
@@ -99,7 +99,7 @@ def test_dirichlet_calibration(loss_of):
 
 
 def test_matrix_scaling_is_a_logistic_regression(script, monkeypatch):
-    monkeypatch.setattr(penalised, "_FLOOR", 0.0)  # scikit-learn's intercept is wholly free
+    monkeypatch.setattr(penalties, "_MIN_STRENGTH", 0.0)  # scikit-learn's intercept is wholly free
     logits, labels = script.sample()
     logits, labels = logits[:1000], labels[:1000]
     centred = logits - logits.mean(axis=1, keepdims=True)

@@ -16,7 +16,7 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
-from metacal.maps.curves import tie_groups
+from metacal.maps.curve_fitting import BinaryColumn, group_ties
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic_curve
 from metacal.maps.logistic import fit_beta, fit_platt
@@ -58,8 +58,12 @@ def test_isotonic_curves_are_scikit_learns(script, table, k):
     proba, outcome = np.round(np.exp(table[0][:, k]), 12), (table[1] == k).astype(float)
     n = script.N_FIT
     theirs = IsotonicRegression(out_of_bounds="clip").fit(proba[:n], outcome[:n]).predict(proba[n:])
-    curve = isotonic_curve(*tie_groups(proba[:n], outcome[:n], np.ones(n)), prior_rows=0.0)
-    np.testing.assert_allclose(np.interp(proba[n:], *curve), theirs, rtol=0, atol=1e-8)
+    curve = isotonic_curve(
+        group_ties(BinaryColumn(proba[:n], outcome[:n], np.ones(n))), prior_rows=0.0
+    )
+    np.testing.assert_allclose(
+        np.interp(proba[n:], curve.knots, curve.values), theirs, rtol=0, atol=1e-8
+    )
 
 
 def test_isotonic_one_vs_rest_is_scikit_learns_normalised(script, table):

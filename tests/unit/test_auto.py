@@ -189,7 +189,7 @@ def test_exported(split, auto, dtype):
 def test_few_rows_and_large_tables(monkeypatch):
     logits, labels = noisy(n=8)
     assert mc.AutoCalibrator().fit(logits, labels).predict_proba(logits).shape == (8, 4)
-    monkeypatch.setattr("metacal.maps.stack._ENOUGH", 200)
+    monkeypatch.setattr("metacal.maps.stack._MAX_HELD_OUT_ROWS", 200)
     logits, labels = noisy(n=2000)
     seen = []
 

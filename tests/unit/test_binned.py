@@ -11,8 +11,9 @@ from scipy.special import log_softmax
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
-from metacal.maps.bbq import _binnings, bbq_curve, fit_bbq, fit_top_label_bbq
-from metacal.maps.curves import TopLabelMap, follow, tie_groups
+from metacal.maps.bbq import bbq_curve, equal_mass_binnings, fit_bbq, fit_top_label_bbq
+from metacal.maps.curve_fitting import BinaryColumn, group_ties
+from metacal.maps.curves import TopLabelMap, evaluate_curve
 from metacal.maps.histogram import (
     equal_mass_ends,
     fit_histogram,
@@ -230,13 +231,14 @@ def test_a_row_without_any_positive_answer_keeps_its_softmax():
 
 def test_the_histogram_counts():
     at, outcome = np.array([0.1, 0.2, 0.5, 0.55, 0.9]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    edges, values = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 2, "equal_width", 0.0)
-    np.testing.assert_allclose(edges, [0.0, 0.5])
-    np.testing.assert_allclose(values, [2 / 3, 1 / 2])
-    _, smooth = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 2, "equal_width", 1.0)
-    np.testing.assert_allclose(smooth, [(2 + 0.8 / 3) / 4, (1 + 1.45 / 2) / 3])
-    _, sparse = histogram_curve(*tie_groups(at, outcome, np.ones(5)), 10, "equal_width", 0.0)
-    assert sparse[2] == pytest.approx(0.25)  # an empty bin answers with its middle
+    ties = group_ties(BinaryColumn(at, outcome, np.ones(5)))
+    plain = histogram_curve(ties, 2, "equal_width", 0.0)
+    np.testing.assert_allclose(plain.knots, [0.0, 0.5])
+    np.testing.assert_allclose(plain.values, [2 / 3, 1 / 2])
+    smooth = histogram_curve(ties, 2, "equal_width", 1.0)
+    np.testing.assert_allclose(smooth.values, [(2 + 0.8 / 3) / 4, (1 + 1.45 / 2) / 3])
+    sparse = histogram_curve(ties, 10, "equal_width", 0.0)
+    assert sparse.values[2] == pytest.approx(0.25)  # an empty bin answers with its middle
 
 
 def test_bins_of_equal_mass_are_those_of_the_metrics():
@@ -251,7 +253,7 @@ def test_bbq_is_the_papers_formula():
     random = np.random.default_rng(17)
     at = np.round(random.random(150), 2)
     outcome = (random.random(150) < at**2).astype(float)
-    knots, values = bbq_curve(*tie_groups(at, outcome, np.ones(150)))
+    fitted = bbq_curve(group_ties(BinaryColumn(at, outcome, np.ones(150))))
     order = np.argsort(at, kind="stable")
     grid = np.linspace(0.0, 1.0, 501)
 
@@ -284,13 +286,15 @@ def test_bbq_is_the_papers_formula():
     posterior = np.exp(np.array(scores) - max(scores))
     posterior[posterior < 1e-3] = 0.0
     wanted = posterior @ np.array(curves) / posterior.sum()
-    np.testing.assert_allclose(follow(knots, values, "step", grid), wanted, atol=1e-12)
+    np.testing.assert_allclose(
+        evaluate_curve(fitted.knots, fitted.values, "step", grid), wanted, atol=1e-12
+    )
 
 
 def test_ties_merge_binnings():
-    ends, first = _binnings(np.array([5000.0]))
-    np.testing.assert_array_equal(ends, [0])
-    np.testing.assert_array_equal(first, [0])
+    binnings = equal_mass_binnings(np.array([5000.0]))
+    np.testing.assert_array_equal(binnings.last_point, [0])
+    np.testing.assert_array_equal(binnings.first_bin, [0])
 
 
 @pytest.mark.parametrize(

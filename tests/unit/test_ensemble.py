@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.temperature import EnsembleTemperatureScaling
-from metacal.maps.ensemble import EnsembleTemperatureMap, _on_simplex, fit_ensemble
+from metacal.maps.ensemble import EnsembleTemperatureMap, fit_ensemble, minimise_on_simplex
 from metacal.maps.fitting.mixture import likeliest_mixture
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import fit_uniform
@@ -97,7 +97,7 @@ def test_the_quadratic_programme_is_at_least_as_good_as_a_fine_grid():
         random = np.random.default_rng(seed)
         root = random.standard_normal((3, int(random.integers(1, 4))))
         hessian, gradient = root @ root.T, random.standard_normal(3)
-        ours = _on_simplex(hessian, gradient)
+        ours = minimise_on_simplex(hessian, gradient)
         values = 0.5 * np.einsum("ni,ij,nj->n", grid, hessian, grid) + grid @ gradient
         assert 0.5 * ours @ hessian @ ours + gradient @ ours <= values.min() + 1e-9
 

@@ -12,8 +12,9 @@ from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.estimators.curves import GaussianProcessCalibration
 from metacal.kernels import gp as kernels
 from metacal.maps import gp
+from metacal.maps.fitting import variational
 from metacal.maps.gp import GaussianProcessMap, fit_gp
-from metacal.maps.labelled import Labelled
+from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -32,17 +33,19 @@ def test_gradient_of_the_bound_matches_differences(centre):
     logits, labels = drawn(np.random.default_rng(0), 60, 4)
     weights = np.random.default_rng(1).uniform(0.5, 2.0, 60)
     rows = Rows(logits)
-    sample = Labelled(rows, labels, weights)
-    data = gp._Data(sample, sample, 0.8, centre)
-    basis = gp._basis(np.linspace(-4.0, 4.0, 6), 2.0, 0.7)
+    sample = LabelledRows(rows, labels, weights)
+    data = variational.EvidenceData(sample, sample, 0.8, centre)
+    basis = variational.build_basis(np.linspace(-4.0, 4.0, 6), 2.0, 0.7)
     size = len(basis.projection)
     mean = 0.3 * np.random.default_rng(2).normal(size=size)
     precision = np.eye(size) * 3.0 + 0.2
-    here = gp._bound(data, basis, mean, precision)
+    here = variational.compute_bound(data, basis, mean, precision)
     step = 1e-5
     for k in range(size):
         move = step * np.eye(size)[k]
-        up, down = (gp._bound(data, basis, mean + s * move, precision) for s in (1, -1))
+        up, down = (
+            variational.compute_bound(data, basis, mean + s * move, precision) for s in (1, -1)
+        )
         assert (up.value - down.value) / (2 * step) == pytest.approx(
             here.gradient[k], rel=1e-5, abs=1e-6
         )
@@ -51,25 +54,27 @@ def test_gradient_of_the_bound_matches_differences(centre):
         # most.
         assert slope == pytest.approx(here.curvature[k], rel=0.02, abs=0.05)
     # The stationary precision: the bound is flat there in every direction of the covariance.
-    posterior = gp._maximise(partial(gp._bound, data, basis), gp._prior(basis), 1e-12)
-    best = gp._bound(data, basis, posterior.mean, posterior.precision).value
+    posterior = variational.maximise_bound(
+        partial(variational.compute_bound, data, basis), variational.prior_posterior(basis), 1e-12
+    )
+    best = variational.compute_bound(data, basis, posterior.mean, posterior.precision).value
     rng = np.random.default_rng(3)
     for _ in range(5):
         bump = rng.normal(size=(size, size))
         other = posterior.precision + 0.01 * (bump + bump.T)
-        assert gp._bound(data, basis, posterior.mean, other).value <= best + 1e-9
+        assert variational.compute_bound(data, basis, posterior.mean, other).value <= best + 1e-9
 
 
 def test_interpolated_bound_is_the_bound():
     """On the grid or exactly: the same sum of m_y - log Σ exp(m + σ²/2)."""
     logits, labels = drawn(np.random.default_rng(0), 200, 5)
-    basis = gp._basis(np.linspace(-4.0, 4.0, 10), 1.6, 0.5)
+    basis = variational.build_basis(np.linspace(-4.0, 4.0, 10), 1.6, 0.5)
     size = len(basis.projection)
     mean, covariance = 0.5 * np.ones(size), 0.1 * np.eye(size)
     sums = Rows(logits).sum(
         partial(
             kernels.sums,
-            curve=gp._curve(basis, mean, covariance),
+            curve=variational.tabulate_latent(basis, mean, covariance),
             centre="mean",
             inverse_temperature=1.0,
             which=("evidence",),
@@ -216,7 +221,7 @@ def test_what_cannot_be_learned_is_said(name):
 
 
 def test_stopping_early_warns(monkeypatch):
-    monkeypatch.setattr(gp, "_MAX_PASSES", 0)
+    monkeypatch.setattr(variational, "MAX_PASSES", 0)
     logits, labels = drawn(np.random.default_rng(0), 500, 4, sureness=3.0)
     with pytest.warns(ConvergenceWarning, match="did not converge"):
         fit_gp(Rows(logits), labels)
@@ -248,7 +253,7 @@ def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
 def test_thinned_rows_only_choose_the_kernel(monkeypatch):
     logits, labels = drawn(np.random.default_rng(0), 4000, 5, sureness=2.0)
     whole = fit_gp(Rows(logits), labels)
-    monkeypatch.setattr(gp, "_SAMPLE_ELEMENTS", 4000)
+    monkeypatch.setattr(gp, "_MAX_SAMPLE_ENTRIES", 4000)
     thinned = fit_gp(Rows(logits), labels)
     assert thinned(logits) == pytest.approx(whole(logits), abs=0.01)
 

@@ -13,15 +13,17 @@ import metacal as mc
 from metacal.cli import main
 from metacal.gate.helping import Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, plain_softmax
+from metacal.maps.cross_fitting import (
+    cross_fit_map,
+    cross_fit_statistics,
+    find_front,
+    plain_quality,
+)
 from metacal.maps.heldout import (
     HeldOut,
-    _fitted_anew,
-    _from_columns,
-    _front_of,
-    _uncalibrated,
-    _walked,
     held_out,
 )
+from metacal.maps.row_statistics import collect_on_host
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.promises.notes import not_compared, weights_not_certified
@@ -101,22 +103,21 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = fit(Rows(logits), labels, weights)
-        front, at = _front_of(fitted), np.arange(len(labels))
-        plain, seen = (
-            _walked(Rows(logits), labels, weights, b) for b in (1.0, front.inverse_temperature)
+        front = find_front(fitted)
+        plain_statistics, statistics = (
+            collect_on_host(Rows(logits), labels, weights, b)
+            for b in (1.0, front.inverse_temperature)
         )
-        ours = HeldOut(
-            at, *_from_columns(fitted, front, seen, fold), *_uncalibrated(plain), seen.right
-        )
-        other = HeldOut(at, *_fitted_anew(fit, Rows(logits), labels, weights, fold))
-    np.testing.assert_allclose(ours.plain_loss, other.plain_loss, atol=1e-12)
-    np.testing.assert_allclose(ours.plain_confidence, other.plain_confidence, atol=1e-12)
-    np.testing.assert_array_equal(ours.right, other.right)
-    np.testing.assert_allclose(ours.confidence, other.confidence, atol=sure)
-    np.testing.assert_allclose(ours.loss, other.loss, atol=loss)
-    np.testing.assert_allclose(
-        ours.loss.mean(), other.loss.mean(), atol=1e-4
-    )  # a standard error is 0.003 and more
+        plain = plain_quality(plain_statistics)
+        calibrated = cross_fit_statistics(fitted, front, statistics, fold)
+        refitted = cross_fit_map(fit, Rows(logits), labels, weights, fold)
+    np.testing.assert_allclose(plain.loss, refitted.plain.loss, atol=1e-12)
+    np.testing.assert_allclose(plain.confidence, refitted.plain.confidence, atol=1e-12)
+    np.testing.assert_array_equal(statistics.correct, refitted.correct)
+    np.testing.assert_allclose(calibrated.confidence, refitted.calibrated.confidence, atol=sure)
+    np.testing.assert_allclose(calibrated.loss, refitted.calibrated.loss, atol=loss)
+    # A standard error is 0.003 and more.
+    np.testing.assert_allclose(calibrated.loss.mean(), refitted.calibrated.loss.mean(), atol=1e-4)
 
 
 def test_threads_change_no_bit_of_what_is_held_out(honest):

@@ -30,8 +30,8 @@ from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.kernels import exact
 from metacal.maps import spline
 from metacal.maps.curves import PiecewiseMap
-from metacal.maps.fitting.monotone import risen
-from metacal.maps.fitting.newton import Sums, minimise
+from metacal.maps.fitting.newton import Derivatives, minimise_by_newton
+from metacal.maps.fitting.spline import spline_design
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.logistic import BetaMap, PlattMap, fit_beta, fit_platt, log_probabilities
@@ -256,7 +256,7 @@ def test_the_spline_design_is_the_integral_of_the_broken_line():
     slope = np.interp(z, knots, slopes)
     numeric = np.concatenate(([0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * np.diff(z))))
     numeric -= np.interp(knots[0], z, numeric)
-    np.testing.assert_allclose(risen(knots, z) @ slopes, numeric, atol=1e-6)
+    np.testing.assert_allclose(spline_design(knots, z) @ slopes, numeric, atol=1e-6)
 
 
 def _how_far_off(level, slope, n=1000):
@@ -329,12 +329,14 @@ def test_log_odds_lose_nothing_near_zero_and_one():
 def test_a_fit_that_does_not_converge_says_so():
     def endless(theta):  # exp(-θ) has no minimum, and Newton's step is always one
         value = np.exp(-theta[:, 0])
-        return Sums(value, -value[:, None], value[:, None, None])
+        return Derivatives(value, -value[:, None], value[:, None, None])
 
     with pytest.warns(
         ConvergenceWarning, match=r"Endless did not converge for 1 of 1 classes: gradient norm"
     ):
-        minimise(endless, np.array([[-200.0]]), np.array([False]), np.array([1.0]), "Endless")
+        minimise_by_newton(
+            endless, np.array([[-200.0]]), np.array([False]), np.array([1.0]), "Endless"
+        )
 
 
 # ── degenerate inputs ─────────────────────────────────────────────────────────────────────────────

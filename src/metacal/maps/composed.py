@@ -1,16 +1,17 @@
 """Composed calibration: one map after another, then(log first(x)).
 
-The first map is a front that makes any table fit to look at: temperature scaling with a uniform
-part (`uniform.py`) leaves no class with a probability below ε/K, so that a few rows with an almost
-impossible true class do not rule what follows. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020,
-compose temperature scaling and isotonic regression so.
+The first map prepares the table. Temperature scaling with a uniform component leaves no class
+with a probability below e / K, so a few rows with an almost impossible true class do not
+dominate the second map. Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020, compose temperature
+scaling and isotonic regression in this way.
 
-The usual pair, a monotone spline on a temperature with a uniform part, fitted on all rows, is what
-a gate's base map is by default beyond two classes. Why not a temperature on the accepted rows:
-accepted rows have few errors, and a few rows with an almost impossible true class among them rule
-T. The uniform part takes those over, and the spline mends the confidence, which is what a gate
-shows. Both parts keep every prediction, so a promise about the largest logit stays one about the
-largest probability. Measured in `docs/quality.md`.
+The *default pair* is a monotone spline after temperature scaling with a uniform component,
+both fitted on all rows. It is the default base map of a gate for more than two classes. A
+temperature fitted on the accepted rows would be worse: accepted rows have few errors, and a
+few of them with an almost impossible true class would determine T. The uniform component
+absorbs those rows, and the spline corrects the confidence, which the gate reports. Both maps
+preserve every prediction, so a promise about the largest logit is one about the largest
+probability. `docs/quality.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -27,33 +28,33 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, lifted
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.monotone import plain_monotone
 from metacal.maps.spline import SplineMap, fit_averaged
-from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_seen
+from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_with_statistics
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import ConvertedTable
 
 _Map = TypeVar("_Map", bound=Map)
 
-#: Elements of a table in memory that is mapped once and held; a larger one, or one on disk, is
-#: mapped again each pass.
-_HELD, _HELD_OF_STORED = 1 << 25, 1 << 22
-#: The parts that are fitted and applied together.
+#: Largest number of entries of a table, in memory or stored, that is mapped once and held in
+#: memory. A larger one is mapped again in each pass.
+_MAX_HELD_ENTRIES = 1 << 25
+_MAX_HELD_STORED_ENTRIES = 1 << 22
+#: Methods of the default pair, which are fitted and applied together.
 USUAL = ("uniform-temperature", "spline")
-#: The logarithm of a probability that was rounded to zero, of a class that is not masked.
+#: Logarithm used for a probability of an unmasked class that was rounded to zero.
 SMALLEST = float(np.log(np.finfo(np.float64).tiny))
 
 
 @dataclass(frozen=True, eq=False)
 class ComposedMap(CombinedMap):
-    """then(log first(x)).
+    """Composition of two maps: then(log first(x)).
 
-    A spline on a temperature with a uniform part, the usual pair, is one kernel: it makes no table
-    of logarithms.
+    One kernel computes the default pair, without a table of logarithms.
 
     Examples
     --------
@@ -68,54 +69,49 @@ class ComposedMap(CombinedMap):
 
     @property
     def formula(self) -> Callable[..., Any]:  # type: ignore[override]
-        """One map after another; of the usual pair that which kernels write at once."""
+        """Formula of the composition, a special one for the default pair."""
         return composed if self.usual is None else lifted
 
     @property
     def in_table_precision(self) -> bool:  # type: ignore[override]
-        """Whether single precision is enough for a float32 table: of the usual pair, which a kernel
-        writes.
-        """
+        """Whether float32 tables are computed in single precision (the default pair)."""
         return self.usual is not None
 
-    on_device = whole_blocks = in_table_precision
+    on_device = in_table_precision
+    whole_blocks = in_table_precision
 
     @property
     def usual(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
-        """Both parts where they are those of the kernel."""
-        first, then = self.first, self.then
-        if (
-            isinstance(first, UniformTemperatureMap)
-            and isinstance(then, SplineMap)
-            and then.inverse_temperature == 1.0
-        ):
-            return first, then
-        return None
+        """Both maps if they are the default pair, else None."""
+        first = self.first
+        then = self.then
+        if not isinstance(first, UniformTemperatureMap) or not isinstance(then, SplineMap):
+            return None
+        if then.inverse_temperature != 1.0:
+            return None
+        return first, then
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise InputError unless both are maps for the same number of classes."""
         if not (isinstance(self.first, Map) and isinstance(self.then, Map)):
             raise InputError(
                 f"first and then must be fitted maps, got {self.first!r} and {self.then!r}."
             )
-        if (
-            None not in (self.first.n_classes, self.then.n_classes)
-            and self.first.n_classes != self.then.n_classes
-        ):
+        n_first = self.first.n_classes
+        n_then = self.then.n_classes
+        if n_first is not None and n_then is not None and n_first != n_then:
             raise InputError(
-                f"the maps were fitted on {self.first.n_classes} and on {self.then.n_classes}"
-                " classes; compose maps of the same classes."
+                f"the maps were fitted on {n_first} and on {n_then} classes; compose maps of the"
+                " same classes."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         if self.usual is None:
-            self.then.write(logarithms(self.first, block), out)
-        else:
-            front, spline = self.usual
-            kernels.lifted_softmax(
-                block, front.inverse_temperature, front.uniform, spline.curve, out
-            )
+            self.then.write(log_probabilities(self.first, block), out)
+            return
+        first, spline = self.usual
+        kernels.lifted_softmax(block, first.inverse_temperature, first.uniform, spline.curve, out)
 
 
 def fit_composed(
@@ -126,32 +122,61 @@ def fit_composed(
     first: str = "uniform-temperature",
     then: str = "spline",
 ) -> ComposedMap:
-    """Fit the method `first`, then the method `then` on the logarithms of its probabilities, both
-    on all rows.
+    """Fit one method, then a second one on the log-probabilities of the first.
 
-    The usual pair is fitted together: what the last walk for the temperature saw of each row, its
-    tail and whether it is right, is all that the spline needs (`fit_averaged`). It costs no walk,
-    and of a table on a device two columns come to the host.
+    Both are fitted on all rows. The spline of the default pair is fitted to the row
+    statistics of the last pass of the first fit, so it needs no pass over the table. If the
+    table is on a device, only two columns are copied to the host.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    first, then : str
+        Names of the methods.
+
+    Returns
+    -------
+    ComposedMap
     """
     for name in (first, then):
         if name not in METHODS:
             raise InputError(f"unknown calibrator {name!r}; there are {', '.join(METHODS)}.")
     if (first, then) == USUAL:
-        fitted, seen = fit_uniform_seen(Labelled(rows, labels, weights))
-        own = None if seen.weights is None else np.asarray(on_host(seen.weights))
-        usual = as_front(fitted, seen, own)
-        return ComposedMap(usual, fit_averaged(seen.log_odds(usual), seen.right, own))
-    front = as_front(METHODS[first].fit_function()(rows, labels, weights), rows, weights)
-    return ComposedMap(
-        front, METHODS[then].fit_function()(seen_through(front, rows), labels, weights)
-    )
+        return _fit_default_pair(LabelledRows(rows, labels, weights))
+    first_map = METHODS[first].fit_function()(rows, labels, weights)
+    first_map = as_front(first_map, rows, weights)
+    transformed_rows = seen_through(first_map, rows)
+    then_map = METHODS[then].fit_function()(transformed_rows, labels, weights)
+    return ComposedMap(first_map, then_map)
+
+
+def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
+    """Fit uniform temperature scaling and a spline on top of it."""
+    uniform_fit = fit_uniform_with_statistics(sample)
+    statistics = uniform_fit.statistics
+    weights = statistics.weights
+    if weights is not None:
+        weights = np.asarray(on_host(weights))
+    first_map = as_front(uniform_fit.fitted, statistics, weights)
+    spline = fit_averaged(statistics.log_odds(first_map), statistics.correct, weights)
+    return ComposedMap(first_map, spline)
 
 
 def default_base(n_classes: int | None) -> str:
-    """The name of the method that fits a gate's base map where nothing else is asked for.
+    """Return the name of the default method for the base map of a gate.
 
-    Of two classes an increasing curve with an offset, which no temperature can learn.
+    For two classes it is a monotone curve, which can correct an offset, unlike a temperature.
 
+    Examples
+    --------
     >>> default_base(2), default_base(10)
     ('monotone', 'composed')
     """
@@ -159,12 +184,14 @@ def default_base(n_classes: int | None) -> str:
 
 
 def plain_softmax(n_classes: int) -> Map:
-    """The default base that changes nothing.
+    """Return a map of the default method that equals the plain softmax.
 
     Examples
     --------
-    >>> [plain_softmax(2)(np.array([[2.0, 0.0]])).round(3), plain_softmax(3)(np.array([[2.0, 0.0, 0.0]])).round(3)]
-    [array([[0.881, 0.119]]), array([[0.787, 0.107, 0.107]])]
+    >>> plain_softmax(2)(np.array([[2.0, 0.0]])).round(3)
+    array([[0.881, 0.119]])
+    >>> plain_softmax(3)(np.array([[2.0, 0.0, 0.0]])).round(3)
+    array([[0.787, 0.107, 0.107]])
     """
     if n_classes == 2:
         return plain_monotone()
@@ -172,10 +199,25 @@ def plain_softmax(n_classes: int) -> Map:
 
 
 def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
-    """The map as others see through it: a uniform part of at least 1/(n + 1), one row's worth.
+    """Raise the uniform component of a first map to at least 1 / (n + 1), one row's worth.
 
-    A row of weight 2 counts as two: of weighted rows n is Σw or, where weights are small numbers
-    that say shares, the effective number of rows, (Σw)² / Σw².
+    Other maps are returned unchanged.
+
+    Parameters
+    ----------
+    fitted : Map
+        Map that another map will follow.
+
+    rows : sized
+        Rows on which it was fitted.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row. With weights, n is their sum or, if they are fractions, the
+        effective sample size (Σw)² / Σw².
+
+    Returns
+    -------
+    Map
 
     Examples
     --------
@@ -186,34 +228,42 @@ def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
         return fitted
     n_rows = float(len(rows))
     if weights is not None:
-        total = float(weights.sum())
-        n_rows = max(total, total**2 / float(weights @ weights))
+        total_weight = float(weights.sum())
+        n_rows = max(total_weight, total_weight**2 / float(weights @ weights))
     return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
 
 
 def seen_through(front: Map, rows: Rows) -> Rows:
-    """The rows with log front(x) in place of x: held in memory where they are, else made anew as
-    they are read.
+    """Return the rows with log front(x) in place of the logits x.
+
+    A small table is computed once and held in memory. A large one is computed again each
+    time it is read.
     """
     rows = rows.on_host()
-    in_memory = isinstance(rows.table, np.ndarray) and not isinstance(rows.table, np.memmap)
-    if len(rows) * rows.n_classes <= (_HELD if in_memory else _HELD_OF_STORED):
-        table = np.empty((len(rows), rows.n_classes))
-        return Rows(rows.fill(partial(_write_logarithms, front), table), executor=rows.executor)
-    return rows.replaced(table=ConvertedTable(rows.table, partial(logarithms, front), np.float64))
+    is_stored = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
+    max_entries = _MAX_HELD_STORED_ENTRIES if is_stored else _MAX_HELD_ENTRIES
+    if len(rows) * rows.n_classes > max_entries:
+        convert = partial(log_probabilities, front)
+        return rows.replaced(table=ConvertedTable(rows.table, convert, np.float64))
+    table = np.empty((len(rows), rows.n_classes))
+    rows.fill(partial(_write_log_probabilities, front), table)
+    return Rows(table, executor=rows.executor)
 
 
-def logarithms(front: Map, block: NDArray[Any]) -> Float:
-    """log front(x) in float64; -inf where a class is masked, and nowhere else."""
-    found = np.empty(block.shape)
-    _write_logarithms(front, block, found)
-    return found
+def log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
+    """Compute log fitted(x) in float64, -inf only for masked classes."""
+    table = np.empty(block.shape)
+    _write_log_probabilities(fitted, block, table)
+    return table
 
 
-def _write_logarithms(front: Map, block: NDArray[Any], out: NDArray[Any]) -> None:
-    double = np.asarray(block, dtype=np.float64)
-    masked = np.isneginf(double) if double.min(initial=0.0) == -np.inf else None
-    front.write(double, out)
+def _write_log_probabilities(fitted: Map, block: NDArray[Any], out: NDArray[Any]) -> None:
+    """Write log fitted(x) of a block of logits into `out`."""
+    logits = np.asarray(block, dtype=np.float64)
+    masked = None
+    if logits.min(initial=0.0) == -np.inf:
+        masked = np.isneginf(logits)
+    fitted.write(logits, out)
     with np.errstate(divide="ignore"):
         np.log(out, out=out)
     np.maximum(out, SMALLEST, out=out)

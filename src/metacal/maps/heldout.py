@@ -1,10 +1,10 @@
-"""Rows as a map has them that was fitted without them, and as the softmax has them: does
-calibration help here?
+"""Comparison of a fitted map with the plain softmax by cross-fitting.
 
-Cross-fitting on some of the rows, drawn at random: they are dealt out into folds, whatever their
-order, and each fold is mapped by what is fitted on the others. A temperature, one with a uniform
-part, and the usual base map cost two walks over those rows and no more (`Seen` says the rest),
-wherever the table lies; the others are fitted anew, where that is affordable.
+A random sample of the rows is divided into folds. Each fold is mapped by a map that was fitted
+on the other folds. Temperature scaling, uniform temperature scaling and the default pair of
+`metacal.maps.composed` need two passes over the sampled rows, because their folds are fitted to
+row statistics. Other maps are refitted if that is affordable. `metacal.maps.cross_fitting`
+does both and defines the terms *front* and *plain*.
 """
 
 from __future__ import annotations
@@ -12,49 +12,62 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
-from scipy.special import expit
 
-from metacal import kernels
 from metacal.errors import MetacalError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import MEAN, OWN, POSSIBLE, TAIL, log_partition
-from metacal.maps.composed import ComposedMap, as_front
-from metacal.maps.labelled import Labelled, Weights
+from metacal.kernels.columns import MEAN, OWN, TAIL
+from metacal.maps.composed import ComposedMap
+from metacal.maps.cross_fitting import (
+    QualityComparison,
+    cross_fit_map,
+    cross_fit_statistics,
+    find_front,
+    in_sample_quality,
+    plain_quality,
+)
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import CHOOSERS, method_of_map
-from metacal.maps.spline import fit_averaged_each
-from metacal.maps.temperature import TemperatureMap
-from metacal.maps.uniform import MOST_UNIFORM, Seen, UniformTemperatureMap, newton
+from metacal.maps.row_statistics import RowStatistics, collect_on_host
+from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import generator
 
-#: The most rows that are dealt out, and the most entries of their table; of a map that is fitted
-#: anew half of both.
-_MOST_ROWS, _MOST_ENTRIES = 4_000, 1 << 21
-#: Fewer rows say nothing.
-_FEWEST_ROWS = 100
-#: Folds of up to so many rows, and of more: the fewer rows, the more of them each fit needs.
-_FEW_ROWS, _FOLDS_OF_FEW, _FOLDS = 2_000, 5, 2
-#: Methods with parameters for each class are fitted anew up to so many classes.
-_MOST_CLASSES_ANEW = 32
-#: How far from where the rows were walked the map of a fold may be, in log b; and what the last of
-#: Newton's steps to it promises per row: it is taken, which leaves about the square.
-_REACH, _ACCURACY = 0.5, 1e-5
-#: How far apart in log-odds are the points that rows are moved to for a fold's spline.
-_GRID = 1.0 / 16.0
-#: No loss is larger: that of a probability of 1e-12.
-LARGEST_LOSS = -float(np.log(1e-12))
+#: Largest number of sampled rows and of their table entries. Half of both for maps that are
+#: refitted.
+_MAX_ROWS = 4_000
+_MAX_ENTRIES = 1 << 21
+#: Smallest number of rows for which the comparison is informative.
+_MIN_ROWS = 100
+#: Number of folds. With few rows each fit needs a larger fraction of them.
+_MANY_ROWS = 2_000
+_N_FOLDS_FEW_ROWS = 5
+_N_FOLDS_MANY_ROWS = 2
+#: Largest number of classes for which maps with per-class parameters are refitted.
+_MAX_CLASSES_TO_REFIT = 32
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Of some rows, at these positions: log loss and confidence under a map fitted without them,
-    and uncalibrated.
+    """Out-of-fold loss and confidence of sampled rows, calibrated and plain.
+
+    Attributes
+    ----------
+    rows : array of int of shape (n_sampled,)
+        Positions of the rows in the table.
+
+    loss, confidence : arrays of shape (n_sampled,)
+        Log loss and confidence under a map that was fitted without the row.
+
+    plain_loss, plain_confidence : arrays of shape (n_sampled,)
+        Log loss and confidence under the plain softmax.
+
+    right : array of shape (n_sampled,)
+        1 if the prediction of the row is correct, else 0.
     """
 
     rows: Codes
@@ -65,13 +78,32 @@ class HeldOut:
     right: Float
 
     def where(self, keep: Flags) -> HeldOut:
-        """Some of them."""
-        return HeldOut(*(getattr(self, name)[keep] for name in self.__dataclass_fields__))
+        """Return the rows for which the mask is true."""
+        return HeldOut(
+            rows=self.rows[keep],
+            loss=self.loss[keep],
+            confidence=self.confidence[keep],
+            plain_loss=self.plain_loss[keep],
+            plain_confidence=self.plain_confidence[keep],
+            right=self.right[keep],
+        )
+
+
+@dataclass(frozen=True)
+class _HostSample:
+    """Sampled rows with labels and weights on the host."""
+
+    positions: Codes
+    rows: Rows
+    labels: Codes
+    weights: Float | None
 
 
 def soon_fitted(fitted: Map, n_classes: int) -> bool:
-    """Whether a map of this kind is soon fitted anew: not a mixture of many, not somebody else's,
-    not for many classes.
+    """Check whether refitting a map on the folds is fast.
+
+    It is not for a mixture of many maps, for a map of another package, and for a map with
+    per-class parameters if there are many classes.
 
     Examples
     --------
@@ -80,8 +112,10 @@ def soon_fitted(fitted: Map, n_classes: int) -> bool:
     True
     """
     method = method_of_map(type(fitted))
-    known = method is not None and method.name not in CHOOSERS
-    return known and (fitted.n_classes is None or n_classes <= _MOST_CLASSES_ANEW)
+    if method is None or method.name in CHOOSERS:
+        return False
+    has_class_parameters = fitted.n_classes is not None
+    return not has_class_parameters or n_classes <= _MAX_CLASSES_TO_REFIT
 
 
 def held_out(
@@ -92,12 +126,33 @@ def held_out(
     weights: Weights,
     enough: Callable[[HeldOut], bool] = lambda _: False,
 ) -> HeldOut | None:
-    """Map each fold of a random sample of the rows by a map fitted on the other folds; None if
-    there are too few rows.
+    """Compute out-of-fold losses and confidences for a random sample of the rows.
 
-    `fitted` is the map of all rows, and `refit` what fits such a map. The usual map, whose folds
-    take longest, is first looked at as it is, on the rows that it was fitted on: `enough` says
-    whether no fold has to be fitted.
+    Parameters
+    ----------
+    fitted : Map
+        Map fitted on all rows.
+
+    refit : function
+        Function that fits such a map.
+
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
+
+    enough : function, optional
+        Called for the default pair, whose folds take the longest to fit, with the losses under
+        `fitted` itself. If it returns True, these are returned and no fold is fitted.
+
+    Returns
+    -------
+    HeldOut or None
+        None if there are too few rows, or if a fold cannot be fitted.
 
     Examples
     --------
@@ -105,193 +160,146 @@ def held_out(
     >>> rng = np.random.default_rng(0)
     >>> logits = rng.normal(0.0, 2.0, (3000, 4))
     >>> labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    >>> rows = Rows(3.0 * logits)                                        # three times too sure
-    >>> found = held_out(fit_composed(rows, labels), fit_composed, rows, labels, None)
-    >>> bool(found.loss.mean() < found.plain_loss.mean()), len(found.rows)
+    >>> rows = Rows(3.0 * logits)  # three times too confident
+    >>> result = held_out(fit_composed(rows, labels), fit_composed, rows, labels, None)
+    >>> bool(result.loss.mean() < result.plain_loss.mean()), len(result.rows)
     (True, 3000)
     """
-    front = _front_of(fitted)
-    most = min(_MOST_ROWS, _MOST_ENTRIES // rows.n_classes) // (2 if front is None else 1)
-    if min(len(rows), most) < _FEWEST_ROWS:
+    front = find_front(fitted)
+    max_rows = min(_MAX_ROWS, _MAX_ENTRIES // rows.n_classes)
+    if front is None:
+        max_rows //= 2
+    if min(len(rows), max_rows) < _MIN_ROWS:
         return None
-    at = _drawn_rows(len(rows), most)
-    some, there, own = Labelled(rows, labels, weights).picked(at)
-    labels, weights = np.asarray(on_host(there)), None if own is None else np.asarray(on_host(own))
-    if front is not None:
-        plain, seen = (_walked(some, there, weights, b) for b in (1.0, front.inverse_temperature))
-        beside = (*_uncalibrated(plain), seen.right)
-        if isinstance(fitted, ComposedMap) and weights is None:
-            known = HeldOut(at, *_as_fitted(fitted, seen), *beside)
-            if enough(known):
-                return known
-    else:
-        some = some.on_host()
-        plain = _walked(some, labels, weights, 1.0)
-    fold = _dealt(plain, labels)
+    positions = _draw_rows(len(rows), max_rows)
+    table_sample = LabelledRows(rows, labels, weights).take(positions)
+    host_weights = None
+    if table_sample.weights is not None:
+        host_weights = np.asarray(on_host(table_sample.weights))
+    sample = _HostSample(
+        positions=positions,
+        rows=table_sample.rows,
+        labels=np.asarray(on_host(table_sample.labels)),
+        weights=host_weights,
+    )
+    if front is None:
+        return _hold_out_by_refitting(refit, sample)
+    return _hold_out_from_statistics(fitted, front, sample, table_sample.labels, enough)
+
+
+def _hold_out_from_statistics(
+    fitted: Map,
+    front: UniformTemperatureMap,
+    sample: _HostSample,
+    table_labels: Any,
+    enough: Callable[[HeldOut], bool],
+) -> HeldOut:
+    """Compare a map with a front to the plain softmax, in two passes.
+
+    Parameters
+    ----------
+    fitted : Map
+        Map fitted on all rows.
+
+    front : UniformTemperatureMap
+        Front of the map.
+
+    sample : _HostSample
+        Sampled rows.
+
+    table_labels : array or tensor of int
+        Labels of the sampled rows on the device of the table.
+
+    enough : function
+        Decides whether the losses under `fitted` itself suffice.
+
+    Returns
+    -------
+    HeldOut
+    """
+    weights = sample.weights
+    plain_statistics = collect_on_host(sample.rows, table_labels, weights, 1.0)
+    statistics = collect_on_host(sample.rows, table_labels, weights, front.inverse_temperature)
+    plain = plain_quality(plain_statistics)
+    correct = statistics.correct
+    if isinstance(fitted, ComposedMap) and weights is None:
+        in_sample = QualityComparison(in_sample_quality(fitted, statistics), plain, correct)
+        in_sample_result = _build_held_out(sample.positions, in_sample)
+        if enough(in_sample_result):
+            return in_sample_result
+    fold_of_row = _assign_folds(plain_statistics, sample.labels)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
-        if front is not None:
-            return HeldOut(at, *_from_columns(fitted, front, seen, fold), *beside)
+        calibrated = cross_fit_statistics(fitted, front, statistics, fold_of_row)
+    comparison = QualityComparison(calibrated, plain, correct)
+    return _build_held_out(sample.positions, comparison)
+
+
+def _hold_out_by_refitting(refit: FitMap, sample: _HostSample) -> HeldOut | None:
+    """Compare a map to the plain softmax by refitting it; None if a fit fails."""
+    host_rows = sample.rows.on_host()
+    plain_statistics = collect_on_host(host_rows, sample.labels, sample.weights, 1.0)
+    fold_of_row = _assign_folds(plain_statistics, sample.labels)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MetacalWarning)
         try:
-            return HeldOut(at, *_fitted_anew(refit, some, labels, weights, fold))
-        except MetacalError:  # some fold has no row that is right, or nothing but masks
+            comparison = cross_fit_map(refit, host_rows, sample.labels, sample.weights, fold_of_row)
+        except MetacalError:
+            # A fold has no correct prediction, or only masked classes.
             return None
+    return _build_held_out(sample.positions, comparison)
 
 
-def _drawn_rows(n_rows: int, most: int) -> Codes:
-    """Return the positions of the rows that are compared, rising: all rows, or a random sample of
-    at most `most`.
+def _build_held_out(positions: Codes, comparison: QualityComparison) -> HeldOut:
+    """Join the positions of the sampled rows and their quality under both maps."""
+    return HeldOut(
+        rows=positions,
+        loss=comparison.calibrated.loss,
+        confidence=comparison.calibrated.confidence,
+        plain_loss=comparison.plain.loss,
+        plain_confidence=comparison.plain.confidence,
+        right=comparison.correct,
+    )
 
-    Every s-th row would be no sample of a file in which kinds of rows alternate: a picture and its
-    mirror image.
+
+def _draw_rows(n_rows: int, max_rows: int) -> Codes:
+    """Return the increasing positions of a random sample of at most `max_rows` rows.
+
+    Every s-th row would not be a random sample of a file in which kinds of rows alternate, such
+    as an image and its mirror image.
     """
-    step = -(-n_rows // most)
+    step = -(-n_rows // max_rows)
     if step == 1:
         return np.arange(n_rows)
-    return np.sort(generator(0).permutation(n_rows)[: -(-n_rows // step)])
+    n_sampled = -(-n_rows // step)
+    return np.sort(generator(0).permutation(n_rows)[:n_sampled])
 
 
-def _dealt(plain: Seen, labels: Codes) -> Codes:
-    """The fold of each row, by its place among all as the softmax has them: not by the order in
-    which rows come.
+def _assign_folds(plain_statistics: RowStatistics, labels: Codes) -> Codes:
+    """Assign each row to a fold by its rank under the plain softmax.
+
+    The order of the rows in the table has no influence.
     """
-    folds = _FOLDS_OF_FEW if len(plain) < _FEW_ROWS else _FOLDS
-    columns = plain.columns
+    n_rows = len(plain_statistics)
+    n_folds = _N_FOLDS_FEW_ROWS if n_rows < _MANY_ROWS else _N_FOLDS_MANY_ROWS
+    columns = plain_statistics.columns
     order = np.argsort(columns[TAIL])
-    tail = columns[TAIL][order]
-    same = np.append(False, tail[1:] == tail[:-1])
-    if same.any():  # what else tells these rows apart
-        tied = np.flatnonzero(same | np.append(same[1:], False))
-        own = order[tied]
-        keys = (labels[own], columns[OWN][own], columns[MEAN][own], columns[TAIL][own])
-        order[tied] = own[
-            np.lexsort(keys if plain.weights is None else (plain.weights[own], *keys))
+    sorted_tail = columns[TAIL][order]
+    equals_previous = np.append(False, sorted_tail[1:] == sorted_tail[:-1])
+    if equals_previous.any():
+        # Ties are ordered by the other properties of the rows.
+        is_tied = equals_previous | np.append(equals_previous[1:], False)
+        tied_ranks = np.flatnonzero(is_tied)
+        tied_rows = order[tied_ranks]
+        sort_keys = [
+            labels[tied_rows],
+            columns[OWN][tied_rows],
+            columns[MEAN][tied_rows],
+            columns[TAIL][tied_rows],
         ]
-    fold = np.empty(len(plain), dtype=np.intp)
-    fold[order] = np.arange(len(plain)) % folds
-    return fold
-
-
-def _as_fitted(fitted: ComposedMap, seen: Seen) -> tuple[Float, Float]:
-    """What the usual map says of rows that it was fitted on."""
-    assert fitted.usual is not None
-    front, spline = fitted.usual
-    fold = np.zeros(len(seen), dtype=np.intp)
-    return _mapped([front], seen, fold, spline.curve.value(seen.log_odds(front)))
-
-
-def _from_columns(
-    fitted: Map, front: UniformTemperatureMap, seen: Seen, fold: Codes
-) -> tuple[Float, Float]:
-    """The map of each fold from what a walk at the map's own temperature saw."""
-    others = [
-        seen.where(np.flatnonzero(fold != k)).with_possible_truth()
-        for k in range(int(fold.max()) + 1)
-    ]
-    most = 0.0 if isinstance(fitted, TemperatureMap) else MOST_UNIFORM
-    fronts, s = [_front_from(train, front, most) for train in others], None
-    if isinstance(fitted, ComposedMap):
-        fronts = [
-            as_front(own, train, train.weights) for own, train in zip(fronts, others, strict=True)
-        ]
-        s = _lifted(fronts, seen, fold)
-    return _mapped(fronts, seen, fold, s)
-
-
-def _walked(rows: Rows, labels: Any, weights: Any, b: float) -> Seen:
-    """What a walk at this inverse temperature sees, on the host."""
-    walk = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
-    return Seen(np.ascontiguousarray(walk.T), weights, b)
-
-
-def _uncalibrated(plain: Seen) -> tuple[Float, Float]:
-    """Loss and confidence under the softmax."""
-    tail = plain.columns[TAIL]
-    return _capped(np.log1p(tail) - plain.columns[OWN], 1.0 / (1.0 + tail))
-
-
-def _front_of(fitted: Map) -> UniformTemperatureMap | None:
-    """Temperature and uniform part of a map whose folds are fitted from columns; None of any
-    other.
-    """
-    if isinstance(fitted, ComposedMap):
-        return None if fitted.usual is None else fitted.usual[0]
-    if isinstance(fitted, TemperatureMap):
-        return UniformTemperatureMap(fitted.inverse_temperature, 0.0)
-    return fitted if isinstance(fitted, UniformTemperatureMap) else None
-
-
-def _front_from(
-    train: Seen, front: UniformTemperatureMap, most_uniform: float
-) -> UniformTemperatureMap:
-    """Temperature and uniform part of these rows, from where those of all ended."""
-    log_b = np.log(front.inverse_temperature)
-    box = np.array([[log_b - _REACH, 0.0], [log_b + _REACH, most_uniform]])
-    found = newton(train.loss, np.array([log_b, front.uniform]), box, _ACCURACY).point
-    return UniformTemperatureMap(float(np.exp(found[0])), float(found[1]))
-
-
-def _lifted(fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes) -> Float:
-    """The log-odds of each row's confidence through the spline of the rows outside its fold."""
-    odds = [seen.log_odds(own) for own in fronts]
-    own = [fold != k for k in range(len(fronts))]
-    splines = fit_averaged_each(
-        [
-            (z[rows], seen.right[rows], _part(seen.weights, rows))
-            for z, rows in zip(odds, own, strict=True)
-        ],
-        grid=_GRID,
-    )
-    found = np.empty(len(fold))
-    for spline, z, rows in zip(splines, odds, own, strict=True):
-        found[~rows] = spline.curve.value(z[~rows])
-    return found
-
-
-def _mapped(
-    fronts: list[UniformTemperatureMap], seen: Seen, fold: Codes, s: Float | None = None
-) -> tuple[Float, Float]:
-    """Loss and confidence of each row under the map of its fold; `s` are log-odds that the
-    confidence goes through.
-    """
-    columns, even = seen.columns, 1.0 / seen.columns[POSSIBLE]
-    b = np.array([front.inverse_temperature for front in fronts])[fold]
-    uniform = np.array([front.uniform for front in fronts])[fold]
-    value = log_partition(np, columns, b - seen.walked)[0]
-    with np.errstate(
-        divide="ignore", invalid="ignore", over="ignore"
-    ):  # a class alone, a true class that is masked
-        own = (1.0 - uniform) * np.exp(b * columns[OWN] - value) + uniform * even
-        own[np.isneginf(columns[OWN])] = 0.0
-        rest = -(1.0 - uniform) * np.expm1(-value) + uniform * (1.0 - even)
-        if s is None:
-            return _capped(-np.log(own), 1.0 - rest)
-        wrong = np.log1p(np.exp(s)) + np.log(rest) - np.log(own)
-        return _capped(np.where(seen.right > 0.0, np.log1p(np.exp(-s)), wrong), expit(s))
-
-
-def _fitted_anew(
-    refit: FitMap, rows: Rows, labels: Any, weights: Any, fold: Any
-) -> tuple[Float, ...]:
-    table = rows.gathered()
-    line, top = (
-        np.arange(len(table)),
-        kernels.predicted(table),
-    )  # the answer, whatever a map makes the likeliest
-    plain, found = (np.empty(table.shape, dtype=np.float64) for _ in range(2))
-    kernels.softmax(table, 1.0, plain)
-    for k in range(int(fold.max()) + 1):
-        own = fold != k
-        fitted = refit(Rows(table[own]), labels[own], _part(weights, own))
-        found[~own] = fitted(table[~own])
-    with np.errstate(divide="ignore"):
-        after, before = (_capped(-np.log(p[line, labels]), p[line, top]) for p in (found, plain))
-    return (*after, *before, (top == labels).astype(np.float64))
-
-
-def _part(weights: Any, own: Flags) -> Any:
-    return None if weights is None else weights[own]
-
-
-def _capped(loss: Float, confidence: Float) -> tuple[Float, Float]:
-    return np.minimum(np.where(np.isnan(loss), LARGEST_LOSS, loss), LARGEST_LOSS), confidence
+        if plain_statistics.weights is not None:
+            sort_keys.insert(0, plain_statistics.weights[tied_rows])
+        order[tied_ranks] = tied_rows[np.lexsort(sort_keys)]
+    fold_of_row = np.empty(n_rows, dtype=np.intp)
+    fold_of_row[order] = np.arange(n_rows) % n_folds
+    return fold_of_row

@@ -1,8 +1,11 @@
-"""Histogram binning: the frequency of the class in the bin its probability falls in.
+"""Histogram binning: the frequency of a class in the bin that contains its probability.
 
-Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive Bayesian
-classifiers", ICML 2001; Gupta & Ramdas, "Top-label calibration and multiclass-to-binary
-reductions", ICLR 2022.
+References
+----------
+Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive
+Bayesian classifiers", ICML 2001.
+
+Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022.
 """
 
 from __future__ import annotations
@@ -16,18 +19,17 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.kernels import exact
-from metacal.maps.curves import (
-    Curve,
-    Draw,
-    PiecewiseMap,
-    TopLabelMap,
+from metacal.maps.curve_fitting import (
+    FitCurve,
+    PiecewiseCurve,
+    TiedPoints,
     fit_piecewise,
     fit_top_label,
     identity_curve,
-    joined,
-    possible_chances,
-    questions,
+    join_curves,
+    unmasked_probabilities,
 )
+from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
 from metacal.maps.labelled import Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
@@ -44,94 +46,45 @@ def fit_histogram(
     bins: str = "equal_width",
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit q_k = (N₊ + s·p̄) / (N + s) for each bin of each class's probability, s = `prior_rows`.
+    """Fit q_k = (N₊ + s p̄) / (N + s) for each bin of the probability of each class.
 
-    N is the weight in the bin, N₊ that of the rows of the class, p̄ the mean probability in the bin
-    (its middle if the bin is empty): a row's worth of the uncalibrated model, so that no bin says
-    never or always. s = 0 is the plain frequency. Bins are right-closed, of equal width 1/B or of
-    nearly equal weight; tied probabilities share a bin, and where they leave a bin of equal weight
-    empty there are fewer.
+    N is the weight in the bin, N₊ that of the rows of the class, and p̄ the mean probability
+    in the bin, or its middle if the bin is empty. The s rows' worth of the uncalibrated model
+    keep every value away from 0 and 1. Bins include their right end. Tied probabilities share
+    a bin; if they leave a bin of equal weight empty, there are fewer bins.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    n_bins : int, default=15
+        Number of bins.
+
+    bins : {"equal_width", "equal_mass"}, default="equal_width"
+        Whether the bins have equal width or nearly equal weight.
+
+    prior_rows : float, default=1.0
+        Number s of pseudo-rows. 0 gives the plain frequency.
+
+    Returns
+    -------
+    PiecewiseMap
     """
-    draw = _draw(n_bins, bins, prior_rows)
+    fit_curve = _curve_fitter(n_bins, bins, prior_rows)
     if bins == "equal_mass" or weights is not None or len(rows) > exact.MOST:
-        return fit_piecewise(rows, labels, weights, draw, "step")
-    whole = BinCounts(rows.n_classes, n_bins)
-    for found in rows.gather(_asked, partial(BinCounts, rows.n_classes, n_bins), labels):
-        whole += found
-    return joined(whole.curves(prior_rows), "step")
-
-
-class BinCounts:
-    """Rows, rows of the class, and Σ p of every class and bin of equal width, in whole numbers: one
-    pass over a table.
-
-    Rows may be added in any order, anywhere (`metacal.kernels.exact`), so a cluster gives the bits
-    of one machine.
-
-    Examples
-    --------
-    >>> counts = BinCounts(2, 2)
-    >>> counts.add((np.array([[0.2], [0.3], [0.7], [0.8]]), np.array([0, 1, 1, 1])))
-    >>> counts.curves(0.0)
-    [(array([0. , 0.5]), array([0.5, 1. ]))]
-    """
-
-    def __init__(self, n_classes: int, n_bins: int) -> None:
-        self.asked, self.n_bins = (
-            np.arange(n_classes)[-1:] if n_classes == 2 else np.arange(n_classes),
-            n_bins,
-        )
-        #: Rows, rows of the class, and Σ p in coarse and in fine units.
-        self.sums = np.zeros((4, len(self.asked) * n_bins), dtype=np.int64)
-
-    def add(self, part: tuple[Float, Codes]) -> None:
-        """Add some rows: the probability of each question, NaN where its class is masked, and the
-        labels.
-        """
-        table, labels = part
-        flat = table.reshape(-1)
-        cells = np.searchsorted(_cuts(self.n_bins), table, side="left") + self.n_bins * np.arange(
-            len(self.asked)
-        )
-        possible = np.flatnonzero(~np.isnan(flat))
-        cells, flat = cells.reshape(-1)[possible], flat[possible]
-        right = (labels[:, None] == self.asked).reshape(-1)[possible]
-        for sums, own in zip(self.sums, (cells, cells[right])):
-            sums += np.bincount(own, minlength=len(sums))
-        for sums, unit, part_of in zip(self.sums[2:], exact.UNITS, exact.in_units(flat)):
-            sums += exact.counted(_sums(cells, part_of, len(sums)), unit)
-
-    def result(self) -> BinCounts:
-        """What travels: itself."""
-        return self
-
-    def __iadd__(self, other: BinCounts) -> BinCounts:
-        self.sums += other.sums
-        return self
-
-    def curves(self, prior_rows: float) -> list[Curve]:
-        """The curve of each class."""
-        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])]).reshape(
-            3, len(self.asked), -1
-        )
-        cuts = _cuts(self.n_bins)
-        return [
-            smoothed(cuts, rows, right, sums, prior_rows)
-            for rows, right, sums in columns.swapaxes(0, 1)
-        ]
-
-
-def _asked(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
-    """The probability of each question, NaN where its class is masked, and the labels."""
-    return questions(possible_chances(block, 1.0, slice(None))), labels
-
-
-def _sums(codes: Codes, values: Float, n_codes: int) -> Float:
-    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
-
-
-def _cuts(n_bins: int) -> Float:
-    return np.arange(1, n_bins) / n_bins
+        return fit_piecewise(rows, labels, weights, fit_curve, "step")
+    counts = BinCounts(rows.n_classes, n_bins)
+    new_counts = partial(BinCounts, rows.n_classes, n_bins)
+    for block_counts in rows.gather(_class_probabilities, new_counts, labels):
+        counts += block_counts
+    return join_curves(counts.curves(prior_rows), "step")
 
 
 def fit_top_label_histogram(
@@ -144,59 +97,225 @@ def fit_top_label_histogram(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the histogram of the predicted class's confidence alone, after temperature scaling if
-    `tempered`.
+    """Fit a histogram of the confidence.
+
+    Parameters
+    ----------
+    rows, labels, weights, n_bins, bins, prior_rows
+        See `fit_histogram`.
+
+    tempered : bool, default=True
+        Whether to fit a temperature first.
+
+    Returns
+    -------
+    TopLabelMap
     """
-    return fit_top_label(rows, labels, weights, _draw(n_bins, bins, prior_rows), "step", tempered)
+    fit_curve = _curve_fitter(n_bins, bins, prior_rows)
+    return fit_top_label(rows, labels, weights, fit_curve, "step", tempered=tempered)
 
 
-def histogram_curve(
-    points: Float, total: Float, positive: Float, n_bins: int, bins: str, prior_rows: float
-) -> Curve:
-    """The smoothed frequency in each bin, and where the bins begin."""
-    cuts = _cuts(n_bins) if bins == "equal_width" else points[equal_mass_ends(total, n_bins)[:-1]]
-    codes = np.searchsorted(cuts, points, side="left")
-    weight, right, sums = (
-        _sums(codes, column, len(cuts) + 1) for column in (total, positive, total * points)
+class BinCounts:
+    """Integer sums of every class and bin of equal width, from one pass over a table.
+
+    Integers can be added in any order, on any machine (`metacal.kernels.exact`). A cluster
+    therefore gives the same bits as one machine.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+
+    n_bins : int
+        Number of bins.
+
+    Examples
+    --------
+    >>> counts = BinCounts(2, 2)
+    >>> counts.add((np.array([[0.2], [0.3], [0.7], [0.8]]), np.array([0, 1, 1, 1])))
+    >>> counts.curves(0.0)
+    [PiecewiseCurve(knots=array([0. , 0.5]), values=array([0.5, 1. ]))]
+    """
+
+    def __init__(self, n_classes: int, n_bins: int) -> None:
+        classes = np.arange(n_classes)
+        self.classes = classes[-1:] if n_classes == 2 else classes
+        self.n_bins = n_bins
+        #: Number of rows, number of rows of the class, and the sum of the probabilities in
+        #: coarse and in fine units; one column per class and bin.
+        self.sums = np.zeros((4, len(self.classes) * n_bins), dtype=np.int64)
+
+    def add(self, block: tuple[Float, Codes]) -> None:
+        """Add a block of rows.
+
+        Parameters
+        ----------
+        block : tuple of arrays
+            Probabilities of the classes that have a curve, NaN if masked, and the labels.
+        """
+        table, labels = block
+        n_cells = self.sums.shape[1]
+        first_cell = self.n_bins * np.arange(len(self.classes))
+        cell = np.searchsorted(_equal_width_cuts(self.n_bins), table, side="left") + first_cell
+        probability = table.reshape(-1)
+        unmasked = np.flatnonzero(~np.isnan(probability))
+        cell = cell.reshape(-1)[unmasked]
+        probability = probability[unmasked]
+        is_true_class = (labels[:, None] == self.classes).reshape(-1)[unmasked]
+
+        self.sums[0] += np.bincount(cell, minlength=n_cells)
+        self.sums[1] += np.bincount(cell[is_true_class], minlength=n_cells)
+        for row, unit, component in zip(
+            (2, 3), exact.UNITS, exact.in_units(probability), strict=True
+        ):
+            self.sums[row] += exact.counted(_sum_by_code(cell, component, n_cells), unit)
+
+    def result(self) -> BinCounts:
+        """Return the object that a worker sends back: the counts themselves."""
+        return self
+
+    def __iadd__(self, other: BinCounts) -> BinCounts:
+        self.sums += other.sums
+        return self
+
+    def curves(self, prior_rows: float) -> list[PiecewiseCurve]:
+        """Compute the curve of each class."""
+        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])])
+        columns = columns.reshape(3, len(self.classes), -1)
+        cuts = _equal_width_cuts(self.n_bins)
+        return [
+            smooth_frequencies(
+                cuts,
+                weight=columns[0, k],
+                positive_weight=columns[1, k],
+                probability_sum=columns[2, k],
+                prior_rows=prior_rows,
+            )
+            for k in range(len(self.classes))
+        ]
+
+
+def histogram_curve(ties: TiedPoints, n_bins: int, bins: str, prior_rows: float) -> PiecewiseCurve:
+    """Fit the smoothed frequency in each bin.
+
+    Parameters
+    ----------
+    ties : TiedPoints
+        Distinct probabilities with their weights.
+
+    n_bins, bins, prior_rows
+        See `fit_histogram`.
+
+    Returns
+    -------
+    PiecewiseCurve
+    """
+    if bins == "equal_width":
+        cuts = _equal_width_cuts(n_bins)
+    else:
+        cuts = ties.points[equal_mass_ends(ties.weight, n_bins)[:-1]]
+    bin_of_point = np.searchsorted(cuts, ties.points, side="left")
+    n_bins = len(cuts) + 1
+    return smooth_frequencies(
+        cuts,
+        weight=_sum_by_code(bin_of_point, ties.weight, n_bins),
+        positive_weight=_sum_by_code(bin_of_point, ties.positive_weight, n_bins),
+        probability_sum=_sum_by_code(bin_of_point, ties.weight * ties.points, n_bins),
+        prior_rows=prior_rows,
     )
-    return smoothed(cuts, weight, right, sums, prior_rows)
 
 
-def smoothed(cuts: Float, weight: Float, right: Float, sums: Float, prior_rows: float) -> Curve:
-    """The curve from each bin's weight, that of the rows of the class, and the weighted sum of the
-    probabilities.
+def smooth_frequencies(
+    cuts: Float,
+    weight: Float,
+    positive_weight: Float,
+    probability_sum: Float,
+    prior_rows: float,
+) -> PiecewiseCurve:
+    """Compute the curve of a histogram from the sums of its bins.
+
+    Parameters
+    ----------
+    cuts : array of shape (n_bins - 1,)
+        Edges between the bins.
+
+    weight, positive_weight : arrays of shape (n_bins,)
+        Weight of all rows and of the rows of the class in each bin.
+
+    probability_sum : array of shape (n_bins,)
+        Weighted sum of the probabilities in each bin.
+
+    prior_rows : float
+        Number of pseudo-rows.
+
+    Returns
+    -------
+    PiecewiseCurve
     """
     if not weight.any():
         return identity_curve("step")
-    edges, empty = np.concatenate(([0.0], cuts, [1.0])), weight <= 0.0
-    mean = sums / np.where(empty, 1.0, weight)
-    mean[empty] = 0.5 * (edges[1:] + edges[:-1])[empty]
-    values = np.where(
-        empty, mean, (right + prior_rows * mean) / np.where(empty, 1.0, weight + prior_rows)
-    )
-    return edges[:-1], np.clip(values, 0.0, 1.0)
+    edges = np.concatenate(([0.0], cuts, [1.0]))
+    is_empty = weight <= 0.0
+    mean = probability_sum / np.where(is_empty, 1.0, weight)
+    mean[is_empty] = 0.5 * (edges[1:] + edges[:-1])[is_empty]
+    smoothed_weight = np.where(is_empty, 1.0, weight + prior_rows)
+    frequency = (positive_weight + prior_rows * mean) / smoothed_weight
+    values = np.where(is_empty, mean, frequency)
+    return PiecewiseCurve(knots=edges[:-1], values=np.clip(values, 0.0, 1.0))
 
 
 def equal_mass_ends(weights: Float, n_bins: int) -> Codes:
-    """The last point of each bin, when ordered points of these weights fall into bins of nearly
-    equal weight.
+    """Divide sorted points into bins of nearly equal weight.
+
+    Parameters
+    ----------
+    weights : array of shape (n_points,)
+        Weight of each point.
+
+    n_bins : int
+        Number of bins.
+
+    Returns
+    -------
+    array of int
+        Index of the last point in each bin.
 
     Examples
     --------
     >>> equal_mass_ends(np.ones(6), 3)
     array([1, 3, 5])
-    >>> equal_mass_ends(np.array([1.0, 9.0, 1.0, 1.0]), 3)         # the heavy point fills two bins
+    >>> equal_mass_ends(np.array([1.0, 9.0, 1.0, 1.0]), 3)  # the heavy point fills two bins
     array([1, 3])
     """
-    below = np.cumsum(weights)
-    ends = np.searchsorted(below, below[-1] * np.arange(1, n_bins) / n_bins, side="left")
+    cumulative_weight = np.cumsum(weights)
+    levels = cumulative_weight[-1] * np.arange(1, n_bins) / n_bins
+    ends = np.searchsorted(cumulative_weight, levels, side="left")
     return np.unique(np.append(ends, len(weights) - 1))
 
 
-def _draw(n_bins: object, bins: object, prior_rows: object) -> Draw:
+def _class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
+    """Return the probabilities of the classes that have a curve, and the labels."""
+    probabilities = unmasked_probabilities(block, 1.0, slice(None))
+    return one_vs_rest_columns(probabilities), labels
+
+
+def _sum_by_code(codes: Codes, values: Float, n_codes: int) -> Float:
+    """Sum the values with each code."""
+    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
+
+
+def _equal_width_cuts(n_bins: int) -> Float:
+    """Return the edges between bins of equal width."""
+    return np.arange(1, n_bins) / n_bins
+
+
+def _curve_fitter(n_bins: object, bins: object, prior_rows: object) -> FitCurve:
+    """Check the options and return the function that fits the curve of a class."""
     if bins not in BINS:
         raise InputError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}.")
-    n_bins = check_count("n_bins", n_bins, usual=15)
     return partial(
-        histogram_curve, n_bins=n_bins, bins=str(bins), prior_rows=check_prior_rows(prior_rows)
+        histogram_curve,
+        n_bins=check_count("n_bins", n_bins, usual=15),
+        bins=str(bins),
+        prior_rows=check_prior_rows(prior_rows),
     )

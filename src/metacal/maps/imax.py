@@ -1,41 +1,82 @@
-"""I-Max binning: bins that keep as much as possible of what the log-odds say about the label.
+"""I-Max binning: bins of the log-odds with the largest mutual information.
 
-Patel, Beluch, Yang, Pfeiffer & Zhang, "Multi-class uncertainty calibration via mutual information
-maximization-based binning", ICLR 2021. With λ the log-odds of a class and Q(λ) its bin, the edges
-maximise I(y; Q(λ)), and the answer of a bin is the frequency in it. Equal-width bins waste most of
-their number where few rows lie, equal-mass bins cut where all rows are alike; these cut where the
-answer changes.
+Patel, Beluch, Yang, Pfeiffer & Zhang, "Multi-class uncertainty calibration via mutual
+information maximization-based binning", ICLR 2021. With λ the log-odds of a class and Q(λ)
+its bin, the edges maximise I(y; Q(λ)), and the value of a bin is the frequency in it. Bins of
+equal width are mostly placed where few rows lie, and bins of equal mass divide rows that are
+alike. These bins are divided where the frequency changes.
 
-**One set of bins for all classes** (`shared`, the paper's "shared class-wise"): the n·K pairs (λ,
-is it this class?) are one problem, so that a class with few rows has bins as well founded as any.
+**One set of bins for all classes** (`shared`, the paper's "shared class-wise"). All n K pairs
+(λ, is it this class?) are one problem, so that a class with few rows has bins as well founded
+as any other.
 
-**Where this departs from the paper.** It alternates between edges and representatives from a random
-start, with σ(λ) in place of P(y = 1 | λ), and ends where neither moves: a local maximum, of the
-information under a network that is taken to be calibrated. Here P(y = 1 | λ) is estimated, by
-isotonic regression over narrow cells of λ, and the best edges among the cells' are found exactly,
-by dynamic programming. For a posterior that rises with λ no quantizer of as many values, contiguous
-or not, keeps more (Kurkoski & Yagi, "Quantization of binary-input discrete memoryless channels",
+**Deviation from the paper.** The paper alternates between edges and representatives from a
+random start, with σ(λ) in place of P(y = 1 | λ), until neither changes. This finds a local
+maximum of the information under a network that is assumed to be calibrated. Here
+P(y = 1 | λ) is estimated by isotonic regression over narrow cells of λ, and the best edges
+among those of the cells are found exactly, by dynamic programming. For a posterior that
+increases with λ, no quantizer with as many values, contiguous or not, preserves more
+information (Kurkoski & Yagi, "Quantization of binary-input discrete memoryless channels",
 2014).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import isotonic_regression
 from scipy.special import expit, xlogy
 
 from metacal.formulas import Codes, Float
-from metacal.maps.curves import Curve, PiecewiseMap, columns, identity_curve, joined
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.curve_fitting import (
+    BinaryColumn,
+    PiecewiseCurve,
+    identity_curve,
+    iterate_class_columns,
+    join_curves,
+)
+from metacal.maps.curves import PiecewiseMap
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
-#: The log-odds are counted in cells of 1/32 up to this far from zero, where p is 1.3e-14 or as far
-#: from 1.
-_FARTHEST, _PER_UNIT = 32, 32
-#: Groups of cells that edges are chosen among, at most: few enough for every pair of them to be
-#: weighed.
-_CELLS = 256
+#: Largest size of the log-odds that are distinguished; p is then 1.3e-14 or 1 - 1.3e-14.
+_MAX_LOG_ODDS = 32
+#: Number of cells per unit of the log-odds.
+_CELLS_PER_UNIT = 32
+#: Largest number of cell groups among which edges are chosen, so that every pair can be
+#: compared.
+_MAX_GROUPS = 256
+
+
+@dataclass(frozen=True)
+class _CellSums:
+    """Sums over the rows in each cell of the log-odds.
+
+    Attributes
+    ----------
+    weight : array of shape (n_cells,)
+        Weight of the rows.
+
+    positive_weight : array of shape (n_cells,)
+        Weight of the rows of the class.
+
+    probability_sum : array of shape (n_cells,)
+        Weighted sum of the probabilities.
+    """
+
+    weight: Float
+    positive_weight: Float
+    probability_sum: Float
+
+    def group(self, first_cell: Codes) -> _CellSums:
+        """Sum over groups of neighbouring cells, given the first cell of each group."""
+        return _CellSums(
+            weight=np.add.reduceat(self.weight, first_cell),
+            positive_weight=np.add.reduceat(self.positive_weight, first_cell),
+            probability_sum=np.add.reduceat(self.probability_sum, first_cell),
+        )
 
 
 def fit_imax(
@@ -47,102 +88,175 @@ def fit_imax(
     shared: bool = True,
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit bins of the log-odds with the largest mutual information; one set for all classes if
-    `shared`.
+    """Fit the bins of the log-odds with the largest mutual information.
 
-    A bin answers (N₊ + s·p̄) / (N + s): its weight N, that of its positives N₊, the mean
-    probability p̄ in it, and s = `prior_rows` as in histogram binning.
+    The value of a bin is (N₊ + s p̄) / (N + s), where N is its weight, N₊ that of its positive
+    rows, and p̄ the mean probability in it.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    n_bins : int, default=15
+        Largest number of bins.
+
+    shared : bool, default=True
+        Whether all classes have the same bins.
+
+    prior_rows : float, default=1.0
+        Number s of pseudo-rows, as in histogram binning.
+
+    Returns
+    -------
+    PiecewiseMap
     """
-    n_bins, prior_rows = check_count("n_bins", n_bins, usual=15), check_prior_rows(prior_rows)
-    cells = [
-        _counted_cells(*column) for column in columns(Labelled(rows, labels, weights).counted())
-    ]
-    parts = [np.sum(cells, axis=0)] if shared else cells
-    curves = [_curve(part, n_bins, prior_rows) for part in parts]
-    return joined(curves * len(cells) if shared else curves, "step")
+    n_bins = check_count("n_bins", n_bins, usual=15)
+    prior_rows = check_prior_rows(prior_rows)
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    cells_of_classes = [_sum_cells(column) for column in iterate_class_columns(sample)]
+    if shared:
+        curve = _fit_curve(_add_cells(cells_of_classes), n_bins, prior_rows)
+        return join_curves([curve] * len(cells_of_classes), "step")
+    curves = [_fit_curve(cells, n_bins, prior_rows) for cells in cells_of_classes]
+    return join_curves(curves, "step")
 
 
 def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
-    """The last cell of each bin, for the partition into at most `n_bins` runs of cells with the
-    largest information.
+    """Divide cells into at most `n_bins` bins with the largest mutual information.
 
-    I(y; bin) = H(y) - Σ_b (N_b/N)·H(N₊_b/N_b): what is minimised is the sum of bin entropies, each
-    from two cumulative sums, by dynamic programming over the last end: O(cells² · bins).
+    I(y; bin) = H(y) - Σ_b (N_b / N) H(N₊_b / N_b). Dynamic programming over the last cell
+    minimises the sum of the bin entropies, which follow from cumulative sums, in
+    O(n_cells² n_bins) time.
+
+    Parameters
+    ----------
+    weight, positive : arrays of shape (n_cells,)
+        Weight of all rows and of the positive rows in each cell.
+
+    n_bins : int
+        Largest number of bins.
+
+    Returns
+    -------
+    array of int
+        Last cell of each bin.
 
     Examples
     --------
     >>> most_informative_ends(np.ones(6), np.array([0.0, 0.1, 0.0, 0.9, 1.0, 1.0]), 2)
     array([2, 5])
     """
-    n = len(weight)
-    total, positives = (np.append(0.0, np.cumsum(column)) for column in (weight, positive))
-    # lost[i, j]: the entropy of a bin of the cells i … j, times its weight; infinite where i > j.
-    mass = total[None, 1:] - total[:-1, None]
-    yes = np.clip(positives[None, 1:] - positives[:-1, None], 0.0, np.maximum(mass, 0.0))
-    runs = np.arange(n)[:, None] <= np.arange(n)[None, :]
+    n_cells = len(weight)
+    entropy = _bin_entropies(weight, positive)
+    # Lowest sum of entropies of the cells up to each cell, and the first cell of its last bin.
+    lowest_sum = entropy[0]
+    first_cells = [np.zeros(n_cells, dtype=np.intp)]
+    for _ in range(min(n_bins, n_cells) - 1):
+        # Entry (i, j): the cells before i in the previous bins, the cells i to j in one more.
+        sum_before = np.append(np.inf, lowest_sum[:-1])
+        entropy_sum = sum_before[:, None] + entropy
+        first_cells.append(entropy_sum.argmin(axis=0))
+        lowest_sum = entropy_sum.min(axis=0)
+    return _trace_back(first_cells, n_cells)
+
+
+def _bin_entropies(weight: Float, positive: Float) -> Float:
+    """Compute the entropy times the weight of every bin of neighbouring cells.
+
+    Entry (i, j) belongs to the bin of the cells i to j; it is infinite if i > j.
+    """
+    n_cells = len(weight)
+    cumulative_weight = np.append(0.0, np.cumsum(weight))
+    cumulative_positive = np.append(0.0, np.cumsum(positive))
+    bin_weight = cumulative_weight[None, 1:] - cumulative_weight[:-1, None]
+    bin_positive = cumulative_positive[None, 1:] - cumulative_positive[:-1, None]
+    bin_positive = np.clip(bin_positive, 0.0, np.maximum(bin_weight, 0.0))
+    bin_negative = bin_weight - bin_positive
+    is_bin = np.arange(n_cells)[:, None] <= np.arange(n_cells)[None, :]
     entropy = (
-        xlogy(mass, np.where(runs, mass, 1.0)) - xlogy(yes, yes) - xlogy(mass - yes, mass - yes)
+        xlogy(bin_weight, np.where(is_bin, bin_weight, 1.0))
+        - xlogy(bin_positive, bin_positive)
+        - xlogy(bin_negative, bin_negative)
     )
-    lost = np.where(runs, entropy, np.inf)
-    best, from_cell = lost[0], [np.zeros(n, dtype=np.intp)]
-    for _ in range(min(n_bins, n) - 1):
-        joined = (
-            np.append(np.inf, best[:-1])[:, None] + lost
-        )  # cells before i in the bins so far, i … j in one more
-        from_cell.append(joined.argmin(axis=0))
-        best = joined.min(axis=0)
-    ends, end = [], n - 1
-    for start in reversed(from_cell):
+    return np.where(is_bin, entropy, np.inf)
+
+
+def _trace_back(first_cells: list[Codes], n_cells: int) -> Codes:
+    """Recover the last cell of each bin from the dynamic programme."""
+    ends = []
+    end = n_cells - 1
+    for first_cell in reversed(first_cells):
         ends.append(end)
-        end = int(start[end]) - 1
+        end = int(first_cell[end]) - 1
         if end < 0:
             break
     return np.array(ends[::-1], dtype=np.intp)
 
 
-def _counted_cells(at: Float, outcomes: Float, weights: Float) -> Float:
-    """For each narrow cell of the log-odds: the weight, the positives' weight, and the sum of the
-    probabilities.
-    """
+def _sum_cells(column: BinaryColumn) -> _CellSums:
+    """Sum the rows of a class in narrow cells of the log-odds."""
+    p = column.probability
     with np.errstate(divide="ignore"):
-        odds = np.log(at) - np.log1p(-at)
-    n_cells = 2 * _FARTHEST * _PER_UNIT
-    cell = np.ceil((odds + _FARTHEST) * _PER_UNIT) - 1  # right-closed, as the map's steps are
+        log_odds = np.log(p) - np.log1p(-p)
+    n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
+    # Cells include their right end, like the steps of the map.
+    cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
     code = np.clip(cell, 0, n_cells - 1).astype(np.intp)
-    return np.stack(
-        [
-            np.bincount(code, column, n_cells)
-            for column in (weights, weights * outcomes, weights * at)
-        ]
+
+    def sum_by_cell(row_values: Float) -> Float:
+        return np.asarray(np.bincount(code, row_values, n_cells), dtype=np.float64)
+
+    return _CellSums(
+        weight=sum_by_cell(column.weight),
+        positive_weight=sum_by_cell(column.weight * column.outcome),
+        probability_sum=sum_by_cell(column.weight * p),
     )
 
 
-def _curve(cells: Float, n_bins: int, prior_rows: float) -> Curve:
-    """Where the bins begin, as probabilities, and what each answers."""
-    held = np.flatnonzero(cells[0] > 0.0)
-    if not len(held):
+def _add_cells(cells_of_classes: list[_CellSums]) -> _CellSums:
+    """Add the sums of all classes."""
+    return _CellSums(
+        weight=np.sum([cells.weight for cells in cells_of_classes], axis=0),
+        positive_weight=np.sum([cells.positive_weight for cells in cells_of_classes], axis=0),
+        probability_sum=np.sum([cells.probability_sum for cells in cells_of_classes], axis=0),
+    )
+
+
+def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCurve:
+    """Choose the bins and compute the value of each."""
+    used_cells = np.flatnonzero(cells.weight > 0.0)
+    if not len(used_cells):
         return identity_curve("step")
-    merged = _merged(cells[:, held])
-    last_cell = held[merged]
-    weight, positive, probability = np.add.reduceat(cells, np.append(0, last_cell[:-1] + 1), axis=1)
-    posterior = np.asarray(isotonic_regression(positive / weight, weights=weight).x)
-    ends = most_informative_ends(weight, posterior * weight, n_bins)
-    starts = np.append(0, ends[:-1] + 1)
-    n, yes, mean = (np.add.reduceat(column, starts) for column in (weight, positive, probability))
-    edges = (
-        last_cell[ends[:-1]] + 1
-    ) / _PER_UNIT - _FARTHEST  # the right end of the last cell of each bin but one
-    return np.append(0.0, expit(edges)), np.clip(
-        (yes + prior_rows * mean / n) / (n + prior_rows), 0.0, 1.0
-    )
+    last_cell = used_cells[_choose_group_ends(cells, used_cells)]
+    groups = cells.group(np.append(0, last_cell[:-1] + 1))
+    frequency = groups.positive_weight / groups.weight
+    posterior = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
+    ends = most_informative_ends(groups.weight, posterior * groups.weight, n_bins)
+
+    bins = groups.group(np.append(0, ends[:-1] + 1))
+    prior_weight = prior_rows * bins.probability_sum / bins.weight
+    values = (bins.positive_weight + prior_weight) / (bins.weight + prior_rows)
+    # A bin ends at the right end of its last cell.
+    edges = (last_cell[ends[:-1]] + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
+    return PiecewiseCurve(knots=np.append(0.0, expit(edges)), values=np.clip(values, 0.0, 1.0))
 
 
-def _merged(cells: Float) -> Codes:
-    """The last cell of each group, where positives and negatives, a half each, are dealt out to at
-    most 256 groups.
+def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
+    """Group the used cells into at most 256 groups and return the last of each group.
+
+    Positive and negative rows each determine half of the groups.
     """
-    positive, negative = cells[1], cells[0] - cells[1]
-    halves = [column / column.sum() for column in (positive, negative) if column.sum() > 0.0]
-    share = np.cumsum(np.sum(halves, axis=0))
-    group = np.ceil(share / share[-1] * _CELLS - 1e-9)
-    return np.flatnonzero(np.append(group[1:] != group[:-1], True))
+    positive = cells.positive_weight[used_cells]
+    negative = cells.weight[used_cells] - positive
+    shares = [side / side.sum() for side in (positive, negative) if side.sum() > 0.0]
+    cumulative_share = np.cumsum(np.sum(shares, axis=0))
+    group = np.ceil(cumulative_share / cumulative_share[-1] * _MAX_GROUPS - 1e-9)
+    is_last = np.append(group[1:] != group[:-1], True)
+    return np.flatnonzero(is_last)

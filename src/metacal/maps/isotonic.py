@@ -1,9 +1,12 @@
-"""Isotonic calibration: the non-decreasing curve nearest to the outcomes, one-vs-rest, top-label,
-or shared (IRM).
+"""Isotonic calibration: one-vs-rest, top-label, and one curve shared by all classes.
 
-Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability estimates",
-KDD 2002; Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
-Calibration", ICML 2020.
+References
+----------
+Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability
+estimates", KDD 2002.
+
+Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
+Calibration", ICML 2020 (IROvA-TS and IRM).
 """
 
 from __future__ import annotations
@@ -18,19 +21,18 @@ from scipy.optimize import isotonic_regression
 
 from metacal.formulas import Codes, Float
 from metacal.formulas.curves import shared
-from metacal.maps.curves import (
-    Curve,
-    Draw,
-    OneCurveMap,
-    PiecewiseMap,
-    TopLabelMap,
+from metacal.maps.curve_fitting import (
+    BinaryColumn,
+    FitCurve,
+    PiecewiseCurve,
+    TiedPoints,
     fit_piecewise,
     fit_top_label,
+    group_ties,
     identity_curve,
-    softmax,
-    tie_groups,
 )
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.curves import OneCurveMap, PiecewiseMap, TopLabelMap, softmax
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import check_prior_rows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -38,11 +40,11 @@ from metacal.rows import Rows
 
 @dataclass(frozen=True, eq=False)
 class SharedMap(OneCurveMap):
-    """q_k = curve(p_k) with p = softmax(b·x) and one strictly increasing, piecewise linear curve;
-    then q / Σ q.
+    """Map q_k = curve(p_k) with one increasing curve for all classes, normalised.
 
-    A curve shared by all classes keeps their order, so every prediction is kept. Where every q is
-    zero, which only `prior_rows=0` can bring about, p stays.
+    Here p = softmax(b x). A shared increasing curve preserves the order of the classes, so
+    every prediction is preserved. If all q_k of a row are zero, which only happens with
+    `prior_rows=0`, the result is p.
 
     Examples
     --------
@@ -64,16 +66,34 @@ class SharedMap(OneCurveMap):
 def fit_isotonic(
     rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
 ) -> PiecewiseMap:
-    """Fit q_k = (N·iso_k(p_k) + s·p_k) / (N + s) for every class, with s = `prior_rows` and N the
-    weight of the rows.
+    """Fit q_k = (N iso_k(p_k) + s p_k) / (N + s) for every class.
 
-    iso_k minimises Σ w·(outcome - iso(p))² among non-decreasing functions (pool adjacent violators,
-    tied p pooled first), runs straight between the blocks and level beyond the outer ones, as
-    scikit-learn's. Its zeros and ones would deny what n rows happened not to show; s rows' worth of
-    the uncalibrated model keeps each answer inside (0, 1) and each curve strictly increasing (Zhang
-    et al. add 1e-9·p for the same reason). s = 0 is plain isotonic.
+    iso_k minimises Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent
+    violators, with tied p pooled first). Like scikit-learn's, it is linear between the
+    blocks and constant beyond the outer ones. Plain isotonic regression gives zeros and
+    ones, which n rows cannot justify. The s rows' worth of the uncalibrated model keep each
+    value inside (0, 1) and each curve strictly increasing; Zhang et al. add 1e-9 p for the
+    same reason.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row. N is the sum of the weights.
+
+    prior_rows : float, default=1.0
+        Number s of pseudo-rows. 0 gives plain isotonic regression.
+
+    Returns
+    -------
+    PiecewiseMap
     """
-    return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear")
+    return fit_piecewise(rows, labels, weights, _curve_fitter(prior_rows), "linear")
 
 
 def fit_top_label_isotonic(
@@ -84,18 +104,41 @@ def fit_top_label_isotonic(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the isotonic curve of the predicted class's confidence alone, after temperature scaling
-    if `tempered`.
+    """Fit the isotonic curve of the confidence.
+
+    Parameters
+    ----------
+    rows, labels, weights, prior_rows
+        See `fit_isotonic`.
+
+    tempered : bool, default=True
+        Whether to fit a temperature first.
+
+    Returns
+    -------
+    TopLabelMap
     """
-    return fit_top_label(rows, labels, weights, _draw(prior_rows), "linear", tempered)
+    fit_curve = _curve_fitter(prior_rows)
+    return fit_top_label(rows, labels, weights, fit_curve, "linear", tempered=tempered)
 
 
 def fit_irova_ts(
     rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
 ) -> PiecewiseMap:
-    """IROvA-TS: temperature scaling, then isotonic one-vs-all on its probabilities."""
-    b = fit_temperature(rows, labels, weights).inverse_temperature
-    return fit_piecewise(rows, labels, weights, _draw(prior_rows), "linear", b)
+    """Fit IROvA-TS: a temperature, then one-vs-rest isotonic regression.
+
+    Parameters
+    ----------
+    rows, labels, weights, prior_rows
+        See `fit_isotonic`.
+
+    Returns
+    -------
+    PiecewiseMap
+    """
+    inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
+    fit_curve = _curve_fitter(prior_rows)
+    return fit_piecewise(rows, labels, weights, fit_curve, "linear", inverse_temperature)
 
 
 def fit_irm(
@@ -106,93 +149,185 @@ def fit_irm(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> SharedMap:
-    """IRM: one isotonic curve through the pooled pairs (p_k, is it class k?) of all classes, after
-    temperature scaling.
+    """Fit IRM: one isotonic curve of the pooled pairs (p_k, is k the true class?).
 
-    The same blend with `prior_rows` as in `fit_isotonic` makes it strictly increasing.
-    `tempered=False` leaves the temperature out. Level stretches of the answer begin at positive
-    pairs, so it is found exactly from the n probabilities of the true classes and counts of the
-    others between them: two passes, O(n·K·log) time, O(n) memory.
+    The blend with `prior_rows` of `fit_isotonic` makes the curve strictly increasing. The
+    constant pieces of isotonic regression begin at positive pairs. It is therefore found
+    exactly from the n probabilities of the true classes and the weights of the other pairs
+    between them, in two passes, O(n K log) time and O(n) memory.
+
+    Parameters
+    ----------
+    rows, labels, weights, prior_rows
+        See `fit_isotonic`.
+
+    tempered : bool, default=True
+        Whether to fit a temperature first.
+
+    Returns
+    -------
+    SharedMap
     """
     prior_rows = check_prior_rows(prior_rows)
-    b = fit_temperature(rows, labels, weights).inverse_temperature if tempered else 1.0
-    sample = Labelled(rows, labels, weights).counted()
-    rows, labels, weights = sample.rows, sample.labels, sample.counts
-    own = rows.collect(partial(_own_probability, inverse_temperature=b), labels)
-    seen = ~np.isnan(own)
-    if not seen.any():
-        return SharedMap(*identity_curve(), b)
-    at, _, positive = tie_groups(own[seen], np.ones(int(seen.sum())), weights[seen])
-    total = rows.sum(partial(_weights_between, cuts=at, inverse_temperature=b), weights)
-    # Group 0 lies below the first positive pair; group i begins with the i-th and ends before the
-    # next.
-    used = total > 0.0
-    fitted = isotonic_regression(
-        np.append(0.0, positive)[used] / total[used], weights=total[used]
-    ).x
-    first = np.append(0.0, at)[used]
-    new_level = np.append(True, np.diff(fitted) > 0.0)
-    starts, levels = first[new_level], fitted[new_level]
-    ends = rows.collect(partial(_last_before, cuts=starts[1:], inverse_temperature=b))
-    ends = ends.reshape(-1, len(starts)).max(axis=0)
-    knots = np.stack([starts, np.maximum(ends, starts)], axis=1).ravel()
-    distinct = np.append(True, np.diff(knots) > 0.0)
-    curve = blended(
-        knots[distinct], np.repeat(levels, 2)[distinct], float(weights.sum()), prior_rows
+    b = 1.0
+    if tempered:
+        b = fit_temperature(rows, labels, weights).inverse_temperature
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    rows = sample.rows
+    row_weights = sample.weight_column
+    true_probability = rows.collect(
+        partial(_true_class_probability, inverse_temperature=b), sample.labels
     )
-    return SharedMap(*curve, b)
+    unmasked = ~np.isnan(true_probability)
+    if not unmasked.any():
+        curve = identity_curve()
+        return SharedMap(curve.knots, curve.values, b)
+
+    positive_pairs = group_ties(
+        BinaryColumn(
+            probability=true_probability[unmasked],
+            outcome=np.ones(int(unmasked.sum())),
+            weight=row_weights[unmasked],
+        )
+    )
+    starts, levels = _pooled_levels(rows, row_weights, positive_pairs, b)
+    last_points = rows.collect(
+        partial(_largest_between_cuts, cuts=starts[1:], inverse_temperature=b)
+    )
+    ends = last_points.reshape(-1, len(starts)).max(axis=0)
+    knots = np.stack([starts, np.maximum(ends, starts)], axis=1).ravel()
+    is_distinct = np.append(True, np.diff(knots) > 0.0)
+    curve = PiecewiseCurve(knots=knots[is_distinct], values=np.repeat(levels, 2)[is_distinct])
+    curve = blend_with_identity(curve, float(row_weights.sum()), prior_rows)
+    return SharedMap(curve.knots, curve.values, b)
 
 
-def _draw(prior_rows: object) -> Draw:
+def _pooled_levels(
+    rows: Rows, row_weights: Float, positive_pairs: TiedPoints, inverse_temperature: float
+) -> tuple[Float, Float]:
+    """Fit isotonic regression to all pairs and return its constant pieces.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    row_weights : array of shape (n_rows,)
+        Weight of each row.
+
+    positive_pairs : TiedPoints
+        Probabilities of the true classes.
+
+    inverse_temperature : float
+        Inverse temperature applied first.
+
+    Returns
+    -------
+    starts : array
+        First probability of each constant piece.
+
+    levels : array
+        Its value.
+    """
+    cuts = positive_pairs.points
+    # Group 0 lies below the first positive pair. Group i begins with the i-th positive pair
+    # and ends before the next.
+    group_weight = rows.sum(
+        partial(_weights_between_cuts, cuts=cuts, inverse_temperature=inverse_temperature),
+        row_weights,
+    )
+    has_weight = group_weight > 0.0
+    used_weight = group_weight[has_weight]
+    frequency = np.append(0.0, positive_pairs.positive_weight)[has_weight] / used_weight
+    fitted = isotonic_regression(frequency, weights=used_weight).x
+    group_starts = np.append(0.0, cuts)[has_weight]
+    is_new_level = np.append(True, np.diff(fitted) > 0.0)
+    return group_starts[is_new_level], fitted[is_new_level]
+
+
+def _curve_fitter(prior_rows: object) -> FitCurve:
+    """Return the function that fits an isotonic curve with this number of pseudo-rows."""
     return partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
 
 
-def isotonic_curve(points: Float, total: Float, positive: Float, prior_rows: float) -> Curve:
-    """The corners of the isotonic regression, blended with `prior_rows` rows of the identity."""
-    fitted = np.clip(isotonic_regression(positive / total, weights=total).x, 0.0, 1.0)
-    rises = np.diff(fitted) > 0.0
-    corner = np.append(True, rises) | np.append(rises, True)
-    return blended(points[corner], fitted[corner], float(total.sum()), prior_rows)
+def isotonic_curve(ties: TiedPoints, prior_rows: float) -> PiecewiseCurve:
+    """Fit isotonic regression, blended with `prior_rows` rows of the identity."""
+    frequency = ties.positive_weight / ties.weight
+    fitted = np.clip(isotonic_regression(frequency, weights=ties.weight).x, 0.0, 1.0)
+    increases = np.diff(fitted) > 0.0
+    is_corner = np.append(True, increases) | np.append(increases, True)
+    curve = PiecewiseCurve(knots=ties.points[is_corner], values=fitted[is_corner])
+    return blend_with_identity(curve, float(ties.weight.sum()), prior_rows)
 
 
-def blended(knots: Float, values: Float, total: float, prior_rows: float) -> Curve:
-    """(N·curve + s·p) / (N + s), with corners at 0 and 1 added."""
+def blend_with_identity(
+    curve: PiecewiseCurve, total_weight: float, prior_rows: float
+) -> PiecewiseCurve:
+    """Compute (N curve + s p) / (N + s), with corners at 0 and 1 added."""
+    knots = curve.knots
+    values = curve.values
     if knots[0] > 0.0:
-        knots, values = np.append(0.0, knots), np.append(values[0], values)
+        knots = np.append(0.0, knots)
+        values = np.append(values[0], values)
     if knots[-1] < 1.0:
-        knots, values = np.append(knots, 1.0), np.append(values, values[-1])
-    share = prior_rows / (total + prior_rows)
-    return knots, np.clip((1.0 - share) * values + share * knots, 0.0, 1.0)
+        knots = np.append(knots, 1.0)
+        values = np.append(values, values[-1])
+    prior_share = prior_rows / (total_weight + prior_rows)
+    blended_values = (1.0 - prior_share) * values + prior_share * knots
+    return PiecewiseCurve(knots=knots, values=np.clip(blended_values, 0.0, 1.0))
 
 
-def _own_probability(block: NDArray[Any], labels: Codes, inverse_temperature: float) -> Float:
-    """p of the true class, NaN where it is masked."""
-    line = np.arange(len(block))
-    own = softmax(block, inverse_temperature)[line, labels]
-    own[np.isneginf(block[line, labels])] = np.nan
-    return own
+def _true_class_probability(
+    block: NDArray[Any], labels: Codes, inverse_temperature: float
+) -> Float:
+    """Compute the probability of the true class of each row, NaN if it is masked."""
+    row_indices = np.arange(len(block))
+    probability = softmax(block, inverse_temperature)[row_indices, labels]
+    probability[np.isneginf(block[row_indices, labels])] = np.nan
+    return probability
 
 
-def _weights_between(
+def _weights_between_cuts(
     block: NDArray[Any], weights: Float, cuts: Float, inverse_temperature: float
 ) -> Float:
-    """The weight of all pairs below the first cut, from each cut to the next, and from the last
-    on.
+    """Sum the weights of the pairs of a block between the cuts.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    weights : array of shape (n_rows,)
+        Weight of each row.
+
+    cuts : array of shape (n_cuts,)
+        Increasing probabilities.
+
+    inverse_temperature : float
+        Inverse temperature applied first.
+
+    Returns
+    -------
+    array of shape (n_cuts + 1,)
+        Weight below the first cut, from each cut to the next, and from the last cut on.
     """
-    possible = block > -np.inf
-    pairs = softmax(block, inverse_temperature)[possible]
-    order = np.argsort(pairs, kind="stable")
-    below = np.append(
-        0.0, np.cumsum(np.broadcast_to(weights[:, None], block.shape)[possible][order])
-    )
-    at = np.searchsorted(pairs[order], cuts, side="left")
-    return np.diff(np.concatenate(([0.0], below[at], below[-1:])))
+    unmasked = block > -np.inf
+    probabilities = softmax(block, inverse_temperature)[unmasked]
+    order = np.argsort(probabilities, kind="stable")
+    pair_weights = np.broadcast_to(weights[:, None], block.shape)[unmasked]
+    cumulative_weight = np.append(0.0, np.cumsum(pair_weights[order]))
+    positions = np.searchsorted(probabilities[order], cuts, side="left")
+    weight_at_cuts = cumulative_weight[positions]
+    return np.diff(np.concatenate(([0.0], weight_at_cuts, cumulative_weight[-1:])))
 
 
-def _last_before(block: NDArray[Any], cuts: Float, inverse_temperature: float) -> Float:
-    """The largest p of a pair below the first cut, from each cut to the next, and from the last on;
-    0 if none.
+def _largest_between_cuts(block: NDArray[Any], cuts: Float, inverse_temperature: float) -> Float:
+    """Return the largest probability of a block between the cuts, 0 if there is none.
+
+    The groups are those of `_weights_between_cuts`.
     """
-    pairs = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
-    edges = np.concatenate(([0], np.searchsorted(pairs, cuts, side="left"), [len(pairs)]))
-    return np.where(edges[1:] > edges[:-1], pairs[np.maximum(edges[1:] - 1, 0)], 0.0)
+    probabilities = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
+    positions = np.searchsorted(probabilities, cuts, side="left")
+    edges = np.concatenate(([0], positions, [len(probabilities)]))
+    largest = probabilities[np.maximum(edges[1:] - 1, 0)]
+    return np.where(edges[1:] > edges[:-1], largest, 0.0)

@@ -1,8 +1,8 @@
-"""Rows with the label and the weight of each: what every map is fitted on."""
+"""Rows with their labels and weights, on which every map is fitted."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,19 +14,31 @@ from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
-#: Column numbers.
-
-#: None: every row counts as one.
+#: Weight of each row, or None if every row has weight one.
 Weights = Float | None
 
 
-class Labelled(NamedTuple):
-    """Rows, their labels (column numbers) and weights.
+@dataclass(frozen=True)
+class LabelledRows:
+    """Rows of logits with the label and the weight of each row.
+
+    Attributes
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row. None means that every row has weight one.
 
     Examples
     --------
-    >>> some = Labelled(Rows(np.zeros((4, 2))), np.array([0, 1, 1, 0]), np.array([1.0, 0.0, 2.0, 1.0])).counted()
-    >>> len(some.rows), some.labels, some.total
+    >>> weights = np.array([1.0, 0.0, 2.0, 1.0])
+    >>> sample = LabelledRows(Rows(np.zeros((4, 2))), np.array([0, 1, 1, 0]), weights)
+    >>> sample = sample.drop_zero_weights()
+    >>> len(sample.rows), sample.labels, sample.total_weight
     (3, array([0, 1, 0]), 4.0)
     """
 
@@ -35,86 +47,99 @@ class Labelled(NamedTuple):
     weights: Weights = None
 
     @property
-    def total(self) -> float:
-        """How many rows these stand for: the sum of the weights."""
-        return float(len(self.labels) if self.weights is None else self.weights.sum())
+    def total_weight(self) -> float:
+        """Sum of the weights: the number of rows that the sample stands for."""
+        if self.weights is None:
+            return float(len(self.labels))
+        return float(self.weights.sum())
 
     @property
-    def counts(self) -> Float:
-        """The weights, 1 where there are none."""
-        return np.ones(len(self.labels)) if self.weights is None else self.weights
+    def weight_column(self) -> Float:
+        """Weights as an array, ones if there are none."""
+        if self.weights is None:
+            return np.ones(len(self.labels))
+        return self.weights
 
-    def correct(self) -> Float:
-        """1 where the largest logit's class is the label, else 0."""
-        return np.asarray(self.rows.collect(kernels.predicted) == self.labels, dtype=np.float64)
+    def find_correct(self) -> Float:
+        """Return 1 for each row whose largest logit is the true class, else 0."""
+        predictions = self.rows.collect(kernels.predicted)
+        return np.asarray(predictions == self.labels, dtype=np.float64)
 
-    def every(self, step: int) -> Labelled:
-        """Every `step`-th row of this sample, without copying the table."""
+    def every(self, step: int) -> LabelledRows:
+        """Return every `step`-th row, without copying the table."""
         if step == 1:
             return self
         weights = None if self.weights is None else self.weights[::step]
-        return Labelled(self.rows.every(step), self.labels[::step], weights)
+        return LabelledRows(self.rows.every(step), self.labels[::step], weights)
 
-    def picked(self, positions: Codes) -> Labelled:
-        """Return the rows at these positions, which rise."""
+    def take(self, positions: Codes) -> LabelledRows:
+        """Return the rows at the given increasing positions."""
         if len(positions) == len(self.rows):
             return self
         weights = None if self.weights is None else self.weights[positions]
-        return Labelled(self.rows.picked(positions), self.labels[positions], weights)
+        return LabelledRows(self.rows.picked(positions), self.labels[positions], weights)
 
-    def where(self, used: Flags) -> Labelled:
-        """The rows of this sample where `used` is true, without copying the table."""
-        return Labelled(
-            self.rows.where(used),
-            self.labels[used],
-            None if self.weights is None else self.weights[used],
-        )
+    def where(self, mask: Flags) -> LabelledRows:
+        """Return the rows for which the mask is true, without copying the table."""
+        weights = None if self.weights is None else self.weights[mask]
+        return LabelledRows(self.rows.where(mask), self.labels[mask], weights)
 
-    def counted(self) -> Labelled:
-        """Without the rows of weight zero."""
-        return (
-            self
-            if self.weights is None or (self.weights > 0.0).all()
-            else self.where(self.weights > 0.0)
-        )
+    def drop_zero_weights(self) -> LabelledRows:
+        """Return the rows with positive weight."""
+        if self.weights is None or (self.weights > 0.0).all():
+            return self
+        return self.where(self.weights > 0.0)
 
-    def usable(self) -> Labelled:
-        """Without the rows of weight zero and those whose true class is masked."""
-        used = self.rows.collect(kernels.label_is_possible, self.labels)
-        if not used.all():
-            if not used.any():
-                raise no_possible_truth()
-            warn_masked(int((~used).sum()), len(used))
+    def drop_unusable(self) -> LabelledRows:
+        """Return the rows with positive weight whose true class is not masked.
+
+        Raises
+        ------
+        InputError
+            If the true class of every row is masked.
+
+        Warns
+        -----
+        MetacalWarning
+            If the true class of some rows is masked.
+        """
+        is_usable = self.rows.collect(kernels.label_is_possible, self.labels)
+        if not is_usable.all():
+            if not is_usable.any():
+                raise every_label_masked_error()
+            warn_masked_labels(int((~is_usable).sum()), len(is_usable))
         if self.weights is not None:
-            used = used & (on_host(self.weights) > 0.0)
-        return self if used.all() else self.where(used)
+            is_usable = is_usable & (on_host(self.weights) > 0.0)
+        if is_usable.all():
+            return self
+        return self.where(is_usable)
 
-    def beside(self) -> Labelled:
-        """Labels and weights where the table lies, so that they are brought there once and not once
-        a pass.
-        """
-        return Labelled(self.rows, self.rows.column(self.labels), self.rows.column(self.weights))
+    def move_to_table_device(self) -> LabelledRows:
+        """Move labels and weights to the device of the table, once for all passes."""
+        return LabelledRows(
+            rows=self.rows,
+            labels=self.rows.column(self.labels),
+            weights=self.rows.column(self.weights),
+        )
 
-    def in_memory(self) -> Labelled:
-        """The same rows, read once and kept where they come from files: who goes through them goes
-        often.
-        """
+    def load_into_memory(self) -> LabelledRows:
+        """Read a stored table into memory if it fits, because fitting reads it often."""
         table = self.rows.table
         if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
             return self
-        return self._replace(rows=Rows(self.rows.gathered()))
+        return replace(self, rows=Rows(self.rows.gathered()))
 
 
-def no_possible_truth() -> InputError:
-    """What is raised where no true class is possible."""
+def every_label_masked_error() -> InputError:
+    """Build the error for a table in which every true class is masked."""
     return InputError(
         "the true class has logit -inf in every row; there is nothing to fit a temperature on."
     )
 
 
-def warn_masked(left: int, n_rows: int) -> None:
-    """Say that rows are left out because their true class is masked."""
+def warn_masked_labels(n_masked: int, n_rows: int) -> None:
+    """Warn that rows whose true class is masked are not used for fitting."""
     warn_caller(
-        f"{left} of {n_rows} rows have a true class whose logit is -inf; no temperature gives it"
-        " any probability, so these rows are left out of the temperature fit."
+        f"{n_masked} of {n_rows} rows have a true class whose logit is -inf; no temperature gives"
+        " it any probability, so these rows are left out of the temperature fit."
     )

@@ -1,18 +1,17 @@
-"""Local temperature scaling: softmax(b(x)·x), the inverse temperature a small positive function of
-the row.
+"""Local temperature scaling: softmax(b(x) x) with an inverse temperature per row.
 
-Adaptive temperatures were proposed by Mozafari et al. 2018, Balanya, Maroñas & Ramos, "Adaptive
-temperature scaling for robust calibration of deep neural networks", 2022 (the entropy as the one
-feature), and Joy et al., "Sample-dependent adaptive temperature scaling for improved calibration",
-AAAI 2023. Here log b is linear in three standardised features, which keeps the fit to four numbers,
-and is shrunk towards one temperature for all rows.
+Adaptive temperatures were proposed by Mozafari et al., 2018, by Balanya, Maroñas & Ramos,
+"Adaptive temperature scaling for robust calibration of deep neural networks", 2022 (with the
+entropy as the only feature), and by Joy et al., "Sample-dependent adaptive temperature scaling
+for improved calibration", AAAI 2023. Here log b is linear in three standardised features of the
+row. The fit has four parameters and is shrunk towards one temperature for all rows.
 
-**Another method has this name**: Ding, Han, Liu & Niethammer, "Local temperature scaling for
-probability calibration", ICCV 2021, the one that the Meta-Cal paper cites. It is for the
-segmentation of images: a convolutional network looks at the image and its map of logits and gives
-each *pixel* a temperature. A table of logits has neither pixels nor neighbours, so there is nothing
-here for that network to look at; what is left without it, a temperature per row as a function of
-that row's logits, is what this file has.
+**Another method has the same name**: Ding, Han, Liu & Niethammer, "Local temperature scaling
+for probability calibration", ICCV 2021, which the Meta-Cal paper cites. It is a method for image
+segmentation. A convolutional network reads the image and its map of logits, and gives each
+*pixel* a temperature. A table of logits has neither pixels nor neighbours, so that network has
+no input here. Without it, a temperature per row as a function of the logits of that row
+remains, which is the method of this file.
 """
 
 from __future__ import annotations
@@ -36,39 +35,41 @@ from metacal.formulas.temperature import (
     local_inverse,
     local_temperature,
 )
-from metacal.maps.fitting.lbfgs import minimise
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.fitting.lbfgs import minimise_by_lbfgs
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map, positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
-#: The features of a row, all of its tempered logits, in the order of the coefficients.
+#: Features of the tempered logits of a row, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
-#: exp(-800) is zero: keeps 0 · (-inf) = NaN out of the moments.
-_ZERO = -800.0
+#: e^-800 is zero. Smaller gaps are raised to avoid 0 * (-inf) = NaN.
+_MIN_SCALED_GAP = -800.0
+#: Standard deviation below which a feature counts as constant.
+_MIN_DEVIATION = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class LocalTemperatureMap(Map):
-    """softmax(b(x)·x) with log b(x) = c_0 + Σ_k c_k z_k(x), the z_k standardised features of the
-    row.
+    """Local temperature scaling: softmax(b(x) x) with log b(x) = c_0 + Σ_k c_k z_k(x).
 
-    The features are those of the tempered logits t = b₀·x: the entropy of softmax(t), log(1 +
-    margin of t) and log(1 + root mean square of t about its mean). Every class of a row has the
-    same b(x) > 0: no prediction changes.
+    The z_k are standardised features of the tempered logits t = b₀ x: the entropy of
+    softmax(t), log(1 + margin of t), and log(1 + norm of t), where the norm is the root mean
+    square about the mean. All classes of a row have the same b(x) > 0, so no prediction changes.
 
     Attributes
     ----------
     inverse_temperature : float
-        b₀, that of plain temperature scaling.
+        Inverse temperature b₀ of plain temperature scaling.
     coefficients : array of shape (4,)
-        c; the first is the logarithm of b for a row with average features.
+        Coefficients c. The first is log b of a row with average features.
     means, scales : arrays of shape (3,)
-        z = (feature - mean) / scale, cut off at ±3.
+        z = (feature - mean) / scale, clipped at ±3.
 
     Examples
     --------
-    >>> plain = LocalTemperatureMap(0.5, np.array([np.log(0.5), 0.0, 0.0, 0.0]), np.zeros(3), np.ones(3))
+    >>> coefficients = np.array([np.log(0.5), 0.0, 0.0, 0.0])
+    >>> plain = LocalTemperatureMap(0.5, coefficients, np.zeros(3), np.ones(3))
     >>> plain(np.array([[2.0, 0.0]])).round(3)
     array([[0.731, 0.269]])
     """
@@ -78,105 +79,185 @@ class LocalTemperatureMap(Map):
     means: Float
     scales: Float
 
-    preserves_accuracy = ends_in_softmax = True
+    preserves_accuracy = True
+    ends_in_softmax = True
     formula = staticmethod(local_temperature)
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise InputError unless the fields are valid."""
         positive("inverse_temperature", self.inverse_temperature)
-        size = len(FEATURES)
-        for name, wanted in (("coefficients", size + 1), ("means", size), ("scales", size)):
+        n_features = len(FEATURES)
+        sizes = {"coefficients": n_features + 1, "means": n_features, "scales": n_features}
+        for name, size in sizes.items():
             array = getattr(self, name)
-            if array.shape != (wanted,) or not np.isfinite(array).all():
-                raise InputError(f"{name} must be {wanted} finite numbers, got {array!r}.")
+            if array.shape != (size,) or not np.isfinite(array).all():
+                raise InputError(f"{name} must be {size} finite numbers, got {array!r}.")
         if not (self.scales > 0.0).all():
             raise InputError(f"scales must be positive, got {self.scales!r}.")
 
     def temperatures(self, rows: Rows) -> Float:
-        """T(x) = 1/b(x) of every row."""
+        """Compute the temperature T(x) = 1 / b(x) of every row."""
         return 1.0 / rows.collect(self._inverse_temperatures)
 
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
-        return np.asarray(NUMPY.run(local_inverse, self, _gaps(block))[:, 0])
+        """Compute b(x) of each row of a block."""
+        return np.asarray(NUMPY.run(local_inverse, self, _compute_gaps(block))[:, 0])
 
 
 def fit_local_temperature(
     rows: Rows, labels: Codes, weights: Weights = None, *, penalty: float = 100.0
 ) -> LocalTemperatureMap:
-    """Minimise Σ_rows -log softmax(b(x)·x)_y + (penalty/2) Σ_{k>0} c_k² over the coefficients c of
-    log b(x).
+    """Fit the coefficients of log b(x) by penalised maximum likelihood.
 
-    Starts from plain temperature scaling (c_k = 0 for k > 0), with Fisher's information there as
-    curvature. The loss is convex in b but not quite in log b: the result is a minimum, and never
-    worse on these rows than one temperature.
+    The fit minimises Σ_rows -log softmax(b(x) x)_y + (penalty / 2) Σ_{k>0} c_k². It starts from
+    plain temperature scaling, with the Fisher information there as curvature. The loss is
+    convex in b but not quite in log b. The result is a local minimum that is never worse on
+    these rows than one temperature.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    penalty : float, default=100.0
+        Strength of the penalty.
+
+    Returns
+    -------
+    LocalTemperatureMap
     """
     positive("penalty", penalty)
-    sample = Labelled(rows, labels, weights).usable()
-    rows, labels, weights = sample
-    b = fit_temperature(rows, labels, weights).inverse_temperature
-    features = rows.collect(partial(_features, inverse_temperature=b))
-    total = sample.total
-    means = np.average(features, axis=0, weights=weights)
-    spread = np.sqrt(np.average((features - means) ** 2, axis=0, weights=weights))
-    scales = np.where(spread > 1e-6, spread, 1.0)
-    design = _design(features, means, scales)
-    ridge = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
+    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    b = fit_temperature(sample.rows, sample.labels, sample.weights).inverse_temperature
+    features = sample.rows.collect(partial(row_features, inverse_temperature=b))
+    means = np.average(features, axis=0, weights=sample.weights)
+    variances = np.average((features - means) ** 2, axis=0, weights=sample.weights)
+    deviations = np.sqrt(variances)
+    scales = np.where(deviations > _MIN_DEVIATION, deviations, 1.0)
+    design = design_matrix(features, means, scales)
+    coefficients = _fit_coefficients(sample, design, start_log_b=np.log(b), penalty=penalty)
+    return LocalTemperatureMap(b, coefficients, means, scales)
 
-    def sums(coefficients: Float) -> Float:
-        return rows.sum(partial(_loss, coefficients=coefficients), labels, weights, design)
+
+def _fit_coefficients(
+    sample: LabelledRows, design: Float, start_log_b: float, penalty: float
+) -> Float:
+    """Fit the coefficients, starting from one temperature for all rows.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    design : array of shape (n_rows, n_coefficients)
+        Design matrix.
+
+    start_log_b : float
+        Logarithm of the inverse temperature of plain temperature scaling.
+
+    penalty : float
+        Strength of the penalty.
+
+    Returns
+    -------
+    array of shape (n_coefficients,)
+    """
+    total_weight = sample.total_weight
+    ridge = penalty * np.diag([0.0, *np.ones(len(FEATURES))])
+    start = np.array([start_log_b, *np.zeros(len(FEATURES))])
+    n_coefficients = len(start)
+
+    def sum_terms(coefficients: Float) -> Float:
+        kernel = partial(loss_terms, coefficients=coefficients)
+        return sample.rows.sum(kernel, sample.labels, sample.weights, design)
 
     def objective(coefficients: Float) -> tuple[float, Float]:
-        found = sums(coefficients)
-        shrunk = ridge @ coefficients
-        value = found[0] + 0.5 * coefficients @ shrunk
-        return float(value / total), np.asarray((found[1 : 1 + len(shrunk)] + shrunk) / total)
+        terms = sum_terms(coefficients)
+        penalty_gradient = ridge @ coefficients
+        value = terms[0] + 0.5 * coefficients @ penalty_gradient
+        gradient = terms[1 : 1 + n_coefficients] + penalty_gradient
+        return float(value / total_weight), np.asarray(gradient / total_weight)
 
-    start = np.array([np.log(b), *np.zeros(len(FEATURES))])
-    fisher = sums(start)[1 + len(start) :].reshape(len(start), -1) + ridge
-    fisher[0, 0] += 1e-12 * total + np.finfo(np.float64).tiny
-    inverse = np.linalg.pinv(fisher / total, hermitian=True)
-    found = minimise(
-        objective, start, lambda gradient: np.asarray(inverse @ gradient), tolerance=1e-12
-    )
-    found.warn_unless_converged("local temperature scaling")
-    return LocalTemperatureMap(b, found.point, means, scales)
+    information = sum_terms(start)[1 + n_coefficients :]
+    hessian = information.reshape(n_coefficients, -1) + ridge
+    hessian[0, 0] += 1e-12 * total_weight + np.finfo(np.float64).tiny
+    inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
 
+    def precondition(gradient: Float) -> Float:
+        return np.asarray(inverse_hessian @ gradient)
 
-def _features(block: NDArray[Any], inverse_temperature: float) -> Float:
-    """The features of each row, one column each; a constant added to the row changes none."""
-    return np.concatenate(NUMPY.run(local_features, _gaps(block) * inverse_temperature), axis=1)
+    minimum = minimise_by_lbfgs(objective, start, precondition, tolerance=1e-12)
+    minimum.warn_unless_converged("local temperature scaling")
+    return minimum.point
 
 
-def _gaps(block: NDArray[Any]) -> Float:
+def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
+    """Compute the features of each row; a constant added to a row changes none."""
+    tempered_gaps = _compute_gaps(block) * inverse_temperature
+    return np.concatenate(NUMPY.run(local_features, tempered_gaps), axis=1)
+
+
+def _compute_gaps(block: NDArray[Any]) -> Float:
+    """Compute x - max x of each row in float64."""
     return np.asarray(gaps(NUMPY, np.asarray(within_reach(block), dtype=np.float64)))
 
 
-def _design(features: Float, means: Float, scales: Float) -> Float:
-    """(1, z): a column of ones and the standardised features."""
-    standard = np.clip((features - means) / scales, -FARTHEST, FARTHEST)
-    return np.column_stack([np.ones(len(features)), standard])
+def design_matrix(features: Float, means: Float, scales: Float) -> Float:
+    """Return a column of ones and the standardised features."""
+    standardised = np.clip((features - means) / scales, -FARTHEST, FARTHEST)
+    return np.column_stack([np.ones(len(features)), standardised])
 
 
-def _loss(
+def loss_terms(
     block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float
 ) -> Float:
-    """Sum over rows of L = log Σ e^{b d} - b d_y, its gradient b (E d - d_y) φ, and Fisher's b²
-    Var(d) φ φᵀ.
+    """Sum the loss over a block of rows, with its gradient and the Fisher information.
+
+    The loss of a row is log Σ e^{b d} - b d_y with the gaps d = x - max x, its gradient is
+    b (E d - d_y) φ, and its information is b² Var(d) φ φᵀ, where φ is a row of the design.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
+
+    design : array of shape (n_rows, n_coefficients)
+        Design matrix.
+
+    coefficients : array of shape (n_coefficients,)
+        Coefficients of log b.
+
+    Returns
+    -------
+    array of shape (1 + n_coefficients + n_coefficients**2,)
     """
     b = np.exp(np.clip(design @ coefficients, -LARGEST_LOG, LARGEST_LOG))
-    gaps = block.astype(np.float64)
-    gaps -= gaps.max(axis=1, keepdims=True)
-    own = gaps[np.arange(len(gaps)), labels]
-    np.maximum(gaps, (_ZERO / b)[:, None], out=gaps)
-    terms = np.exp(gaps * b[:, None])
+    d = block.astype(np.float64)
+    d -= d.max(axis=1, keepdims=True)
+    true_gap = d[np.arange(len(d)), labels]
+    np.maximum(d, (_MIN_SCALED_GAP / b)[:, None], out=d)
+    terms = np.exp(d * b[:, None])
     mass = terms.sum(axis=1)
-    terms *= gaps
-    first = terms.sum(axis=1) / mass
-    terms *= gaps
-    variance = np.maximum(terms.sum(axis=1) / mass - first * first, 0.0)
-    counts = np.ones(len(gaps)) if weights is None else weights
-    slope = counts * b * (first - own)
-    information = (design * (counts * b * b * variance)[:, None]).T @ design
-    return np.concatenate(
-        [[counts @ (np.log(mass) - b * own)], slope @ design, information.ravel()]
-    )
+    terms *= d
+    mean = terms.sum(axis=1) / mass
+    terms *= d
+    variance = np.maximum(terms.sum(axis=1) / mass - mean * mean, 0.0)
+
+    row_weights = np.ones(len(d)) if weights is None else weights
+    loss = row_weights @ (np.log(mass) - b * true_gap)
+    slope = row_weights * b * (mean - true_gap)
+    information_weights = row_weights * b * b * variance
+    information = (design * information_weights[:, None]).T @ design
+    return np.concatenate([[loss], slope @ design, information.ravel()])

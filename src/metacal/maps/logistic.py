@@ -1,10 +1,17 @@
-"""Logistic curves of one class's log-probabilities, one class against the rest: Platt scaling and
-beta calibration.
+"""Platt scaling and beta calibration, one class against the rest.
 
-Platt, "Probabilistic Outputs for Support Vector Machines", 1999; Lin, Lin & Weng, "A Note on
-Platt's Probabilistic Outputs for Support Vector Machines", Machine Learning 68, 2007; Kull, Silva
-Filho & Flach, "Beta calibration", AISTATS
-2017. Beyond two classes the answers are divided by their sum (Zadrozny & Elkan, 2002).
+Both fit a logistic curve of the log-probabilities of each class. For more than two classes
+the values are divided by their sum (Zadrozny & Elkan, 2002). Two classes need one curve,
+that of the second class.
+
+References
+----------
+Platt, "Probabilistic Outputs for Support Vector Machines", 1999.
+
+Lin, Lin & Weng, "A Note on Platt's Probabilistic Outputs for Support Vector Machines",
+Machine Learning 68, 2007.
+
+Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017.
 """
 
 from __future__ import annotations
@@ -22,39 +29,46 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.logits import within_reach
 from metacal.formulas.operations import NUMPY
-from metacal.maps.curves import OneVsRestMap, questions
-from metacal.maps.fitting.newton import Sums, logistic_sums, minimise, unpack, with_prior
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.curves import OneVsRestMap, one_vs_rest_columns
+from metacal.maps.fitting.newton import (
+    Derivatives,
+    add_normal_prior,
+    logistic_loss_sums,
+    minimise_by_newton,
+    unpack_derivatives,
+)
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.rows import Rows
 
-#: The prior precision of beta's parameters around the identity (a = b = 1, c = 0): a standard
-#: deviation of ten.
+#: Prior precision of the parameters of beta calibration around the identity
+#: (a = b = 1, c = 0): a standard deviation of ten.
 _BETA_PRECISION = 0.01
 
-#: From a block of logits to the features of each question.
+#: Function that computes the features of each curve from a block of logits.
 _Design = Callable[[NDArray[Any]], list[Float]]
 
 
 class LogisticMap(OneVsRestMap):
-    """A logistic curve for each question: an intercept, and slopes that are not negative."""
+    """One-vs-rest map with a logistic curve per class and non-negative slopes."""
 
     intercept: Float
 
-    #: The fields that hold the slopes.
+    #: Names of the fields that hold the slopes.
     slopes: ClassVar[tuple[str, ...]]
-    derived = ("n_questions",)
+    derived = ("n_curves",)
 
     @property
-    def n_questions(self) -> int:
-        """One for each class, one for two."""
+    def n_curves(self) -> int:
+        """Number of curves: one per class, or one for two classes."""
         return len(self.intercept)
 
     def check(self) -> None:
-        """Raise unless these are the parameters of logistic curves, an entry for each class."""
+        """Raise InputError unless there are valid parameters for each class."""
         slopes = [getattr(self, name) for name in self.slopes]
-        for array in (self.intercept, *slopes):
-            same = array.ndim == 1 and len(array) > 0 and array.shape == self.intercept.shape
-            if not same or not np.isfinite(array).all():
+        for parameters in (self.intercept, *slopes):
+            is_flat = parameters.ndim == 1 and len(parameters) > 0
+            has_same_shape = parameters.shape == self.intercept.shape
+            if not is_flat or not has_same_shape or not np.isfinite(parameters).all():
                 raise InputError(
                     "a logistic map needs flat arrays of finite numbers, an entry for each class."
                 )
@@ -64,10 +78,10 @@ class LogisticMap(OneVsRestMap):
 
 @dataclass(frozen=True, eq=False)
 class PlattMap(LogisticMap):
-    """q_k = σ(slope_k · log(p_k / (1 - p_k)) + intercept_k) with p = softmax(x), then q / Σ q.
-    Slopes are >= 0.
+    """Platt scaling: q_k = σ(slope_k log(p_k / (1 - p_k)) + intercept_k), normalised.
 
-    One slope means two classes: q is the second one's probability.
+    Here p = softmax(x) and the slopes are non-negative. One slope means two classes; q is
+    then the probability of the second class.
 
     Examples
     --------
@@ -84,15 +98,15 @@ class PlattMap(LogisticMap):
 
 @dataclass(frozen=True, eq=False)
 class BetaMap(LogisticMap):
-    """q_k = σ(a_k · log p_k - b_k · log(1 - p_k) + c_k) with p = softmax(x), then q / Σ q; a, b >=
-    0.
+    """Beta calibration: q_k = σ(a_k log p_k - b_k log(1 - p_k) + c_k), normalised.
 
-    One entry means two classes: q is the second one's probability.
+    Here p = softmax(x), and a and b are non-negative. One entry means two classes; q is
+    then the probability of the second class.
 
     Examples
     --------
     >>> one = np.ones(1)
-    >>> BetaMap(a=one, b=one, intercept=0 * one)(np.array([[0.0, 2.0]])).round(3)      # the identity
+    >>> BetaMap(a=one, b=one, intercept=0 * one)(np.array([[0.0, 2.0]])).round(3)  # the identity
     array([[0.119, 0.881]])
     """
 
@@ -104,69 +118,159 @@ class BetaMap(LogisticMap):
     slopes = ("a", "b")
 
 
-def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
-    """Maximise the likelihood of Lin, Lin & Weng's targets, (N₊+1)/(N₊+2) and 1/(N₋+2), class by
-    class.
+@dataclass(frozen=True)
+class _TargetProbabilities:
+    """Target probabilities of the negative and the positive rows of each class."""
 
-    The targets keep the maximum finite for a class that is absent, or told apart without error. The
-    slope is kept non-negative, a deviation from Platt that matters only where a class is *less*
-    likely the higher its probability. Newton's method for all classes at once, one pass over the
-    rows per step: O(n·K) each, about ten of them.
+    negative: Float
+    positive: Float
+
+
+@dataclass(frozen=True)
+class _BetaVariant:
+    """Features of a variant of beta calibration and its parameters of the identity."""
+
+    design: _Design
+    identity: list[float]
+
+
+def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
+    """Fit Platt scaling by maximum likelihood, class by class.
+
+    The targets are those of Lin, Lin & Weng, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2). They keep
+    the maximum finite if a class is absent or separated without error. Unlike Platt's
+    method, the slope is kept non-negative, which matters only if a class is *less* likely
+    the higher its probability. Newton's method treats all classes at once, with one pass
+    over the rows per step: O(n K) time each, about ten steps.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    Returns
+    -------
+    PlattMap
     """
-    sample = Labelled(rows, labels, weights).counted()
-    total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
-    low, high = 1.0 / (total - positive + 2.0), (positive + 1.0) / (positive + 2.0)
-    sums = partial(_pass_over, sample, _log_odds, (low, high))
-    # Lin, Lin & Weng's start: the class frequency. A class that no row says anything about keeps
-    # its probability.
-    start = np.stack(
-        [(total == 0.0) * 1.0, np.log((positive + 1.0) / (total - positive + 1.0))], axis=1
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    total, positive = _sum_class_weights(sample)
+    targets = _TargetProbabilities(
+        negative=1.0 / (total - positive + 2.0), positive=(positive + 1.0) / (positive + 2.0)
     )
-    slope, intercept = minimise(sums, start, np.array([True, False]), total, "Platt scaling")[0].T
-    return PlattMap(slope, intercept)
+    # Lin, Lin & Weng start from the class frequencies. A class that is masked in every row
+    # keeps its probability.
+    start_slope = (total == 0.0) * 1.0
+    start_intercept = np.log((positive + 1.0) / (total - positive + 1.0))
+    start = np.stack([start_slope, start_intercept], axis=1)
+    theta, _ = minimise_by_newton(
+        partial(_sum_derivatives, sample, _log_odds_features, targets),
+        start,
+        bounded=np.array([True, False]),
+        total=total,
+        what="Platt scaling",
+    )
+    return PlattMap(slope=theta[:, 0], intercept=theta[:, 1])
 
 
 def fit_beta(
     rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm"
 ) -> BetaMap:
-    """Maximise the likelihood of σ(a·log p - b·log(1 - p) + c) with a, b >= 0, class by class.
+    """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 by maximum likelihood per class.
 
-    Variant "abm" is free, "am" has a = b, "ab" has its midpoint at 1/2: c = (a - b)·log 2. A normal
-    prior of standard deviation ten around the identity keeps the maximum finite for a class that is
-    absent or told apart without error; against a hundred rows it is not felt. Where Kull's method
-    drops a parameter that comes out negative and fits again, this finds the maximum under a, b >= 0
-    itself. O(n·K) per Newton step, about fifteen steps.
+    A normal prior of standard deviation ten around the identity keeps the maximum finite if
+    a class is absent or separated without error. Its effect is negligible with a hundred
+    rows. Kull's method drops a parameter that comes out negative and fits again; this
+    function finds the maximum under a, b >= 0. It takes O(n K) time per Newton step and
+    about fifteen steps.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    variant : {"abm", "am", "ab"}, default="abm"
+        "abm" leaves all parameters free, "am" has a = b, and "ab" has its midpoint at 1/2,
+        c = (a - b) log 2.
+
+    Returns
+    -------
+    BetaMap
     """
-    if variant not in _VARIANTS:
+    if variant not in _BETA_VARIANTS:
         raise InputError(
-            f"variant must be one of {', '.join(map(repr, _VARIANTS))}; got {variant!r}."
+            f"variant must be one of {', '.join(map(repr, _BETA_VARIANTS))}; got {variant!r}."
         )
-    sample = Labelled(rows, labels, weights).counted()
-    total, positive = sample.rows.sum(_class_weights, sample.labels, sample.weights)
-    design, identity = _VARIANTS[variant]
-    centre = np.tile(identity, (len(total), 1))
-    bare = partial(_pass_over, sample, design, (np.zeros(len(total)), np.ones(len(total))))
-    start = centre.copy()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    total, positive = _sum_class_weights(sample)
+    n_curves = len(total)
+    design = _BETA_VARIANTS[variant].design
+    identity = _BETA_VARIANTS[variant].identity
+    prior_mean = np.tile(identity, (n_curves, 1))
+    prior_precision = np.eye(len(identity)) * _BETA_PRECISION
+    start = prior_mean.copy()
     if variant != "ab":
         start[:, :-1] = 0.0
         start[:, -1] = np.log((positive + 1.0) / (total - positive + 1.0))
-    sums = partial(with_prior, bare, centre, np.eye(centre.shape[1]) * _BETA_PRECISION)
-    theta, _ = minimise(
-        sums, start, np.array(identity) > 0.0, total, f"beta calibration ({variant!r})"
+
+    targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
+    likelihood = partial(_sum_derivatives, sample, design, targets)
+    theta, _ = minimise_by_newton(
+        partial(add_normal_prior, likelihood, prior_mean, prior_precision),
+        start,
+        bounded=np.array(identity) > 0.0,
+        total=total,
+        what=f"beta calibration ({variant!r})",
     )
+    return _beta_map(theta, variant)
+
+
+def _beta_map(theta: Float, variant: str) -> BetaMap:
+    """Build the map from the parameters of a variant."""
     if variant == "am":
-        return BetaMap(theta[:, 0], theta[:, 0], theta[:, 1])
+        return BetaMap(a=theta[:, 0], b=theta[:, 0], intercept=theta[:, 1])
     if variant == "ab":
-        return BetaMap(theta[:, 0], theta[:, 1], (theta[:, 0] - theta[:, 1]) * np.log(2.0))
-    return BetaMap(*theta.T)
+        intercept = (theta[:, 0] - theta[:, 1]) * np.log(2.0)
+        return BetaMap(a=theta[:, 0], b=theta[:, 1], intercept=intercept)
+    return BetaMap(a=theta[:, 0], b=theta[:, 1], intercept=theta[:, 2])
 
 
-def _pass_over(
-    sample: Labelled, design: _Design, targets: tuple[Float, Float], theta: Float
-) -> Sums:
-    """Loss, gradient and Hessian of every class's curve, from one pass over the rows."""
-    sums = partial(_block_sums, design=design, targets=targets, theta=theta)
-    return unpack(sample.rows.sum(sums, sample.labels, sample.weights))
+def _sum_derivatives(
+    sample: LabelledRows, design: _Design, targets: _TargetProbabilities, theta: Float
+) -> Derivatives:
+    """Sum loss, gradient and Hessian of every curve in one pass over the rows.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    design : function
+        Features of the curves.
+
+    targets : _TargetProbabilities
+        Target probabilities.
+
+    theta : array of shape (n_curves, n_parameters)
+        Parameters.
+
+    Returns
+    -------
+    Derivatives
+    """
+    block_sums = partial(_block_sums, design=design, targets=targets, theta=theta)
+    return unpack_derivatives(sample.rows.sum(block_sums, sample.labels, sample.weights))
 
 
 def _block_sums(
@@ -174,59 +278,89 @@ def _block_sums(
     labels: Codes,
     weights: Weights,
     design: _Design,
-    targets: tuple[Float, Float],
+    targets: _TargetProbabilities,
     theta: Float,
 ) -> Float:
-    low, high = targets
-    table = _counted(block, weights)
-    return logistic_sums(design(block), np.where(_outcomes(block, labels), high, low), table, theta)
+    """Sum loss, gradient and Hessian of every curve over a block of rows.
 
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
 
-def _counted(block: NDArray[Any], weights: Weights) -> Float:
-    """How much each row counts for each question: nothing where its class is masked."""
-    return np.asarray(
-        (questions(block) > -np.inf) * (1.0 if weights is None else weights[:, None]),
-        dtype=np.float64,
-    )
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
 
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
 
-def _outcomes(block: NDArray[Any], labels: Codes) -> Flags:
-    return questions(labels[:, None] == np.arange(block.shape[1]))
+    design, targets, theta
+        See `_sum_derivatives`.
 
-
-def _class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
-    """For each question the weight of the rows where its class is possible, and of those where it
-    is true.
+    Returns
+    -------
+    array
+        Packed sums of `logistic_loss_sums`.
     """
-    table = _counted(block, weights)
-    return np.stack([table.sum(axis=0), (table * _outcomes(block, labels)).sum(axis=0)])
+    curve_weights = _curve_weights(block, weights)
+    target = np.where(_is_positive(block, labels), targets.positive, targets.negative)
+    return logistic_loss_sums(design(block), target, curve_weights, theta)
 
 
-def _log_odds(block: NDArray[Any]) -> list[Float]:
-    """The features log(p / (1 - p)) and 1."""
+def _curve_weights(block: NDArray[Any], weights: Weights) -> Float:
+    """Return the weight of each row for each curve, zero if the class is masked."""
+    unmasked = one_vs_rest_columns(block) > -np.inf
+    if weights is None:
+        return np.asarray(unmasked, dtype=np.float64)
+    return np.asarray(unmasked * weights[:, None], dtype=np.float64)
+
+
+def _is_positive(block: NDArray[Any], labels: Codes) -> Flags:
+    """Return for each row and curve whether the class of the curve is the true class."""
+    return one_vs_rest_columns(labels[:, None] == np.arange(block.shape[1]))
+
+
+def _sum_class_weights(sample: LabelledRows) -> tuple[Float, Float]:
+    """Sum the weights of the rows of each curve, and those of its positive rows."""
+    sums = sample.rows.sum(_block_class_weights, sample.labels, sample.weights)
+    return sums[0], sums[1]
+
+
+def _block_class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
+    """Sum the weights of all rows and of the positive rows of each curve in a block."""
+    curve_weights = _curve_weights(block, weights)
+    positive_weights = curve_weights * _is_positive(block, labels)
+    return np.stack([curve_weights.sum(axis=0), positive_weights.sum(axis=0)])
+
+
+def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
+    """Compute log p and -log(1 - p) of the class of each curve."""
+    logits = np.asarray(within_reach(block), dtype=np.float64)
+    log_p, minus_log_rest = NUMPY.run(formulas.log_probabilities, logits)
+    return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_rest)
+
+
+def _log_odds_features(block: NDArray[Any]) -> list[Float]:
+    """Compute the features log(p / (1 - p)) and 1."""
     log_p, minus_log_rest = log_probabilities(block)
     return [log_p + minus_log_rest, np.ones((1, 1))]
 
 
-def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
-    """log p and -log(1 - p) of each question."""
-    table = np.asarray(within_reach(block), dtype=np.float64)
-    log_p, minus_log_rest = NUMPY.run(formulas.log_probabilities, table)
-    return questions(log_p), questions(minus_log_rest)
+def _log_features(block: NDArray[Any]) -> list[Float]:
+    """Compute the features log p, -log(1 - p) and 1."""
+    log_p, minus_log_rest = log_probabilities(block)
+    return [log_p, minus_log_rest, np.ones((1, 1))]
 
 
-def _both_logs(block: NDArray[Any]) -> list[Float]:
-    return [*log_probabilities(block), np.ones((1, 1))]
-
-
-def _centred_logs(block: NDArray[Any]) -> list[Float]:
+def _centred_log_features(block: NDArray[Any]) -> list[Float]:
+    """Compute the features log p and -log(1 - p), shifted to be zero at p = 1/2."""
     log_p, minus_log_rest = log_probabilities(block)
     return [log_p + np.log(2.0), minus_log_rest - np.log(2.0)]
 
 
-#: The features of each variant of beta calibration, and the parameters of the identity.
-_VARIANTS: dict[str, tuple[_Design, list[float]]] = {
-    "abm": (_both_logs, [1.0, 1.0, 0.0]),
-    "am": (_log_odds, [1.0, 0.0]),
-    "ab": (_centred_logs, [1.0, 1.0]),
+#: Variants of beta calibration by name.
+_BETA_VARIANTS = {
+    "abm": _BetaVariant(design=_log_features, identity=[1.0, 1.0, 0.0]),
+    "am": _BetaVariant(design=_log_odds_features, identity=[1.0, 0.0]),
+    "ab": _BetaVariant(design=_centred_log_features, identity=[1.0, 1.0]),
 }

@@ -1,9 +1,9 @@
-"""Map: what every fitted calibration map is. Logits come in, probabilities go out, and nothing
-changes in between.
+"""Base class of all fitted calibration maps.
 
-A map is a frozen dataclass of numbers and read-only arrays. What it computes of a row is a formula
-of `metacal.formulas`, which NumPy, torch and ONNX run; reading tables strip by strip, threads,
-`out=` and devices are the same for all of them and stand here once.
+A map turns logits into calibrated probabilities. It is a frozen dataclass of numbers and
+read-only arrays. Its formula, one of `metacal.formulas`, runs in NumPy, torch and ONNX. The
+base class handles everything that is common to all maps: large tables in blocks, threads,
+`out=` and devices.
 """
 
 from __future__ import annotations
@@ -24,35 +24,36 @@ from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
 
-#: What an array field of a map is kept as, by its annotation.
+#: Data type of an array field, by its annotation.
 _DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
 
 
 class Map(ABC):
-    """A fitted map from logits (n × K) to probabilities of the same shape.
+    """Fitted map from logits (n_rows × n_classes) to probabilities of the same shape.
 
-    A subclass is a `@dataclass(frozen=True, eq=False)` with `preserves_accuracy`, `formula`, and,
-    where it was fitted for a number of classes, `n_classes`; what its fields must satisfy is said
-    in `check`. Where a kernel is faster than the formula in NumPy, `write` calls it.
+    A subclass is a `@dataclass(frozen=True, eq=False)`. It defines `preserves_accuracy` and
+    `formula`, and `n_classes` if it was fitted for a number of classes. `check` validates
+    the fields. If a kernel is faster than the formula in NumPy, `write` calls the kernel.
 
     Attributes
     ----------
-    formula : function
-        formula(xp, fitted, x) -> probabilities, a static method; None of what can only be computed
-        in Python.
+    formula : function or None
+        Static method formula(xp, fitted, x) that returns probabilities. None if the map can
+        only be computed in Python.
     derived : tuple of str
-        Attributes with numbers that the formula reads besides the fields.
+        Attributes that the formula reads in addition to the fields.
     in_table_precision : bool
-        Whether single precision is enough for a float32 table: smooth maps of one exponential.
+        Whether float32 tables are computed in single precision. Smooth maps of one
+        exponential allow it.
     on_device : bool
-        Whether it is fitted and applied where a tensor on a GPU lies; otherwise the table is
-        brought to the host.
+        Whether the map is fitted and applied on the GPU of a tensor. Otherwise the table is
+        copied to the host.
     whole_blocks : bool
-        Whether `write` gives the same bits whatever block its rows come in, and makes no table of
-        its own.
+        Whether `write` returns the same bits for any division into blocks and allocates no
+        table.
     ends_in_softmax : bool
-        Whether the last step is a softmax or a mixture of some: of a row with NaN every probability
-        is then NaN.
+        Whether the last step is a softmax or a mixture of softmaxes. A row with NaN then has
+        NaN in every class.
     """
 
     formula: Callable[..., Any] | None = None
@@ -65,33 +66,40 @@ class Map(ABC):
     @property
     @abstractmethod
     def preserves_accuracy(self) -> bool:
-        """Whether no row's largest class ever changes."""
+        """Whether the most probable class of a row never changes."""
 
     @property
     def n_classes(self) -> int | None:
-        """The number of classes the map was fitted for; None when it takes any."""
+        """Number of classes the map was fitted for, or None if it takes any number."""
         return None
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block of logits into `out`: the formula in float64."""
+        """Write the probabilities of a block of logits into `out`.
+
+        The default evaluates the formula in float64.
+        """
         assert self.formula is not None
-        winner = kernels.predicted(block) if self.preserves_accuracy else None
-        found = NUMPY.run(self.formula, self, np.asarray(within_reach(block), dtype=np.float64))
-        np.copyto(out, found, casting="same_kind")
-        if winner is not None:
-            kernels.keep_winner(winner, out)
+        predictions = kernels.predicted(block) if self.preserves_accuracy else None
+        logits = np.asarray(within_reach(block), dtype=np.float64)
+        probabilities = NUMPY.run(self.formula, self, logits)
+        np.copyto(out, probabilities, casting="same_kind")
+        if predictions is not None:
+            kernels.keep_winner(predictions, out)
 
     def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
-        """Write the probabilities of a block, none of them 0 or 1: what others see; `write` is for
-        maps inside maps.
+        """Write the final probabilities of a block, none of them 0 or 1.
+
+        Maps that contain other maps call `write` on them instead.
         """
-        over = isinstance(block, np.ndarray) and np.may_share_memory(block, out)
-        possible = block > -np.inf if over else None
+        unmasked = None
+        if isinstance(block, np.ndarray) and np.may_share_memory(block, out):
+            # `write` overwrites the logits, so their masks are determined first.
+            unmasked = block > -np.inf
         self.write(block, out)
-        kernels.put_inside(out, block, possible)
+        kernels.put_inside(out, block, unmasked)
 
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
-        """Raise InputError unless the fields make a map."""
+        """Raise InputError unless the fields are valid."""
 
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
@@ -102,11 +110,11 @@ class Map(ABC):
         self.check()
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other one is of the same kind with the same numbers."""
+        """Check whether the other map has the same class and equal fields."""
         if type(self) is not type(other):
             return NotImplemented
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
-        return all(_same(getattr(self, name), getattr(other, name)) for name in names)
+        return all(_is_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def __hash__(self) -> int:
         return hash(type(self))
@@ -114,46 +122,75 @@ class Map(ABC):
     def __call__(
         self, logits: NDArray[Any], *, rows: Rows | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Probabilities of the same shape: float32 stays float32, float16 becomes float32, a GPU's
-        tensor a tensor.
+        """Compute the probabilities of a table of logits.
+
+        Parameters
+        ----------
+        logits : array or tensor of shape (n_rows, n_classes)
+            Logits.
+
+        rows : Rows, optional
+            The same logits as `Rows`, to reuse its block size and executor.
+
+        out : array, optional
+            Table to write to.
+
+        Returns
+        -------
+        array or tensor of shape (n_rows, n_classes)
+            float32 stays float32, float16 becomes float32, and a tensor on a GPU gives a
+            tensor.
         """
         if self.n_classes not in (None, logits.shape[1]):
             raise InputError(
                 f"this map was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
                 " columns."
             )
-        rows = rows if rows is not None else Rows(logits)
+        if rows is None:
+            rows = Rows(logits)
+        probabilities = room_for_probabilities(logits, out)
         if not rows.on_device or self.on_device:
-            return rows.fill(
-                self.fill, room_for_probabilities(logits, out), whole=self.whole_blocks
-            )
-        room = room_for_probabilities(logits, out)
-        room[...] = kernels.device_kernels().beside(self(on_host(logits)), logits)
-        return room
+            return rows.fill(self.fill, probabilities, whole=self.whole_blocks)
+        host_probabilities = self(on_host(logits))
+        probabilities[...] = kernels.device_kernels().beside(host_probabilities, logits)
+        return probabilities
 
 
 class TemperedMap(Map):
-    """A map of b·x, with the inverse temperature b = 1/T > 0."""
+    """Map of the scaled logits b x, with the inverse temperature b = 1/T > 0."""
 
     inverse_temperature: float
 
     @property
     def temperature(self) -> float:
-        """T = 1/b."""
+        """Temperature T = 1/b."""
         return 1.0 / self.inverse_temperature
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise InputError unless the fields are valid."""
         positive("inverse_temperature", self.inverse_temperature)
         super().check()
 
 
-def _same(one: Any, other: Any) -> bool:
-    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
+class CombinedMap(Map):
+    """Map that is built from other maps."""
+
+    @property
+    def preserves_accuracy(self) -> bool:
+        """Whether no component ever changes the most probable class of a row."""
+        return all(component.preserves_accuracy for component in parts_of(self))
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes of the components, or None if they take any number."""
+        for component in parts_of(self):
+            if component.n_classes is not None:
+                return component.n_classes
+        return None
 
 
 def parts_of(fitted: object) -> list[Map]:
-    """The maps that a map is made of; none for most.
+    """Return the maps that a map is built from; none for most maps.
 
     Examples
     --------
@@ -162,29 +199,16 @@ def parts_of(fitted: object) -> list[Map]:
     >>> parts_of(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
     [TemperatureMap(inverse_temperature=1.0), TemperatureMap(inverse_temperature=2.0)]
     """
-    held = (getattr(fitted, field.name) for field in fields(fitted))  # type: ignore[arg-type]
-    several = (value if isinstance(value, tuple) else (value,) for value in held)
-    return [part for values in several for part in values if isinstance(part, Map)]
-
-
-class CombinedMap(Map):
-    """A map made of others: it keeps every prediction where they all do, and takes as many classes
-    as they do.
-    """
-
-    @property
-    def preserves_accuracy(self) -> bool:
-        """Whether no part ever changes a row's largest class."""
-        return all(part.preserves_accuracy for part in parts_of(self))
-
-    @property
-    def n_classes(self) -> int | None:
-        """The number of classes the parts were fitted for; None when they take any."""
-        return next((part.n_classes for part in parts_of(self) if part.n_classes is not None), None)
+    components: list[Map] = []
+    for field in fields(fitted):  # type: ignore[arg-type]
+        value = getattr(fitted, field.name)
+        candidates = value if isinstance(value, tuple) else (value,)
+        components += [candidate for candidate in candidates if isinstance(candidate, Map)]
+    return components
 
 
 def positive(name: str, value: object) -> None:
-    """Raise unless `value` is a positive finite number.
+    """Raise InputError unless `value` is a positive finite number.
 
     Examples
     --------
@@ -192,35 +216,43 @@ def positive(name: str, value: object) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
     """
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(
-        value, bool
-    )
-    if not number or not 0.0 < value < np.inf:  # type: ignore[operator]
+    if not _is_number(value) or not 0.0 < value < np.inf:  # type: ignore[operator]
         raise InputError(f"{name} must be a positive finite number, got {value!r}.")
 
 
 def check_count(name: str, value: object, usual: int) -> int:
-    """Return a whole number of at least one, or raise."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+    """Return a whole number of at least one as an int, or raise InputError."""
+    is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_whole or value < 1:  # type: ignore[operator]
         raise InputError(
             f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual"
             " choice."
         )
-    return int(value)
+    return int(value)  # type: ignore[call-overload]
 
 
 def check_prior_rows(prior_rows: object) -> float:
-    """Return the number of pseudo-rows as a float, or raise."""
-    number = isinstance(prior_rows, int | float | np.integer | np.floating) and not isinstance(
-        prior_rows, bool
-    )
-    if not number or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
+    """Return a non-negative number of pseudo-rows as a float, or raise InputError."""
+    if not _is_number(prior_rows) or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
         raise InputError(
             f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice."
         )
     return float(prior_rows)  # type: ignore[arg-type]
 
 
-#: Fits a map: fit(rows, labels, weights or None), labels being column numbers.
-#: `Method.fit_function` is one.
+def _is_number(value: object) -> bool:
+    """Check whether a value is a Python or NumPy number, but not a bool."""
+    is_numeric = isinstance(value, int | float | np.integer | np.floating)
+    return is_numeric and not isinstance(value, bool)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    """Compare two field values, which may be arrays."""
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    return bool(one == other)
+
+
+#: Function that fits a map: fit(rows, labels, weights or None). The labels are column
+#: indices. `Method.fit_function` returns such a function.
 FitMap = Callable[[Rows, Codes, Float | None], Map]

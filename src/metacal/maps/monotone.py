@@ -1,32 +1,45 @@
-r"""Monotone calibration of log-odds: an increasing curve, a straight line with a Brownian bend,
-averaged by evidence.
+r"""Monotone calibration of log-odds, averaged over several priors by their evidence.
 
-Of two classes one number s, the log-odds of the second, says all that the classifier says. A
-temperature b·s cannot learn an offset (class weights, a resampled training set, another share of
-positives), Platt's a + b·s no bend, isotonic regression answers 0 and 1. Here
+For two classes, the log-odds s of the second class contain everything the classifier
+reports. A temperature b s cannot correct an offset (class weights, a resampled training
+set, another fraction of positives), Platt's a + b s cannot bend, and isotonic regression
+returns probabilities of exactly 0 and 1. This method fits an increasing curve
 
-    P(second | s) = σ(h(x)),   h(x) = θ₀ + Σ_j w_j · clip((x - k_{j-1}) / Δ_j, 0, 1),   w_j >= 0,
+    P(second | s) = σ(h(x)),
+    h(x) = θ₀ + Σ_j w_j clip((x - k_{j-1}) / Δ_j, 0, 1),   w_j >= 0,
 
-with knots k₀ < … < k_J, Δ_j = k_j - k_{j-1}, and beyond the outer knots the mean slope. The prior
-is a straight line near the identity with a Brownian motion on top, h ~ a + b·x + √τ·B(x), a ~ N(0,
-s_a²), b ~ N(1, s_b²):
+with knots k₀ < ... < k_J and Δ_j = k_j - k_{j-1}. Beyond the outer knots it continues with
+its mean slope. The prior is a straight line near the identity plus a Brownian motion,
+h ~ a + b x + √τ B(x) with a ~ N(0, s_a²) and b ~ N(1, s_b²):
 
-    θ ~ N(G, s_b²·GGᵀ + diag(s_a², τ·min(Δ, 4))),   G = (k₀, Δ₁, …, Δ_J).
+    θ ~ N(G, s_b² GGᵀ + diag(s_a², τ min(Δ, 4))),   G = (k₀, Δ₁, ..., Δ_J).
 
-The most likely θ is a convex problem, solved by projected Newton steps; its evidence by Laplace.
-Nobody knows (s_a, s_b), τ nor whether x is s or s held back at one in n; and scores may be log-odds
-or, as the margins of a support vector machine, have a scale of their own, so three of the priors
-are of (x - mean)/deviation instead of x. Nine priors and two x make 18 curves, averaged with their
-evidence as weights. A last e = 2/(k + 1)², k the rows of the rarer class, goes to the share r = (k
-+ 1)/(n + 2) of it: no answer is 0 or 1, and of a handful of rows none is far from r. (All chosen on
-half of the sets of `benchmarks.two_class`.)
+The maximum a posteriori θ is a convex problem, solved by projected Newton steps. The
+evidence of the prior follows from Laplace's approximation.
 
-Increasing by construction: an average of increasing curves. Knots stand at quantiles of ½F₁ + ½F₀,
-F the distributions of x in the two classes, J = 2√(rows of the rarer class), between 4 and 16:
-where a class is rare its rows say the most.
+Three things are unknown, so the method averages over them, with the evidence as weights:
 
-Of more than two classes the question is whether the winner is right, and s its log-odds after a
-temperature; the other classes share the rest in proportion.
+- the scales (s_a, s_b) and τ;
+- whether x is s itself or the shrunken log-odds log((n p + ½) / (n (1 - p) + ½));
+- whether the scores are log-odds or have a scale of their own, as the margins of a support
+  vector machine do. Three of the priors therefore refer to (x - mean) / deviation.
+
+Nine priors and two choices of x give 18 curves. An average of increasing curves is
+increasing. Finally, a weight e = 2 / (k + 1)² goes to the class frequency
+r = (k + 1) / (n + 2), where k counts the rows of the rarer class. So no probability is 0 or
+1, and with a handful of rows every probability is near r. All constants were chosen on half
+of the data sets of `benchmarks.two_class`.
+
+The knots are quantiles of ½ F₁ + ½ F₀, where F₁ and F₀ are the distributions of x in the two
+classes, because the rows of a rare class contain the most information. Their number is
+J = 2 √(rows of the rarer class), between 4 and 16.
+
+For more than two classes, the curve gives the probability that the prediction is correct,
+and s are the log-odds of the confidence after temperature scaling. The other classes share
+the rest in proportion.
+
+In this module, a *positive* row is a row of the class whose probability the curve gives:
+the rarer of two classes, or the correct predictions.
 """
 
 from __future__ import annotations
@@ -42,64 +55,53 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
-from metacal.maps.fitting.newton import Sums, minimise, with_prior
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.fitting.monotone_curves import TINY, Cells, CurveFamily, fit_curves
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap, positive
 from metacal.maps.spline import tempered_log_odds
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 
-#: Standard deviations of intercept and slope, and variances of a step of one, averaged over: in x;
-#: in its own units.
-_LINES = ((0.3, 0.2, (0.05,)), (1.5, 0.7, (0.05, 0.5, 4.0)), (6.0, 4.0, (0.05, 4.0)))
-_OWN_LINES = ((4.0, 4.0, (0.05, 0.5, 4.0)),)
-#: The standard deviation of x counts as no smaller.
-_LEAST_UNIT = 1e-3
-#: A step of the Brownian motion counts as no longer than this.
-_LONGEST_STEP = 4.0
-_FEWEST_PIECES, _MOST_PIECES = 4, 16
-#: More rows than this are counted in so many cells.
-_CELLS = 2048
-#: A curve whose weight is below this is left out.
-_NEGLIGIBLE = 1e-4
-#: What a curve that changes nothing leaves to the share of the class.
-_NO_REST = 1e-12
-#: The fit of a curve ends when a step promises less than this per row: the evidence needs no more.
-_TOLERANCE = 1e-8
+#: Number of cells into which a larger number of rows is grouped.
+_N_CELLS = 2048
+#: Relative weight below which a curve is omitted from the average.
+_NEGLIGIBLE_WEIGHT = 1e-4
+#: Weight of the class frequency in the map that changes nothing.
+_IDENTITY_REST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class MonotoneMap(TemperedMap):
-    """(1 - e)·Σ_m w_m σ(h_m) + e·r, increasing in the log-odds; never 0 or 1.
+    """Average of increasing curves of the log-odds, (1 - e) Σ_m w_m σ(h_m) + e r.
 
     Attributes
     ----------
     inverse_temperature : float
-        Of more than two classes, fitted first; 1 of two.
+        Inverse temperature applied first; 1 for two classes.
     two_classes : bool
-        Whether it answers for the second of two classes, or of more for the one with the largest
-        logit.
+        Whether the curve gives the probability of one of two classes. Otherwise it gives
+        the probability of the predicted class.
     turned : bool
-        Whether it is the first of two classes: the rarer one, so that relabelling changes nothing
-        but columns.
+        Whether the curve gives the probability of the first of two classes instead of the
+        second. It is the rarer class, so that swapping the classes swaps the columns only.
     n_rows : float
-        How many rows it was fitted on, their weights summed.
+        Total weight of the rows used for fitting.
     level, rest : float
-        r, the share of what it answers for, and e.
-    low, width : array of shape (J,)
-        Where the pieces of the curves in s begin, and how long they are.
-    rise, start, weight : arrays of shape (J, M), (M,) and (M,)
-        How much each of M curves rises along each piece, where it starts, and its share of the
-        average. A shape (J, 0): no curve in s has any weight worth speaking of.
+        Class frequency r, and its weight e.
+    low, width : array of shape (n_pieces,)
+        Left ends and widths of the pieces of the curves in s.
+    rise, start, weight : arrays of shape (n_pieces, n_curves), (n_curves,) and (n_curves,)
+        Rise of each curve over each piece, its value at the left end, and its weight in the
+        average. There are no curves if their weights are negligible.
     low_2, width_2, rise_2, start_2, weight_2 : arrays
-        The same of the curves in log((n·p + ½)/(n·(1 - p) + ½)).
+        The same for the curves in the shrunken log-odds.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=2000)
-    >>> labels = (rng.random(2000) < 1 / (1 + np.exp(4 - s))).astype(int)           # an offset of -4
+    >>> labels = (rng.random(2000) < 1 / (1 + np.exp(4 - s))).astype(int)  # an offset of -4
     >>> fitted = fit_monotone(Rows(np.column_stack([0 * s, s])), labels)
     >>> fitted(np.array([[0.0, 0.0], [0.0, 2.0]]))[:, 1].round(2)
     array([0.01, 0.13])
@@ -126,193 +128,266 @@ class MonotoneMap(TemperedMap):
 
     @property
     def n_classes(self) -> int | None:
-        """2, or any number."""
+        """2 if the map was fitted for two classes, otherwise None (any number)."""
         return 2 if self.two_classes else None
 
     @property
     def preserves_accuracy(self) -> bool:
-        """Of more than two classes the winner stays the winner; of two the curve decides."""
+        """True for three or more classes. For two classes it depends on the curve."""
         return not self.two_classes
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise InputError unless the curves increase and the weights sum to one."""
         super().check()
         positive("n_rows", self.n_rows)
-        total = self.rest
-        for end in ("", "_2"):
-            low, width, rise, start, weight = (
-                getattr(self, name + end) for name in formulas.CURVES
-            )
-            shapes = (
-                low.ndim == start.ndim == 1
-                and low.shape == width.shape
-                and weight.shape == start.shape
-            )
-            rising = (
-                shapes
-                and len(low) > 0
-                and rise.shape == (*low.shape, *start.shape)
-                and (width > 0.0).all()
-            )
-            rising = rising and (np.append(rise, weight) >= 0.0).all()
-            if not (rising and np.isfinite([*low, *start, rise.sum()]).all()):
+        total_weight = self.rest
+        for suffix in ("", "_2"):
+            if not self._has_valid_curves(suffix):
                 raise InputError(
                     "the curves of a monotone map must not fall, nor their weights be negative."
                 )
-            total += float(weight.sum())
-        if not (abs(total - 1.0) <= 1e-6 and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
+            total_weight += float(getattr(self, "weight" + suffix).sum())
+        sums_to_one = abs(total_weight - 1.0) <= 1e-6
+        if not (sums_to_one and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
             raise InputError(
-                f"the weights of a monotone map must sum to 1; they sum to {total:.6g}."
+                f"the weights of a monotone map must sum to 1; they sum to {total_weight:.6g}."
             )
+
+    def _has_valid_curves(self, suffix: str) -> bool:
+        """Check shapes, finiteness and signs of one family of curves."""
+        low = getattr(self, "low" + suffix)
+        width = getattr(self, "width" + suffix)
+        rise = getattr(self, "rise" + suffix)
+        start = getattr(self, "start" + suffix)
+        weight = getattr(self, "weight" + suffix)
+        if low.ndim != 1 or start.ndim != 1 or len(low) == 0:
+            return False
+        if low.shape != width.shape or weight.shape != start.shape:
+            return False
+        if rise.shape != (*low.shape, *start.shape):
+            return False
+        if not (width > 0.0).all() or not (np.append(rise, weight) >= 0.0).all():
+            return False
+        return bool(np.isfinite([*low, *start, rise.sum()]).all())
+
+
+@dataclass(frozen=True)
+class _BinarySample:
+    """Log-odds, outcome and weight of each row."""
+
+    log_odds: Float
+    is_positive: Flags
+    weights: Float
+
+    def flip(self) -> _BinarySample:
+        """Exchange the roles of positive and negative rows."""
+        return _BinarySample(-self.log_odds, ~self.is_positive, self.weights)
+
+    def where(self, mask: Flags) -> _BinarySample:
+        """Return the rows for which the mask is true."""
+        return _BinarySample(self.log_odds[mask], self.is_positive[mask], self.weights[mask])
 
 
 def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> MonotoneMap:
-    """Fit 18 curves and average them by their evidence: see above.
+    """Fit 18 monotone curves and average them by their evidence.
 
-    One pass over the rows for s; then O(n·J²) per Newton step, some 10 steps, for n of at most
-    2,048: more rows are counted in so many cells.
+    It takes one pass over the rows for the log-odds, then O(n J²) time per Newton step and
+    about ten steps. More than 2,048 rows are grouped into 2,048 cells.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    Returns
+    -------
+    MonotoneMap
     """
-    sample = Labelled(rows, labels, weights).usable()
-    two = rows.n_classes == 2
-    temperature = 1.0 if two else fit_temperature(*sample).inverse_temperature
-    if two:
-        s, right = sample.rows.collect(log_odds), np.asarray(on_host(sample.labels)) == 1
+    labelled_rows = LabelledRows(rows, labels, weights).drop_unusable()
+    has_two_classes = rows.n_classes == 2
+    inverse_temperature = 1.0
+    if has_two_classes:
+        sample = _two_class_sample(labelled_rows)
     else:
-        s, right = (
-            sample.rows.collect(partial(tempered_log_odds, temperature)),
-            sample.correct() > 0.0,
-        )
-    counts = np.asarray(on_host(sample.counts), dtype=np.float64)
-    more = float(counts @ right) - 0.5 * float(counts.sum())
-    turned = two and (more > 0.0 or (more == 0.0 and float(np.clip(s, -1e300, 1e300).sum()) < 0.0))
-    s, right = (-s, ~right) if turned else (s, right)
-    told = np.abs(s) < formulas.FARTHEST  # where a class is masked the other is certain
-    s, right, counts = s[told], right[told], counts[told]
-    total = float(counts.sum())
-    n = max(total, total**2 / float(counts @ counts)) if len(counts) else 1.0
-    second = float(counts @ right) * n / max(total, 1e-300)
-    level, rest = (second + 1.0) / (n + 2.0), min(0.5, 2.0 / (min(second, n - second) + 1.0) ** 2)
-    x, yes, no = _cells(s, right, counts * (n / total if total else 1.0))
-    found = [_curves(seen, yes, no) for seen in (x, NUMPY.run(formulas._shrunk, n, x))]
-    evidence = np.concatenate([own for _, _, own in found])
-    weight = np.exp(evidence - evidence.max())
-    weight[weight < _NEGLIGIBLE * weight.sum()] = 0.0
-    shares = np.split(weight * ((1.0 - rest) / weight.sum()), 2)
-    both = (
-        part
-        for (knots, theta, _), share in zip(found, shares)
-        for part in _weighted(knots, theta, share)
+        inverse_temperature = fit_temperature(
+            labelled_rows.rows, labelled_rows.labels, labelled_rows.weights
+        ).inverse_temperature
+        sample = _confidence_sample(labelled_rows, inverse_temperature)
+    is_flipped = has_two_classes and _is_mostly_positive(sample)
+    if is_flipped:
+        sample = sample.flip()
+    # If one of two classes is masked, the other is certain: such a row has no information.
+    sample = sample.where(np.abs(sample.log_odds) < formulas.FARTHEST)
+
+    n_rows = _effective_rows(sample.weights)
+    total_weight = float(sample.weights.sum())
+    n_positive = float(sample.weights @ sample.is_positive) * n_rows / max(total_weight, TINY)
+    n_rarer = min(n_positive, n_rows - n_positive)
+    level = (n_positive + 1.0) / (n_rows + 2.0)
+    rest = min(0.5, 2.0 / (n_rarer + 1.0) ** 2)
+
+    cells = _group_into_cells(sample, n_rows / total_weight if total_weight else 1.0)
+    shrunken_log_odds = NUMPY.run(formulas.shrink_log_odds, n_rows, cells.log_odds)
+    family = fit_curves(cells.log_odds, cells)
+    shrunken_family = fit_curves(shrunken_log_odds, cells)
+    curve_weights = _average_weights(family, shrunken_family, total=1.0 - rest)
+    low, width, rise, start, weight = _map_fields(family, curve_weights[0])
+    low_2, width_2, rise_2, start_2, weight_2 = _map_fields(shrunken_family, curve_weights[1])
+    return MonotoneMap(
+        inverse_temperature=inverse_temperature,
+        two_classes=has_two_classes,
+        turned=is_flipped,
+        n_rows=n_rows,
+        level=float(level),
+        rest=rest,
+        low=low,
+        width=width,
+        rise=rise,
+        start=start,
+        weight=weight,
+        low_2=low_2,
+        width_2=width_2,
+        rise_2=rise_2,
+        start_2=start_2,
+        weight_2=weight_2,
     )
-    return MonotoneMap(temperature, two, turned, n, float(level), rest, *both)
 
 
 def plain_monotone() -> MonotoneMap:
-    """The curve of two classes that changes nothing: σ(s), but for one part in 10¹².
+    """Return the map for two classes that changes probabilities by less than 1e-12.
 
+    Examples
+    --------
     >>> plain_monotone()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
-    pieces, none = (np.array([-0.5]), np.ones(1)), np.empty((1, 0))
-    straight = (*pieces, np.ones((1, 1)), np.array([-0.5]), np.array([1.0 - _NO_REST]))
     return MonotoneMap(
-        1.0, True, False, 1.0, 0.5, _NO_REST, *straight, *pieces, none, none[0], none[0]
+        inverse_temperature=1.0,
+        two_classes=True,
+        turned=False,
+        n_rows=1.0,
+        level=0.5,
+        rest=_IDENTITY_REST,
+        low=np.array([-0.5]),
+        width=np.ones(1),
+        rise=np.ones((1, 1)),
+        start=np.array([-0.5]),
+        weight=np.array([1.0 - _IDENTITY_REST]),
+        low_2=np.array([-0.5]),
+        width_2=np.ones(1),
+        rise_2=np.empty((1, 0)),
+        start_2=np.empty(0),
+        weight_2=np.empty(0),
     )
 
 
 def log_odds(block: NDArray[Any]) -> Float:
-    """Of the second of two classes, in double."""
-    double = np.asarray(block, dtype=np.float64)
+    """Compute the log-odds of the second of two classes in float64."""
+    logits = np.asarray(block, dtype=np.float64)
     with np.errstate(invalid="ignore"):
-        return np.asarray(double[:, 1] - double[:, 0])
+        return np.asarray(logits[:, 1] - logits[:, 0])
 
 
-def _cells(s: Float, right: Flags, counts: Float) -> tuple[Float, Float, Float]:
-    """Places on the line, and the weight of rows of either kind there: each row, or of many those
-    of a cell.
+def _two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
+    """Build the sample of two classes, with the second class as the positive one."""
+    return _BinarySample(
+        log_odds=labelled_rows.rows.collect(log_odds),
+        is_positive=np.asarray(on_host(labelled_rows.labels)) == 1,
+        weights=np.asarray(on_host(labelled_rows.weight_column), dtype=np.float64),
+    )
+
+
+def _confidence_sample(labelled_rows: LabelledRows, inverse_temperature: float) -> _BinarySample:
+    """Build the sample of confidences, with the correct predictions as positive rows."""
+    confidence_log_odds = partial(tempered_log_odds, inverse_temperature)
+    return _BinarySample(
+        log_odds=labelled_rows.rows.collect(confidence_log_odds),
+        is_positive=labelled_rows.find_correct() > 0.0,
+        weights=np.asarray(on_host(labelled_rows.weight_column), dtype=np.float64),
+    )
+
+
+def _is_mostly_positive(sample: _BinarySample) -> bool:
+    """Check whether positive rows outweigh negative ones; the log-odds break a tie."""
+    total_weight = float(sample.weights.sum())
+    surplus = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
+    if surplus == 0.0:
+        return float(np.clip(sample.log_odds, -1e300, 1e300).sum()) < 0.0
+    return surplus > 0.0
+
+
+def _effective_rows(weights: Float) -> float:
+    """Return the number of rows the weights stand for.
+
+    It is their sum, or the effective sample size (Σw)² / Σw² if that is larger, which is
+    the case for weights that are fractions.
     """
-    if not len(s):
-        return np.zeros(1), np.zeros(1), np.zeros(1)
-    order = np.argsort(s, kind="stable")
-    cell = np.empty(len(s), dtype=np.intp)
-    cell[order] = np.arange(len(s)) * _CELLS // len(s)
-    columns = (counts, counts * s, counts * right)
-    sums: list[Any] = [np.bincount(cell, weights=each, minlength=_CELLS) for each in columns]
-    of, place, yes = (each[sums[0] > 0.0] for each in sums)
-    return place / of, yes, np.maximum(of - yes, 0.0)
+    if not len(weights):
+        return 1.0
+    total_weight = float(weights.sum())
+    return max(total_weight, total_weight**2 / float(weights @ weights))
 
 
-def _curves(x: Float, yes: Float, no: Float) -> tuple[Float, Float, Float]:
-    """Knots, curves over them, one for each prior, and the evidence of each."""
-    knots = _knots(x, yes, no)
-    width = np.diff(knots)
-    centre = np.append(knots[0], width)
-    design = np.column_stack(
-        [np.ones(len(x)), np.clip((x[:, None] - knots[:-1]) / width, 0.0, 1.0)]
+def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
+    """Group the rows into cells of neighbouring log-odds, one row each if they are few.
+
+    Parameters
+    ----------
+    sample : _BinarySample
+        Log-odds, outcome and weight of each row.
+
+    weight_scale : float
+        Factor on the weights.
+
+    Returns
+    -------
+    Cells
+        Cells without weight are omitted.
+    """
+    n_rows = len(sample.log_odds)
+    if n_rows == 0:
+        return Cells(np.zeros(1), np.zeros(1), np.zeros(1))
+    weights = sample.weights * weight_scale
+    order = np.argsort(sample.log_odds, kind="stable")
+    cell_of_row = np.empty(n_rows, dtype=np.intp)
+    cell_of_row[order] = np.arange(n_rows) * _N_CELLS // n_rows
+
+    def sum_by_cell(row_values: Float) -> Any:
+        return np.bincount(cell_of_row, weights=row_values, minlength=_N_CELLS)
+
+    cell_weight = sum_by_cell(weights)
+    weighted_log_odds = sum_by_cell(weights * sample.log_odds)
+    positive_weight = sum_by_cell(weights * sample.is_positive)
+    is_used = cell_weight > 0.0
+    cell_weight = cell_weight[is_used]
+    positive_weight = positive_weight[is_used]
+    return Cells(
+        log_odds=weighted_log_odds[is_used] / cell_weight,
+        positive_weight=positive_weight,
+        negative_weight=np.maximum(cell_weight - positive_weight, 0.0),
     )
-    beyond = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
-    design[:, 1:] += beyond[:, None] / (knots[-1] - knots[0])
-    share = (yes + no) / max(float(yes.sum() + no.sum()), 1e-300)
-    mean = float(share @ x)
-    unit = max(float(share @ (x - mean) ** 2) ** 0.5, _LEAST_UNIT)
-    covariance = np.stack(
-        [
-            slope**2 * np.outer(line, line)
-            + np.diag(np.append(intercept**2, bend * np.minimum(line[1:], _LONGEST_STEP)))
-            for line, lines in (
-                (centre, _LINES),
-                (np.append(knots[0] - mean, width) / unit, _OWN_LINES),
-            )
-            for intercept, slope, bends in lines
-            for bend in bends
-        ]
-    )
-    precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    start = np.tile(centre, (len(covariance), 1))
-    bounded = np.arange(len(centre)) > 0
-    total = np.full(len(covariance), max(1.0, float(yes.sum() + no.sum())))
-    sums = partial(with_prior, partial(_sums, design, yes, no), start, precision)
-    theta, seen = minimise(sums, start, bounded, total, "monotone calibration", _TOLERANCE)
-    _, log_det = np.linalg.slogdet(seen.hessian @ covariance)
-    return knots, theta, -sums(theta).loss - 0.5 * log_det
 
 
-def _weighted(
-    knots: Float, theta: Float, weight: Float
-) -> tuple[Float, Float, Float, Float, Float]:
-    """Pieces and curves as a map has them; without weight none."""
-    there = weight > 0.0
-    rise = np.ascontiguousarray(
-        np.maximum(theta[there, 1:], 0.0).T
-    )  # in the order that a file brings back
-    return knots[:-1], np.diff(knots), rise, theta[there, 0], weight[there]
+def _average_weights(
+    family: CurveFamily, shrunken_family: CurveFamily, total: float
+) -> list[Float]:
+    """Divide `total` among the curves of both families in proportion to their evidence."""
+    log_evidence = np.concatenate([family.log_evidence, shrunken_family.log_evidence])
+    weight = np.exp(log_evidence - log_evidence.max())
+    weight[weight < _NEGLIGIBLE_WEIGHT * weight.sum()] = 0.0
+    return np.split(weight * (total / weight.sum()), 2)
 
 
-def _knots(x: Float, yes: Float, no: Float) -> Float:
-    """Quantiles of ½F₁ + ½F₀; evenly spread where x hardly varies."""
-    share = yes / max(float(yes.sum()), 1e-300) + no / max(float(no.sum()), 1e-300)
-    rarer = min(float(yes.sum()), float(no.sum()))
-    pieces = int(np.clip(2.0 * np.sqrt(rarer), _FEWEST_PIECES, _MOST_PIECES))
-    order = np.argsort(x, kind="stable")
-    below = np.cumsum(share[order])
-    levels = (
-        np.linspace(0.0, below[-1], pieces + 1) - 1e-9
-    )  # a row of weight two is two rows: no interpolation
-    place = x[order][np.minimum(np.searchsorted(below, levels), len(x) - 1)]
-    least = 1e-3 * max(1.0, float(x.max() - x.min()))
-    cell = np.floor((place - place[0]) / least)
-    kept = place[np.unique(cell, return_index=True)[1]]
-    return kept if len(kept) > 1 else kept[0] + np.array([-0.5, 0.5])
-
-
-def _sums(design: Float, yes: Float, no: Float, theta: Float) -> Sums:
-    """Loss, gradient and Hessian of each curve: Σ yes·log(1 + e^-h) + no·log(1 + e^h)."""
-    h = design @ theta.T
-    small = np.exp(-np.abs(h))
-    log_sum = np.log1p(small)
-    chance = np.where(h >= 0.0, 1.0, small) / (1.0 + small)
-    of = yes + no
-    loss = yes @ (log_sum + np.maximum(-h, 0.0)) + no @ (log_sum + np.maximum(h, 0.0))
-    gradient = (of[:, None] * chance - yes[:, None]).T @ design
-    curvature = of[:, None] * (small / (1.0 + small) ** 2)
-    hessian = np.stack([(design * curvature[:, m, None]).T @ design for m in range(len(theta))])
-    return Sums(loss, gradient, hessian)
+def _map_fields(family: CurveFamily, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
+    """Return low, width, rise, start and weight of the curves with positive weight."""
+    is_used = weight > 0.0
+    theta = family.theta[is_used]
+    # Contiguous, as an array read from a file is.
+    rise = np.ascontiguousarray(np.maximum(theta[:, 1:], 0.0).T)
+    return family.knots[:-1], np.diff(family.knots), rise, theta[:, 0], weight[is_used]

@@ -1,17 +1,16 @@
-"""Stacking: a mixture of fitted maps, Σ_m w_m map_m(x), the weights from rows that the members had
-not seen.
+"""Stacking: a mixture of fitted maps Σ_m w_m map_m(x) with cross-validated weights.
 
-Wolpert, "Stacked generalization", Neural Networks 1992; for densities and by likelihood: Smyth &
-Wolpert, "Linearly combining density estimators via stacking", Machine Learning 1999. To choose one
-member by cross-validation is to bet on it; a mixture hedges, and since its members err differently
-it is often better than each.
+Wolpert, "Stacked generalization", Neural Networks, 1992; for densities and by likelihood: Smyth &
+Wolpert, "Linearly combining density estimators via stacking", Machine Learning, 1999. Choosing a
+single member by cross-validation risks choosing the wrong one. A mixture hedges, and because its
+members err differently it is often better than each of them.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,36 +24,47 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
 from metacal.maps.fitting.mixture import likeliest_mixture
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, Member, default_members, fit_members
 from metacal.rows import Rows
 
-#: Members with less than this are left out. The prior of each counts so many rows: among all, and
-#: among those near temperature scaling. What the mixture of all must gain, in nats, to be as
-#: probable as that of those near.
-_LEAST, _PRIOR, _PRIOR_NEAR, _ODDS = 0.03, 0.05, 1.0, 3.0
-#: Folds, and those of no more rows than this, where what a tenth more of them would teach a member
-#: counts most.
-_FOLDS, _FOLDS_OF_FEW, _FEW = 5, 10, 1_000
-#: Of more classes than this, and no more rows than are held out of many, so many: a fit costs as
-#: much with few rows.
-_MANY_CLASSES, _FOLDS_OF_MANY = 300, 3
-#: Rows held out that are enough to weigh a dozen members: so many, or fewer of as many entries, but
-#: not too few.
-_ENOUGH, _ENOUGH_ELEMENTS, _FEWEST = 10_000, 1 << 18, 2_000
-#: Elements of the rows of a fold that are gathered into a table of their own.
-_GATHERED = 1 << 25
+#: Weight below which a member is omitted.
+_MIN_WEIGHT = 0.03
+#: Number of prior rows of each member, in the mixture of all members and in that of the members
+#: near temperature scaling.
+_PRIOR_ROWS = 0.05
+_PRIOR_ROWS_NEAR = 1.0
+#: Gain in nats at which the mixture of all members is as probable as that of the near members.
+_PRIOR_LOG_ODDS = 3.0
+#: Number of folds. With few rows, a tenth more training rows matters most. With many classes, a
+#: fit takes as long with few rows as with many.
+_N_FOLDS = 5
+_N_FOLDS_FEW_ROWS = 10
+_FEW_ROWS = 1_000
+_N_FOLDS_MANY_CLASSES = 3
+_MANY_CLASSES = 300
+#: Number of held-out rows that suffice to weight a dozen members: so many, or fewer rows with so
+#: many entries, but not fewer than the smallest number.
+_MAX_HELD_OUT_ROWS = 10_000
+_MAX_HELD_OUT_ENTRIES = 1 << 18
+_MIN_HELD_OUT_ROWS = 2_000
+#: Number of entries up to which the rows of a fold are copied into a table of their own.
+_MAX_COPIED_ENTRIES = 1 << 25
+
+#: Function that fits the candidates with the given names.
+FitCandidates = Callable[[Sequence[str], Rows, Codes, Weights], dict[str, Map]]
 
 
 @dataclass(frozen=True, eq=False)
 class StackMap(CombinedMap):
-    """Σ_m w_m map_m(x), with weights that sum to one.
+    """Mixture of maps, Σ_m w_m map_m(x), with weights that sum to one.
 
     Examples
     --------
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> StackMap((TemperatureMap(1.0), TemperatureMap(0.5)), (0.5, 0.5))(np.array([[2.0, 0.0]])).round(3)
+    >>> fitted = StackMap((TemperatureMap(1.0), TemperatureMap(0.5)), (0.5, 0.5))
+    >>> fitted(np.array([[2.0, 0.0]])).round(3)
     array([[0.806, 0.194]])
     """
 
@@ -64,28 +74,57 @@ class StackMap(CombinedMap):
     formula = staticmethod(formulas.stack)
 
     def check(self) -> None:
-        """Raise unless the fields make a map."""
+        """Raise InputError unless there are members with valid weights."""
         if not self.members or not all(isinstance(member, Map) for member in self.members):
             raise InputError("members must be fitted maps, at least one.")
-        if len(self.weights) != len(self.members) or not all(0.0 <= w <= 1.0 for w in self.weights):
+        are_fractions = all(0.0 <= weight <= 1.0 for weight in self.weights)
+        if len(self.weights) != len(self.members) or not are_fractions:
             raise InputError(
                 f"weights must be one number between 0 and 1 for each member, got {self.weights!r}."
             )
         if abs(sum(self.weights) - 1.0) > 1e-9:
             raise InputError(f"weights must sum to one, got {sum(self.weights)!r}.")
-        if len({member.n_classes for member in self.members} - {None}) > 1:
+        numbers_of_classes = {member.n_classes for member in self.members} - {None}
+        if len(numbers_of_classes) > 1:
             raise InputError("the members were fitted on different numbers of classes.")
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        block = block.copy() if np.may_share_memory(block, out) else block
-        own, mixed = np.empty(block.shape, dtype=out.dtype), np.zeros(block.shape)
-        for member, weight in zip(self.members, self.weights):
-            member.write(block, own)
-            mixed += weight * own
-        np.copyto(out, mixed, casting="same_kind")
+        if np.may_share_memory(block, out):
+            block = block.copy()
+        member_p = np.empty(block.shape, dtype=out.dtype)
+        mixture = np.zeros(block.shape)
+        for member, weight in zip(self.members, self.weights, strict=True):
+            member.write(block, member_p)
+            mixture += weight * member_p
+        np.copyto(out, mixture, casting="same_kind")
         if self.preserves_accuracy:
             kernels.keep_winner(kernels.predicted(block), out)
+
+
+@dataclass(frozen=True)
+class _HeldOutProbabilities:
+    """Out-of-fold probabilities of the true class.
+
+    Attributes
+    ----------
+    table : array of shape (n_held_out, n_candidates)
+        Probability that each candidate, fitted without the row, gives its true class.
+
+    weights : array of shape (n_held_out,) or None
+        Weight of each row.
+    """
+
+    table: Float
+    weights: Weights
+
+
+@dataclass(frozen=True)
+class _CandidatePriors:
+    """Handicap of each candidate, and whether it is near temperature scaling."""
+
+    handicaps: Float
+    near: Flags
 
 
 def fit_stack(
@@ -98,11 +137,34 @@ def fit_stack(
     n_splits: int | None = None,
     random_state: int = 0,
 ) -> StackMap:
-    """Fit a stack of the candidates, by name: `MEMBERS` or methods; see `stack`."""
+    """Fit a stack of candidates with the given names.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    candidates : tuple of str, optional
+        Names of `MEMBERS` or of methods. None means the default members.
+
+    keep_predictions, n_splits, random_state
+        See `stack`.
+
+    Returns
+    -------
+    StackMap
+    """
     names = default_members(rows.n_classes) if candidates is None else tuple(candidates)
-    return stack(
+    fitted, _, _ = stack(
         rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state
-    )[0]
+    )
+    return fitted
 
 
 @said_once()
@@ -110,139 +172,285 @@ def stack(
     rows: Rows,
     labels: Codes,
     weights: Weights,
-    fit: Callable[[Sequence[str], Rows, Codes, Weights], dict[str, Map]],
+    fit: FitCandidates,
     names: Sequence[str],
     keep_predictions: bool,
     n_splits: int | None,
     random_state: int,
 ) -> tuple[StackMap, tuple[str, ...], dict[str, float]]:
-    """A stack, the names of its members, and the held-out loss of every candidate; `fit` fits those
-    of some names.
+    """Fit candidates and weight them by the likelihood of held-out rows.
 
-    Every candidate is fitted on k - 1 folds and gives the true classes of the k-th a probability,
-    p_im.
+    Every candidate is fitted on all folds but one and gives the true classes of that fold
+    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `likeliest`).
+    Candidates with less than 3% are omitted; the others are fitted on all rows. The folds are
+    not stratified (see `random_folds`).
 
-    The weights on the simplex make Σ_i log Σ_m w_m p_im large (see `likeliest`). Those with less
-    than 3% are left out; who is left is fitted on all rows. With `keep_predictions` only candidates
-    that keep every prediction take part. Without a number of folds there are 5, of up to 1,000 rows
-    of 3 to 300 classes 10, of up to 2,000 rows of more 3. They are not stratified (see
-    `random_folds`).
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
+
+    fit : function
+        Fits the candidates with the given names.
+
+    names : sequence of str
+        Names of the candidates.
+
+    keep_predictions : bool
+        Whether only candidates that preserve every prediction are used.
+
+    n_splits : int or None
+        Number of folds. None means 5; 10 for up to 1,000 rows of 3 to 300 classes; 3 for up to
+        2,000 rows of more than 300 classes.
+
+    random_state : int
+        Seed of the folds.
+
+    Returns
+    -------
+    fitted : StackMap
+        The stack.
+
+    member_names : tuple of str
+        Names of its members.
+
+    losses : dict
+        Held-out mean loss of every candidate by name; empty if there is one candidate only.
     """
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
-    rows, labels, weights = sample = Labelled(rows, labels, weights).usable()
-    # Of two classes the candidates differ little.
-    usual = _FOLDS_OF_FEW if len(labels) <= _FEW and rows.n_classes > 2 else _FOLDS
-    if rows.n_classes > _MANY_CLASSES and len(labels) <= _FEWEST:
-        usual = _FOLDS_OF_MANY
-    n_splits = min(n_splits or usual, len(labels))
+    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    n_splits = min(n_splits or _default_n_splits(sample), len(sample.labels))
     losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
-        part = partial(fit_members, rough=True) if fit is fit_members else fit
-        chances, seen = _held_out(sample, partial(part, names), n_splits, random_state)
-        counts = None if weights is None else weights[seen]
-        with np.errstate(divide="ignore"):
-            losses = dict(zip(names, np.average(-np.log(chances), axis=0, weights=counts).tolist()))
+        fit_roughly = partial(fit_members, rough=True) if fit is fit_members else fit
+        held_out = _hold_out(sample, partial(fit_roughly, names), n_splits, random_state)
+        losses = _mean_losses(names, held_out)
     else:
-        names, chances, counts = names[:1], np.ones((1, 1)), None
-    known = [MEMBERS.get(name, Member(name)) for name in names]
-    handicaps, near = (
-        np.array([one.nats(rows.n_classes) for one in known]),
-        np.array([one.near for one in known]),
+        names = names[:1]
+        held_out = _HeldOutProbabilities(np.ones((1, 1)), None)
+
+    priors = _candidate_priors(names, sample.rows.n_classes)
+    mixture = likeliest(held_out.table, held_out.weights, priors.handicaps, priors.near)
+    used_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
+    maps = fit(used_names, sample.rows, sample.labels, sample.weights)
+    if keep_predictions and not all(fitted.preserves_accuracy for fitted in maps.values()):
+        mixture = _reweight_preserving(names, maps, held_out, priors)
+    member_weights = {
+        name: weight for name, weight in zip(names, mixture.tolist(), strict=True) if weight
+    }
+    fitted = StackMap(
+        members=tuple(maps[name] for name in member_weights),
+        weights=tuple(member_weights.values()),
     )
-    mixture = likeliest(chances, counts, handicaps, near)
-    fitted = fit([name for name, weight in zip(names, mixture) if weight], rows, labels, weights)
-    if keep_predictions and not all(found.preserves_accuracy for found in fitted.values()):
-        keeps = np.array([name in fitted and fitted[name].preserves_accuracy for name in names])
-        if not keeps.any():
-            raise InputError(
-                "no candidate keeps every prediction; add one that does, such as 'temperature'."
-            )
-        mixture = np.zeros(len(names))
-        mixture[keeps] = likeliest(chances[:, keeps], counts, handicaps[keeps], near[keeps])
-    chosen = {name: weight for name, weight in zip(names, mixture.tolist()) if weight}
-    return (
-        StackMap(tuple(fitted[name] for name in chosen), tuple(chosen.values())),
-        tuple(chosen),
-        losses,
+    return fitted, tuple(member_weights), losses
+
+
+def _default_n_splits(sample: LabelledRows) -> int:
+    """Return the default number of folds."""
+    n_rows = len(sample.labels)
+    n_classes = sample.rows.n_classes
+    if n_classes > _MANY_CLASSES and n_rows <= _MIN_HELD_OUT_ROWS:
+        return _N_FOLDS_MANY_CLASSES
+    # For two classes, the candidates differ little.
+    if n_rows <= _FEW_ROWS and n_classes > 2:
+        return _N_FOLDS_FEW_ROWS
+    return _N_FOLDS
+
+
+def _mean_losses(names: Sequence[str], held_out: _HeldOutProbabilities) -> dict[str, float]:
+    """Compute the mean held-out loss of every candidate."""
+    with np.errstate(divide="ignore"):
+        losses = -np.log(held_out.table)
+    means = np.average(losses, axis=0, weights=held_out.weights)
+    return dict(zip(names, means.tolist(), strict=True))
+
+
+def _candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
+    """Look up the handicaps of the candidates; an unknown one has none."""
+    members = [MEMBERS.get(name, Member(name)) for name in names]
+    return _CandidatePriors(
+        handicaps=np.array([member.nats(n_classes) for member in members]),
+        near=np.array([member.near for member in members]),
     )
 
 
-def _held_out(
-    sample: Labelled,
+def _reweight_preserving(
+    names: Sequence[str],
+    maps: dict[str, Map],
+    held_out: _HeldOutProbabilities,
+    priors: _CandidatePriors,
+) -> Float:
+    """Compute the weights of the fitted maps that preserve every prediction.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the candidates.
+
+    maps : dict
+        Maps of the candidates that have a weight.
+
+    held_out : _HeldOutProbabilities
+        Out-of-fold probabilities.
+
+    priors : _CandidatePriors
+        Handicaps of the candidates.
+
+    Returns
+    -------
+    array of shape (n_candidates,)
+    """
+    preserves = np.array([name in maps and maps[name].preserves_accuracy for name in names])
+    if not preserves.any():
+        raise InputError(
+            "no candidate keeps every prediction; add one that does, such as 'temperature'."
+        )
+    mixture = np.zeros(len(names))
+    mixture[preserves] = likeliest(
+        held_out.table[:, preserves],
+        held_out.weights,
+        priors.handicaps[preserves],
+        priors.near[preserves],
+    )
+    return mixture
+
+
+def _hold_out(
+    sample: LabelledRows,
     fit: Callable[[Rows, Codes, Weights], dict[str, Map]],
     n_splits: int,
     random_state: int,
-) -> tuple[Float, Codes]:
-    """The probability that each candidate, fitted without it, gives a row's true class; and which
-    rows these are.
+) -> _HeldOutProbabilities:
+    """Compute the out-of-fold probabilities of the true classes.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    fit : function
+        Fits all candidates.
+
+    n_splits : int
+        Number of folds.
+
+    random_state : int
+        Seed of the folds.
+
+    Returns
+    -------
+    _HeldOutProbabilities
+        Rows to which every candidate gives probability zero are omitted, because they do not
+        distinguish the candidates.
     """
-    n, n_classes = len(sample.labels), sample.rows.n_classes
-    fold = random_folds(n, n_splits, random_state)
-    parts, order = [], []
-    # Of a large table some of the folds are enough: the weights are few.
-    enough = min(_ENOUGH, max(_FEWEST, _ENOUGH_ELEMENTS // n_classes))
-    for held in range(min(n_splits, -(-enough * n_splits // n))):
-        train, new = (_gathered(sample.where(used)) for used in (fold != held, fold == held))
+    n_rows = len(sample.labels)
+    n_entry_rows = _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes
+    n_sufficient = min(_MAX_HELD_OUT_ROWS, max(_MIN_HELD_OUT_ROWS, n_entry_rows))
+    n_used_folds = min(n_splits, -(-n_sufficient * n_splits // n_rows))
+    fold_of_row = random_folds(n_rows, n_splits, random_state)
+    fold_tables = []
+    fold_rows = []
+    for fold in range(n_used_folds):
+        training = _copy_if_small(sample.where(fold_of_row != fold))
+        test = _copy_if_small(sample.where(fold_of_row == fold))
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", MetacalWarning
-            )  # what is wrong with all rows is said of all rows
-            fitted = fit(*train)
-        own = [new.rows.collect(partial(_own, found), new.labels) for found in fitted.values()]
-        parts.append(np.stack(own, axis=1))
-        order.append(np.flatnonzero(fold == held))
-    chances, at = np.concatenate(parts), np.concatenate(order)
-    possible = (
-        chances.max(axis=1) > 0.0
-    )  # a row that every candidate calls impossible tells them apart no more
-    return chances[possible], at[possible]
+            # The final fit on all rows issues the warnings.
+            warnings.simplefilter("ignore", MetacalWarning)
+            maps = fit(training.rows, training.labels, training.weights)
+        columns = [
+            test.rows.collect(partial(_true_class_probability, fitted), test.labels)
+            for fitted in maps.values()
+        ]
+        fold_tables.append(np.stack(columns, axis=1))
+        fold_rows.append(np.flatnonzero(fold_of_row == fold))
+    table = np.concatenate(fold_tables)
+    is_informative = table.max(axis=1) > 0.0
+    positions = np.concatenate(fold_rows)[is_informative]
+    weights = None if sample.weights is None else sample.weights[positions]
+    return _HeldOutProbabilities(table[is_informative], weights)
 
 
-def _own(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
-    return np.asarray(fitted(block)[np.arange(len(block)), labels], dtype=np.float64)
+def _true_class_probability(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
+    """Compute the probability of the true class of each row."""
+    probabilities = fitted(block)
+    return np.asarray(probabilities[np.arange(len(block)), labels], dtype=np.float64)
 
 
-def _gathered(sample: Labelled) -> Labelled:
-    """The rows as a table of their own where that is small: they are gone through many times."""
+def _copy_if_small(sample: LabelledRows) -> LabelledRows:
+    """Copy the rows into a table of their own if it is small, because they are read often."""
     rows = sample.rows
-    if len(rows) * rows.n_classes > _GATHERED:
+    if len(rows) * rows.n_classes > _MAX_COPIED_ENTRIES:
         return sample
-    return sample._replace(rows=Rows(rows.gathered(), executor=rows.executor))
+    return replace(sample, rows=Rows(rows.gathered(), executor=rows.executor))
 
 
 def likeliest(chances: Float, counts: Weights, handicaps: Float, near: Flags) -> Float:
-    """The weights of candidates with these handicaps, some near temperature scaling; those below 3%
-    are left out.
+    """Compute the weights of the candidates; those below 3% become zero.
 
-    Two mixtures are weighed against each other. One is of the candidates that differ little from
-    temperature scaling, each with a prior of a row on which it alone is right (a Dirichlet prior
-    with exponents of 2): of few rows it is hard to do better. The other is of all, hardly held; a
-    candidate with a handicap of h must make the held-out rows h nats likelier before it is as good
-    as one without, so its chances are divided by e^(h/n). The second has the share of the answer
-    that Bayes' rule gives it when it is e³ times less probable beforehand: σ(gain in nats - 3).
+    The result combines two mixtures:
+
+    1. The mixture of the candidates near temperature scaling, each with a prior of one row on
+       which only it is correct (a Dirichlet prior with exponents of 2). With few rows it is hard
+       to improve on.
+    2. The mixture of all candidates with a weak prior. A candidate with a handicap of h must
+       make the held-out rows h nats more likely to be as good as one without, so its
+       probabilities are divided by e^(h/n).
+
+    The second mixture has the posterior probability that Bayes' rule gives it if it is e³ times
+    less probable a priori: σ(gain in nats - 3).
+
+    Parameters
+    ----------
+    chances : array of shape (n_rows, n_candidates)
+        Out-of-fold probabilities of the true class.
+
+    counts : array of shape (n_rows,) or None
+        Weight of each row.
+
+    handicaps : array of shape (n_candidates,)
+        Handicaps in nats.
+
+    near : array of bool of shape (n_candidates,)
+        Which candidates are near temperature scaling.
+
+    Returns
+    -------
+    array of shape (n_candidates,)
+        Weights, which sum to one.
     """
-    counts = np.ones(len(chances)) if counts is None else counts
+    row_weights = np.ones(len(chances)) if counts is None else counts
     mixture = np.zeros(len(near))
     if near.any():
-        possible = chances[:, near].max(axis=1) > 0.0
-        mixture[near] = _likeliest(chances[possible][:, near], counts[possible], _PRIOR_NEAR)
+        is_informative = chances[:, near].max(axis=1) > 0.0
+        near_table = chances[is_informative][:, near]
+        mixture[near] = _mixture_with_prior(
+            near_table, row_weights[is_informative], _PRIOR_ROWS_NEAR
+        )
     if not near.all():
-        free = _likeliest(chances * np.exp(-handicaps / len(chances)), counts, _PRIOR)
+        penalised_table = chances * np.exp(-handicaps / len(chances))
+        free_mixture = _mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
-            gains = np.log(chances @ free) - np.log(chances @ mixture)
-        gain = float(np.average(gains, weights=counts)) * len(gains) - float(handicaps @ free)
-        share = float(expit(gain - _ODDS))
-        mixture = share * free + (1.0 - share) * mixture
-    mixture[mixture < min(_LEAST, mixture.max())] = 0.0
+            row_gains = np.log(chances @ free_mixture) - np.log(chances @ mixture)
+        mean_gain = float(np.average(row_gains, weights=row_weights))
+        gain = mean_gain * len(row_gains) - float(handicaps @ free_mixture)
+        free_share = float(expit(gain - _PRIOR_LOG_ODDS))
+        mixture = free_share * free_mixture + (1.0 - free_share) * mixture
+    mixture[mixture < min(_MIN_WEIGHT, mixture.max())] = 0.0
     return np.asarray(mixture / mixture.sum())
 
 
-def _likeliest(chances: Float, counts: Float, prior: float) -> Float:
-    """The likeliest mixture, with a prior of so many rows for each candidate, on which it alone is
-    right.
-    """
-    own = np.full(chances.shape[1], prior * counts.mean())
-    return likeliest_mixture(np.concatenate([chances, np.eye(len(own))]), np.append(counts, own))
+def _mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> Float:
+    """Compute the likeliest mixture with prior rows on which one candidate is correct."""
+    n_candidates = table.shape[1]
+    prior_weights = np.full(n_candidates, prior_rows * row_weights.mean())
+    extended_table = np.concatenate([table, np.eye(n_candidates)])
+    return likeliest_mixture(extended_table, np.append(row_weights, prior_weights))

@@ -1,6 +1,10 @@
 """Temperature scaling: softmax(x / T) with one positive temperature T.
 
 Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
+
+The fit works with the inverse temperature b = 1/T, in which the loss is convex. A large
+table is solved on a sample of its rows first. The *typical margin* of a table, the median
+difference of the two largest logits of a row, gives the scale of the logits and bounds b.
 """
 
 from __future__ import annotations
@@ -17,31 +21,38 @@ from metacal import kernels
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import temperature
-from metacal.maps.labelled import Labelled, Weights
+from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
 
-#: Bounds on b · (median margin), the calibrated log-odds of a typical row: beyond e^-100 no data
-#: can speak.
-_SMALLEST_MARGIN, _LARGEST_MARGIN = 1e-3, 100.0
-#: Relative accuracy of b: on few rows, and where a sample of the rows gave the start, so that one
-#: pass may do.
-TOLERANCE, _TOLERANCE_FROM_SAMPLE = 1e-9, 1e-6
-#: Rows of the first sample, within these bounds so many entries; where it starts; rows of the
-#: second one, a tenth of all within these bounds.
-_FIRST_SAMPLE, _FIRST_ENTRIES, _SAMPLED_FROM = (250, 1_000), 1 << 18, 4_000
-_SECOND_SAMPLE, SAMPLED_TWICE_FROM = (4_000, 20_000), 8_000
-#: What is asked of the samples' solutions: they differ from that of all rows by far more.
+#: Bounds on b times the typical margin, the calibrated log-odds of a typical row. Data
+#: contain no information about probabilities beyond e^-100.
+_MIN_LOG_ODDS = 1e-3
+_MAX_LOG_ODDS = 100.0
+#: Relative accuracy of b for small tables.
+TOLERANCE = 1e-9
+#: Relative accuracy of b if a sample gave the starting point, so that one pass may suffice.
+_TOLERANCE_AFTER_SAMPLE = 1e-6
+#: Relative accuracy of the solution on a sample, whose sampling error is much larger.
 TOLERANCE_OF_SAMPLE = 1e-3
+#: Number of rows from which a first sample is used, its size in table entries, and bounds on
+#: its number of rows.
+_MIN_ROWS_TO_SAMPLE = 4_000
+_FIRST_SAMPLE_ENTRIES = 1 << 18
+_FIRST_SAMPLE_MIN_ROWS = 250
+_FIRST_SAMPLE_MAX_ROWS = 1_000
+#: Number of rows from which a second sample is used, and bounds on its number of rows.
+MIN_ROWS_TO_SAMPLE_TWICE = 8_000
+_SECOND_SAMPLE_MIN_ROWS = 4_000
+_SECOND_SAMPLE_MAX_ROWS = 20_000
 _MAX_PASSES = 100
-#: The smallest margin, and one over the largest, of a typical row: 100 times its inverse is well
-#: inside float32.
-_SMALLEST_SCALE = 1e-30
+#: Smallest typical margin, and the inverse of the largest: 100 divided by it fits float32.
+_MIN_MARGIN = 1e-30
 
 
 @dataclass(frozen=True)
 class TemperatureMap(TemperedMap):
-    """softmax(b·x) with the inverse temperature b = 1/T > 0.
+    """Temperature scaling: softmax(b x) with the inverse temperature b = 1/T > 0.
 
     Examples
     --------
@@ -51,7 +62,11 @@ class TemperatureMap(TemperedMap):
 
     inverse_temperature: float
 
-    preserves_accuracy = in_table_precision = ends_in_softmax = on_device = whole_blocks = True
+    preserves_accuracy = True
+    in_table_precision = True
+    ends_in_softmax = True
+    on_device = True
+    whole_blocks = True
     formula = staticmethod(temperature)
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
@@ -59,178 +74,299 @@ class TemperatureMap(TemperedMap):
         kernels.softmax(block, self.inverse_temperature, out)
 
 
-def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> TemperatureMap:
-    """Minimise the mean negative log-likelihood of softmax(b·x) over b = 1/T.
+class _MaskedLabelError(Exception):
+    """The loss is infinite because the true class of some row is masked."""
 
-    The loss is convex in b. Steps of third order from its first three derivatives, kept inside a
-    shrinking bracket, start from the solution on every s-th row, which itself starts from that on a
-    thousand rows at most: one or two passes over a large table reach a relative error of 1e-6, and
+
+def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> TemperatureMap:
+    """Fit the temperature by maximum likelihood.
+
+    The mean negative log-likelihood of softmax(b x) is convex in b. Third-order steps,
+    computed from its first three derivatives and kept inside a shrinking bracket, start from
+    the solution on a sample of the rows. That solution itself starts from the one on at most
+    a thousand rows. One or two passes over a large table reach a relative error of 1e-6;
     fewer than 4,000 rows are solved to 1e-9.
 
-    When every row is right the likelihood has no maximum; the temperature is then bounded and a
-    warning given. Rows whose true class is masked (-inf) have probability zero at every
-    temperature: they are left out, with a warning.
+    If every prediction is correct, the likelihood has no maximum. The temperature is then
+    bounded, with a warning. Rows whose true class is masked have probability zero at every
+    temperature. They are omitted, with a warning.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    Returns
+    -------
+    TemperatureMap
     """
-    return fit_temperature_of_scale(Labelled(rows, labels, weights))
+    return fit_temperature_to_sample(LabelledRows(rows, labels, weights))
 
 
-def fit_temperature_of_scale(
-    sample: Labelled, scale: float | None = None, tolerance: float = TOLERANCE
+def fit_temperature_to_sample(
+    sample: LabelledRows, margin: float | None = None, tolerance: float = TOLERANCE
 ) -> TemperatureMap:
-    """The same where the margin of a typical row may be known, and few rows solved to a tolerance
-    of one's own.
+    """Fit the temperature of a sample with a known typical margin or tolerance.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    margin : float, optional
+        Typical margin of the rows, if it is known.
+
+    tolerance : float
+        Relative accuracy of b for small tables.
+
+    Returns
+    -------
+    TemperatureMap
     """
-    sample = sample.counted().beside()
+    sample = sample.drop_zero_weights().move_to_table_device()
     try:
-        return _fit(sample, scale, tolerance)
-    except _MaskedTruth:  # only now is it worth looking for the rows
-        return _fit(sample.usable(), scale, tolerance, masks_are_gone=True)
-
-
-class _MaskedTruth(Exception):
-    """The loss is infinite: the true class of some row is masked."""
+        return _fit(sample, margin, tolerance)
+    except _MaskedLabelError:
+        # Finding the rows with a masked true class takes a pass, so it happens only now.
+        return _fit(sample.drop_unusable(), margin, tolerance, masked_labels_dropped=True)
 
 
 def _fit(
-    sample: Labelled, scale: float | None, tolerance: float, *, masks_are_gone: bool = False
+    sample: LabelledRows,
+    margin: float | None,
+    tolerance: float,
+    *,
+    masked_labels_dropped: bool = False,
 ) -> TemperatureMap:
-    steps = _strides(len(sample.rows), sample.rows.n_classes)
-    samples = [sample.every(step) for step in steps]
-    if scale is None:
-        scale = typical_margin(samples[0].rows) or (
-            typical_margin(sample.rows) if len(steps) > 1 else 0.0
-        )
-    if scale == 0.0:
+    """Fit the temperature on successively larger samples of the rows.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    margin : float or None
+        Typical margin of the rows, if it is known.
+
+    tolerance : float
+        Relative accuracy of b for small tables.
+
+    masked_labels_dropped : bool, default=False
+        Whether rows whose true class is masked were dropped already.
+
+    Returns
+    -------
+    TemperatureMap
+
+    Raises
+    ------
+    _MaskedLabelError
+        If the true class of some row is masked.
+    """
+    strides = _sample_strides(len(sample.rows), sample.rows.n_classes)
+    subsamples = [sample.every(stride) for stride in strides]
+    is_sampled = len(strides) > 1
+    if margin is None:
+        margin = typical_margin(subsamples[0].rows)
+        if margin == 0.0 and is_sampled:
+            margin = typical_margin(sample.rows)
+    if margin == 0.0:
         warn_caller(
             "all logits are equal in every row: the temperature has no effect and is set to 1."
         )
         return TemperatureMap(1.0)
-    if (
-        not _SMALLEST_SCALE <= scale <= 1.0 / _SMALLEST_SCALE
-    ):  # float32 must hold it, and it must be a number
-        what, do = ("small", "Multiply") if scale < 1.0 else ("large", "Divide")
-        raise InputError(
-            f"the logits are too {what} for a temperature: the two largest of a typical row differ"
-            f" by {scale:.3g}. {do} all logits by a constant, the same for new rows."
-        )
-    bounds = inverse_temperature_bounds(scale)
-    b = float(np.clip(1.0, *bounds))
-    for part, step in zip(samples, steps, strict=True):
-        asked = (
-            TOLERANCE_OF_SAMPLE
-            if step > 1
-            else tolerance
-            if len(steps) == 1
-            else _TOLERANCE_FROM_SAMPLE
-        )
-        b = _minimise(partial(_loss, part, masks_are_gone), b, bounds, asked)
-    if b in bounds:
-        warn_bounded(b == bounds[1], 1.0 / b)
-    return TemperatureMap(b)
+    _check_margin(margin)
+
+    bounds = inverse_temperature_bounds(margin)
+    inverse_temperature = float(np.clip(1.0, *bounds))
+    for subsample, stride in zip(subsamples, strides, strict=True):
+        if stride > 1:
+            subsample_tolerance = TOLERANCE_OF_SAMPLE
+        elif is_sampled:
+            subsample_tolerance = _TOLERANCE_AFTER_SAMPLE
+        else:
+            subsample_tolerance = tolerance
+        loss = partial(_sum_loss, subsample, masked_labels_dropped)
+        inverse_temperature = _minimise(loss, inverse_temperature, bounds, subsample_tolerance)
+    if inverse_temperature in bounds:
+        warn_bounded(inverse_temperature == bounds[1], 1.0 / inverse_temperature)
+    return TemperatureMap(inverse_temperature)
 
 
-def _loss(sample: Labelled, masks_are_gone: bool, b: float) -> Float:
+def _check_margin(margin: float) -> None:
+    """Raise InputError if the typical margin is NaN or not representable in float32."""
+    if _MIN_MARGIN <= margin <= 1.0 / _MIN_MARGIN:
+        return
+    if margin < 1.0:
+        problem, remedy = "small", "Multiply"
+    else:
+        problem, remedy = "large", "Divide"
+    raise InputError(
+        f"the logits are too {problem} for a temperature: the two largest of a typical row differ"
+        f" by {margin:.3g}. {remedy} all logits by a constant, the same for new rows."
+    )
+
+
+def _sum_loss(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
+    """Sum the loss over the rows, with its first three derivatives in b."""
     sums = sample.rows.sum(
         partial(kernels.tempered_loss, inverse_temperature=b), sample.labels, sample.weights
     )
     if np.isfinite(sums[1]):
         return sums
-    if not masks_are_gone:
-        raise _MaskedTruth
+    if not masked_labels_dropped:
+        raise _MaskedLabelError
     raise InputError(
         "the logits of some row lie so far apart that their difference overflows; divide all logits"
         " by a constant, and check what made them so large."
     )
 
 
-def _strides(n: int, n_classes: int) -> list[int]:
-    """The strides of the samples, coarsest first, and 1: every s-th row.
+def _sample_strides(n_rows: int, n_classes: int) -> list[int]:
+    """Return the strides of the samples, coarsest first, then 1 for all rows.
 
     Examples
     --------
-    >>> _strides(3_000, 10), _strides(5_000, 10), _strides(25_000, 10), _strides(1_000_000, 1_000)
-    ([1], [5, 1], [25, 6, 1], [3816, 50, 1])
+    >>> _sample_strides(3_000, 10), _sample_strides(5_000, 10), _sample_strides(25_000, 10)
+    ([1], [5, 1], [25, 6, 1])
+    >>> _sample_strides(1_000_000, 1_000)
+    [3816, 50, 1]
     """
-    fewest, usual = _FIRST_SAMPLE
-    first = (
-        [n // min(max(_FIRST_ENTRIES // n_classes, fewest), usual)] if n >= _SAMPLED_FROM else []
-    )
-    return [*first, *second_stride(n), 1]
+    strides = []
+    if n_rows >= _MIN_ROWS_TO_SAMPLE:
+        n_sampled = max(_FIRST_SAMPLE_ENTRIES // n_classes, _FIRST_SAMPLE_MIN_ROWS)
+        strides.append(n_rows // min(n_sampled, _FIRST_SAMPLE_MAX_ROWS))
+    return [*strides, *second_sample_stride(n_rows), 1]
 
 
-def second_stride(n: int) -> list[int]:
-    """The stride of a second sample, a tenth of the rows within bounds; of fewer rows none."""
-    least, most = _SECOND_SAMPLE
-    return [n // min(max(n // 10, least), most)] if n >= SAMPLED_TWICE_FROM else []
+def second_sample_stride(n_rows: int) -> list[int]:
+    """Return the stride of the second sample in a list, empty for small tables.
+
+    The sample is a tenth of the rows, within bounds.
+    """
+    if n_rows < MIN_ROWS_TO_SAMPLE_TWICE:
+        return []
+    n_sampled = min(max(n_rows // 10, _SECOND_SAMPLE_MIN_ROWS), _SECOND_SAMPLE_MAX_ROWS)
+    return [n_rows // n_sampled]
 
 
 def typical_margin(rows: Rows) -> float:
-    """The median distance of the two largest logits; 0 where all logits of a row are equal."""
+    """Return the median difference of the two largest logits of a row.
+
+    If more than half of the rows tie, the result is the mean difference, and if that is zero
+    the mean range of the logits. It is 0 if all logits of every row are equal.
+    """
     margins = -rows.collect(kernels.negative_margin)
     margins = margins[margins < np.finfo(np.float64).max]
     if not len(margins):
         return 0.0
-    middle = float(np.median(margins))
-    # More than half of the rows tie at the top: fall back on the mean, then on the distance to the
-    # lowest class.
-    return middle or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
+    median = float(np.median(margins))
+    return median or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
 
 
 def _minimise(
     loss: Callable[[float], Float], b: float, bounds: tuple[float, float], tolerance: float
 ) -> float:
-    """The root of the increasing derivative in [low, high]; a bound when the root lies beyond
-    it.
+    """Find the root of the derivative of the loss between two bounds.
+
+    Parameters
+    ----------
+    loss : function
+        Returns the loss and its first three derivatives at b.
+
+    b : float
+        Point to start from.
+
+    bounds : tuple of float
+        Lower and upper bound. A bound is the result if the root lies beyond it.
+
+    tolerance : float
+        Relative accuracy.
+
+    Returns
+    -------
+    float
     """
     low, high = bounds
     for _ in range(_MAX_PASSES):
-        _, slope, curvature, third = loss(b)
-        if slope == 0.0 or (b == bounds[1] and slope < 0.0) or (b == bounds[0] and slope > 0.0):
+        _, slope, curvature, third_derivative = loss(b)
+        is_beyond_high = b == bounds[1] and slope < 0.0
+        is_beyond_low = b == bounds[0] and slope > 0.0
+        if slope == 0.0 or is_beyond_high or is_beyond_low:
             return b
-        low, high = (low, b) if slope > 0.0 else (b, high)
-        step, doubt = _step(slope, curvature, third)
+        if slope > 0.0:
+            high = b
+        else:
+            low = b
+        step, step_error = _third_order_step(slope, curvature, third_derivative)
         proposal = b - step
         if not low < proposal < high:
-            # Try the bound itself first, so that an answer at a bound is found at once; else halve
-            # the bracket.
+            # Try the bound itself first, so that a solution at a bound is found at once.
+            # Otherwise halve the bracket.
             bound = bounds[1] if slope < 0.0 else bounds[0]
-            proposal = bound if bound in (low, high) else float(np.sqrt(low * high))
-        elif max(abs(step / proposal) ** 3, doubt / proposal) < tolerance:
+            is_untried_bound = bound in (low, high)
+            proposal = bound if is_untried_bound else float(np.sqrt(low * high))
+        elif max(abs(step / proposal) ** 3, step_error / proposal) < tolerance:
             return float(proposal)
         b = float(proposal)
     warn_caller(f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.")
     return b
 
 
-def _step(slope: float, curvature: float, third: float) -> tuple[float, float]:
-    """How far to go down, and the distance between two ways to say so, which estimates the error.
+def _third_order_step(
+    slope: float, curvature: float, third_derivative: float
+) -> tuple[float, float]:
+    """Compute a third-order step downhill and an estimate of its error.
 
-    Both are of third order, with r = slope · third / curvature²: Halley's step n / (1 - r/2) on
-    Newton's n, and n · (-log(1 - r) / r), exact where the curvature falls exponentially. The latter
-    is taken where it exists: its error was the smaller one on all tables tried, and from far above
-    it does not overshoot.
+    With Newton's step n and r = slope · third / curvature², there are two steps of third
+    order: Halley's n / (1 - r/2), and n (-log(1 - r) / r), which is exact if the curvature
+    decreases exponentially. The second is used if it exists, because its error was smaller
+    on all tables tried and it does not overshoot from far above. The difference of both
+    estimates the error.
     """
     if curvature <= 0.0:
         return float(np.copysign(np.inf, slope)), np.inf
-    newton, r = slope / curvature, slope * third / curvature**2
-    halley = newton / (1.0 - 0.5 * min(r, 1.5))
-    if not r < 0.9:  # the curvature falls too fast for a root in sight
-        return float(halley), np.inf
-    step = newton * (-np.log1p(-r) / r) if abs(r) > 1e-8 else halley
-    return float(step), float(abs(step - halley))
+    newton_step = slope / curvature
+    r = slope * third_derivative / curvature**2
+    halley_step = newton_step / (1.0 - 0.5 * min(r, 1.5))
+    if not r < 0.9:
+        # The curvature decreases too fast for a root nearby.
+        return float(halley_step), np.inf
+    step = halley_step
+    if abs(r) > 1e-8:
+        step = newton_step * (-np.log1p(-r) / r)
+    return float(step), float(abs(step - halley_step))
 
 
-def inverse_temperature_bounds(scale: float) -> tuple[float, float]:
-    """Between which inverse temperatures rows can speak, by the margin of a typical one."""
-    return _SMALLEST_MARGIN / scale, _LARGEST_MARGIN / scale
+def inverse_temperature_bounds(margin: float) -> tuple[float, float]:
+    """Return the bounds on the inverse temperature for a typical margin."""
+    return _MIN_LOG_ODDS / margin, _MAX_LOG_ODDS / margin
 
 
-def warn_bounded(all_right: bool, temperature: float) -> None:
-    """Say that the temperature is bounded, and why."""
-    why = (
-        "every row is right, so ever lower temperatures fit ever better (is this the training"
-        " data?)"
-        if all_right
-        else "the logits say nothing about the labels, so ever higher temperatures fit ever better"
-    )
-    warn_caller(f"{why}; the temperature is bounded at {temperature:.3g}.")
+def warn_bounded(all_correct: bool, temperature: float) -> None:
+    """Warn that the temperature is at its bound.
+
+    Parameters
+    ----------
+    all_correct : bool
+        Whether it is the lower bound, which happens if every prediction is correct.
+
+    temperature : float
+        The bound.
+    """
+    if all_correct:
+        reason = (
+            "every row is right, so ever lower temperatures fit ever better (is this the training"
+            " data?)"
+        )
+    else:
+        reason = (
+            "the logits say nothing about the labels, so ever higher temperatures fit ever better"
+        )
+    warn_caller(f"{reason}; the temperature is bounded at {temperature:.3g}.")

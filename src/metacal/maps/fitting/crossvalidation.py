@@ -1,6 +1,4 @@
-"""Cross-validation: the folds, choosing the strength of a penalty, and warnings that are the same
-in every fold.
-"""
+"""Cross-validation: folds, choice of a penalty strength, and repeated warnings."""
 
 from __future__ import annotations
 
@@ -8,69 +6,111 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.maps.labelled import Labelled
+from metacal.maps.labelled import LabelledRows
 from metacal.rows.draws import generator
 
-#: The strengths tried, strongest first; weaker ones only while the held-out loss keeps falling.
+#: Strengths that are compared, strongest first. Weaker ones are tried only while the
+#: held-out loss decreases.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
-#: A strength counts in rows and so does not depend on how many there are: this many suffice to
-#: choose it; of a table with more entries than that, fewer rows, and one fold.
-MOST_ROWS, _LARGE_TABLE, _MOST_ROWS_OF_LARGE = 25_000, 1 << 22, 10_000
+#: Number of rows that suffice to choose a strength. A strength is measured in rows, so it
+#: does not depend on their number.
+_MAX_ROWS = 25_000
+#: Number of entries above which a table is large, and the number of rows used of it. Only
+#: one fold of a large table is evaluated.
+_LARGE_TABLE_ENTRIES = 1 << 22
+_MAX_ROWS_OF_LARGE_TABLE = 10_000
+
+#: Function that fits parameters: fit(sample, strength, start).
+FitParameters = Callable[[LabelledRows, float, Float], Float]
+#: Function that sums the loss of parameters over rows: loss(sample, parameters).
+SumLoss = Callable[[LabelledRows, Float], float]
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Training and test rows of one fold."""
+
+    training: LabelledRows
+    test: LabelledRows
 
 
 def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Generator) -> Codes:
-    """The fold of each row, at random; sizes differ by at most one.
+    """Assign the rows to folds at random, with sizes that differ by at most one.
 
-    Not stratified on purpose: when every fold has the same class frequencies, a map that learns the
-    frequencies of this very sample looks better on the held-out fold than it will be on new rows.
+    The folds are deliberately not stratified. If every fold had the same class frequencies, a
+    map that learns the frequencies of this sample would look better on the held-out fold than
+    it is on new rows.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+
+    n_folds : int
+        Number of folds.
+
+    random_state : int or numpy.random.Generator
+        Seed.
+
+    Returns
+    -------
+    array of int of shape (n_rows,)
+        Fold of each row.
 
     Examples
     --------
     >>> np.bincount(random_folds(7, 3, 0))
     array([3, 2, 2])
     """
-    folds = np.empty(n_rows, dtype=np.intp)
-    folds[generator(random_state).permutation(n_rows)] = np.arange(n_rows) % n_folds
-    return folds
+    fold_of_row = np.empty(n_rows, dtype=np.intp)
+    shuffled_rows = generator(random_state).permutation(n_rows)
+    fold_of_row[shuffled_rows] = np.arange(n_rows) % n_folds
+    return fold_of_row
 
 
 @contextmanager
 def said_once() -> Iterator[None]:
-    """Of warnings that differ in their numbers alone, as fits on the folds of one table give them,
-    pass on the first.
+    """Pass on only the first of several warnings that differ only in their numbers.
+
+    The fits on the folds of one table issue such warnings.
 
     Examples
     --------
-    >>> with warnings.catch_warnings(record=True) as heard:
+    >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
     ...     with said_once():
     ...         for fold in range(5):
     ...             warnings.warn(f"bounded at 0.00{fold}", UserWarning)
-    >>> [str(one.message) for one in heard]
+    >>> [str(warning.message) for warning in caught]
     ['bounded at 0.000']
     """
-    heard: list[warnings.WarningMessage] = []
+    caught: list[warnings.WarningMessage] = []
     try:
-        with warnings.catch_warnings(record=True) as heard:  # what the user's filters let through
+        # The filters of the user decide which warnings are recorded.
+        with warnings.catch_warnings(record=True) as caught:
             yield
     finally:
-        seen = set()
-        for one in heard:
-            kind = (one.category, re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "#", str(one.message)))
-            if kind not in seen:
-                seen.add(kind)
-                warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        known_kinds = set()
+        for warning in caught:
+            text = re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "#", str(warning.message))
+            kind = (warning.category, text)
+            if kind not in known_kinds:
+                known_kinds.add(kind)
+                warnings.warn_explicit(
+                    warning.message, warning.category, warning.filename, warning.lineno
+                )
 
 
 def choose_strength(
-    sample: Labelled,
-    fit: Callable[[Labelled, float, Float], Float],
-    loss: Callable[[Labelled, Float], float],
+    sample: LabelledRows,
+    fit: FitParameters,
+    loss: SumLoss,
     start: Float,
     *,
     strengths: Sequence[float] = STRENGTHS,
@@ -78,33 +118,89 @@ def choose_strength(
     random_state: int | np.random.Generator = 0,
     patience: int = 2,
 ) -> tuple[float, Float]:
-    """Return the strength with the lowest held-out loss, and the mean of its fits: a good place to
-    start the last one.
+    """Choose the penalty strength with the lowest held-out loss.
 
-    `fit(rows, strength, start)` gives parameters, `loss(rows, parameters)` the summed loss. Each
-    fold walks from the strongest penalty to weaker ones, every fit starting from the one before;
-    `patience` strengths in a row that do no better end the walk. Of a table with more than four
-    million entries, 10,000 rows and one of the folds are looked at. They are read once, and the
-    walk is this machine's alone: on a cluster as on one.
+    Each fold goes from the strongest penalty to weaker ones, and every fit starts from the
+    previous one. A table of more than four million entries is represented by 10,000 rows and
+    one fold. The rows are read once, on this machine even if a cluster is used.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows with labels.
+
+    fit : function
+        Fits parameters to rows at a strength, starting from other parameters.
+
+    loss : function
+        Sums the loss of parameters over rows.
+
+    start : array
+        Parameters to start from.
+
+    strengths : sequence of float
+        Strengths to compare, strongest first.
+
+    n_folds : int, default=3
+        Number of folds.
+
+    random_state : int or numpy.random.Generator, default=0
+        Seed of the folds.
+
+    patience : int, default=2
+        Number of consecutive strengths without improvement after which to stop.
+
+    Returns
+    -------
+    strength : float
+        Best strength.
+
+    parameters : array
+        Mean of the parameters of the folds at this strength, a good starting point.
     """
     if n_folds < 2:
         raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")
     if len(sample.labels) < 2:
         return 1.0, start
-    large = len(sample.labels) * sample.rows.n_classes > _LARGE_TABLE
-    most = _MOST_ROWS_OF_LARGE if large else MOST_ROWS
-    sample = sample.every(-(-len(sample.labels) // most)).in_memory()
-    folds = random_folds(len(sample.labels), min(n_folds, len(sample.labels)), random_state)
-    used = range(1 if large else int(folds.max()) + 1)
-    parts = [(sample.where(folds != fold), sample.where(folds == fold)) for fold in used]
-    fits, best, worse = [start] * len(parts), (np.inf, strengths[0], start), 0
+    folds = _split_into_folds(sample, n_folds, random_state)
+    fold_parameters = [start] * len(folds)
+    best_loss = np.inf
+    best_strength = strengths[0]
+    best_parameters = start
+    n_without_improvement = 0
     for strength in strengths:
-        fits = [fit(train, strength, theta) for (train, _), theta in zip(parts, fits)]
-        held_out = sum(loss(test, theta) for (_, test), theta in zip(parts, fits))
-        if held_out < best[0]:
-            best, worse = (held_out, strength, sum(fits[1:], start=fits[0]) / len(fits)), 0
+        fold_parameters = [
+            fit(fold.training, strength, parameters)
+            for fold, parameters in zip(folds, fold_parameters, strict=True)
+        ]
+        held_out_loss = sum(
+            loss(fold.test, parameters)
+            for fold, parameters in zip(folds, fold_parameters, strict=True)
+        )
+        if held_out_loss < best_loss:
+            best_loss = held_out_loss
+            best_strength = strength
+            best_parameters = sum(fold_parameters[1:], start=fold_parameters[0]) / len(folds)
+            n_without_improvement = 0
         else:
-            worse += 1
-        if worse == patience:
+            n_without_improvement += 1
+        if n_without_improvement == patience:
             break
-    return best[1], best[2]
+    return best_strength, best_parameters
+
+
+def _split_into_folds(
+    sample: LabelledRows, n_folds: int, random_state: int | np.random.Generator
+) -> list[_Fold]:
+    """Split a sample into folds; only the first fold of a large table is returned."""
+    n_entries = len(sample.labels) * sample.rows.n_classes
+    is_large = n_entries > _LARGE_TABLE_ENTRIES
+    max_rows = _MAX_ROWS_OF_LARGE_TABLE if is_large else _MAX_ROWS
+    sample = sample.every(-(-len(sample.labels) // max_rows)).load_into_memory()
+    n_rows = len(sample.labels)
+    fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)
+    n_used_folds = 1 if is_large else int(fold_of_row.max()) + 1
+    return [
+        _Fold(training=sample.where(fold_of_row != fold), test=sample.where(fold_of_row == fold))
+        for fold in range(n_used_folds)
+    ]

@@ -1,8 +1,8 @@
-"""Preconditioned L-BFGS for smooth convex functions whose value and gradient are sums over rows.
+"""Preconditioned L-BFGS for smooth convex functions that are sums over rows.
 
-One pass over the table per step. Liu & Nocedal, "On the limited memory BFGS method for large scale
-optimization", Mathematical Programming 1989; the inverse Hessian of the start is the caller's,
-which a calibration map knows well.
+Each step takes one pass over the table. The method is that of Liu & Nocedal, "On the
+limited memory BFGS method for large scale optimization", Mathematical Programming, 1989.
+The caller supplies the initial inverse Hessian, which is well known for calibration maps.
 """
 
 from __future__ import annotations
@@ -15,124 +15,230 @@ import numpy as np
 from metacal.errors import ConvergenceWarning, warn_caller
 from metacal.formulas import Float
 
+#: Function that returns value and gradient at a point.
 Objective = Callable[[Float], tuple[float, Float]]
+#: Function that multiplies a vector by an approximate inverse Hessian.
+Preconditioner = Callable[[Float], Float]
 
-#: Pairs of steps and gradient changes that are remembered.
+#: Number of remembered pairs of steps and gradient changes.
 _MEMORY = 10
+#: Fraction of the predicted linear decrease that a step must achieve.
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_HALVINGS = 40
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where an optimisation ended: the point, the value, what was still to gain, and the gradient's
-    norm there.
+    """Result of a minimisation.
+
+    Attributes
+    ----------
+    point : array
+        Point found.
+
+    value : float
+        Value at the point.
+
+    remaining_decrease : float
+        Estimate of how much the value could still decrease.
+
+    gradient_norm : float
+        Norm of the gradient at the point.
+
+    n_steps : int
+        Number of steps taken.
+
+    converged : bool
+        Whether the tolerance was reached.
     """
 
     point: Float
     value: float
-    to_gain: float
+    remaining_decrease: float
     gradient_norm: float
-    steps: int
+    n_steps: int
     converged: bool
 
     def warn_unless_converged(self, what: str) -> None:
-        """Warn with the gradient norm when the tolerance was not reached."""
-        if not self.converged:
-            warn_caller(
-                f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after"
-                f" {self.steps} steps, the mean loss could fall by about another"
-                f" {self.to_gain:.3g}. More regularisation makes the problem easier.",
-                ConvergenceWarning,
-            )
+        """Issue a ConvergenceWarning if the tolerance was not reached."""
+        if self.converged:
+            return
+        warn_caller(
+            f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after"
+            f" {self.n_steps} steps, the mean loss could fall by about another"
+            f" {self.remaining_decrease:.3g}. More regularisation makes the problem easier.",
+            ConvergenceWarning,
+        )
 
 
-def minimise(
+@dataclass(frozen=True)
+class _Step:
+    """A step and the change of the gradient along it."""
+
+    move: Float
+    gradient_change: Float
+
+    @property
+    def curvature(self) -> float:
+        """Inner product of the step and the gradient change."""
+        return float(np.vdot(self.move, self.gradient_change))
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """Value and gradient of the objective at a point."""
+
+    point: Float
+    value: float
+    gradient: Float
+
+
+def _no_preconditioner(gradient: Float) -> Float:
+    """Multiply by the identity."""
+    return gradient
+
+
+def minimise_by_lbfgs(
     objective: Objective,
     start: Float,
-    precondition: Callable[[Float], Float] = lambda gradient: gradient,
+    precondition: Preconditioner = _no_preconditioner,
     *,
     tolerance: float = 1e-10,
     max_steps: int = 500,
 ) -> Minimum:
-    """Minimise a convex function until it can fall by no more than about `tolerance`.
+    """Minimise a convex function until it can decrease by no more than `tolerance`.
 
-    What is still to gain is estimated by half of g·H⁻¹g, with H⁻¹ both L-BFGS's and the caller's
-    inverse Hessian, the larger of the two. `precondition` multiplies by the caller's.
+    The remaining decrease is estimated as ½ gᵀH⁻¹g. H⁻¹ is the inverse Hessian of L-BFGS or
+    of the caller, whichever gives the larger estimate.
+
+    Parameters
+    ----------
+    objective : function
+        Returns value and gradient at a point.
+
+    start : array
+        Point to start from.
+
+    precondition : function
+        Multiplies a vector by the caller's inverse Hessian.
+
+    tolerance : float, default=1e-10
+        Remaining decrease at which to stop.
+
+    max_steps : int, default=500
+        Largest number of steps.
+
+    Returns
+    -------
+    Minimum
 
     Examples
     --------
     >>> def bowl(x):
     ...     return float(((x - 3.0) ** 2).sum()), 2.0 * (x - 3.0)
-    >>> minimise(bowl, np.zeros(2)).point.round(6)
+    >>> minimise_by_lbfgs(bowl, np.zeros(2)).point.round(6)
     array([3., 3.])
     """
-    point, pairs = start, list[tuple[Float, Float]]()
-    value, gradient = objective(point)
-    for step in range(max_steps + 1):
-        direction = -_inverse_hessian(gradient, pairs, precondition)
+    memory: list[_Step] = []
+    start_value, start_gradient = objective(start)
+    current = _Evaluation(point=start, value=start_value, gradient=start_gradient)
+    for n_steps in range(max_steps + 1):
+        gradient = current.gradient
+        direction = -_apply_inverse_hessian(gradient, memory, precondition)
         slope = float(np.vdot(gradient, direction))
-        to_gain = 0.5 * max(-slope, float(np.vdot(gradient, precondition(gradient))))
-        if to_gain <= tolerance:
+        preconditioned_decrease = float(np.vdot(gradient, precondition(gradient)))
+        remaining_decrease = 0.5 * max(-slope, preconditioned_decrease)
+        if remaining_decrease <= tolerance:
             break
-        if slope >= 0.0 and pairs:  # rounding has spoilt the memory
-            pairs.clear()
+        if slope >= 0.0 and memory:
+            # Rounding errors have spoilt the memory.
+            memory.clear()
             continue
-        found = (
-            _line_search(objective, point, value, direction, slope) if step < max_steps else None
-        )
-        if found is None:
+        if n_steps == max_steps:
             break
-        nearer, value, steeper = found
-        pairs.append((nearer - point, steeper - gradient))
-        if float(np.vdot(*pairs[-1])) <= 0.0:
-            pairs.pop()
-        del pairs[:-_MEMORY]
-        point, gradient = nearer, steeper
-    norm = float(np.linalg.norm(gradient))
-    # Nothing below the rounding of the value itself can be gained.
-    rounding = 1e-13 * max(1.0, abs(value))
-    return Minimum(point, value, to_gain, norm, step, bool(to_gain <= max(tolerance, rounding)))
+        following = _search_line(objective, current, direction, slope)
+        if following is None:
+            break
+        step = _Step(
+            move=following.point - current.point,
+            gradient_change=following.gradient - current.gradient,
+        )
+        if step.curvature > 0.0:
+            memory.append(step)
+        del memory[:-_MEMORY]
+        current = following
+
+    # No decrease below the rounding error of the value can be achieved.
+    rounding = 1e-13 * max(1.0, abs(current.value))
+    return Minimum(
+        point=current.point,
+        value=current.value,
+        remaining_decrease=remaining_decrease,
+        gradient_norm=float(np.linalg.norm(current.gradient)),
+        n_steps=n_steps,
+        converged=bool(remaining_decrease <= max(tolerance, rounding)),
+    )
 
 
-def _inverse_hessian(
-    gradient: Float, pairs: list[tuple[Float, Float]], precondition: Callable[[Float], Float]
+def _apply_inverse_hessian(
+    gradient: Float, memory: list[_Step], precondition: Preconditioner
 ) -> Float:
-    """The two-loop recursion: the remembered curvature, around the caller's inverse Hessian."""
+    """Multiply the gradient by the inverse Hessian, by the two-loop recursion."""
     vector = gradient.copy()
     factors = []
-    for move, change in reversed(pairs):
-        factor = float(np.vdot(move, vector)) / float(np.vdot(move, change))
-        vector -= factor * change
+    for step in reversed(memory):
+        factor = float(np.vdot(step.move, vector)) / step.curvature
+        vector -= factor * step.gradient_change
         factors.append(factor)
     vector = precondition(vector)
-    if pairs:  # the caller's inverse Hessian, rescaled to agree with the last step
-        move, change = pairs[-1]
-        vector *= float(np.vdot(move, change)) / float(np.vdot(change, precondition(change)))
-    for (move, change), factor in zip(pairs, reversed(factors)):
-        vector = (
-            vector + (factor - float(np.vdot(change, vector)) / float(np.vdot(move, change))) * move
-        )
+    if memory:
+        # The caller's inverse Hessian is rescaled to agree with the last step.
+        last = memory[-1]
+        preconditioned_change = precondition(last.gradient_change)
+        vector *= last.curvature / float(np.vdot(last.gradient_change, preconditioned_change))
+    for step, factor in zip(memory, reversed(factors), strict=True):
+        correction = factor - float(np.vdot(step.gradient_change, vector)) / step.curvature
+        vector = vector + correction * step.move
     return vector
 
 
-def _line_search(
-    objective: Objective, point: Float, value: float, direction: Float, slope: float
-) -> tuple[Float, float, Float] | None:
-    """A step along a descent direction that lowers the value enough, the whole one first; None when
-    there is none.
+def _search_line(
+    objective: Objective, current: _Evaluation, direction: Float, slope: float
+) -> _Evaluation | None:
+    """Find a step along a descent direction with sufficient decrease.
+
+    Parameters
+    ----------
+    objective : function
+        Returns value and gradient at a point.
+
+    current : _Evaluation
+        Point to start from.
+
+    direction : array
+        Descent direction. The full step is tried first.
+
+    slope : float
+        Inner product of gradient and direction.
+
+    Returns
+    -------
+    _Evaluation or None
+        New point, or None if no step decreases the value sufficiently.
     """
     length = 1.0
     for _ in range(_MAX_HALVINGS):
-        nearer = point + length * direction
-        lower, gradient = objective(nearer)
-        if lower <= value + _SUFFICIENT_DECREASE * length * slope:
-            return nearer, lower, gradient
-        # The lowest point of the parabola through what is known, kept between a tenth and a half of
-        # the step.
-        bend = lower - value - length * slope
-        best = -0.5 * slope * length**2 / bend if np.isfinite(bend) and bend > 0.0 else 0.0
-        length = float(np.clip(best, 0.1 * length, 0.5 * length))
-        if -length * slope < 1e-16 * abs(value):
+        trial_point = current.point + length * direction
+        trial_value, trial_gradient = objective(trial_point)
+        if trial_value <= current.value + _SUFFICIENT_DECREASE * length * slope:
+            return _Evaluation(point=trial_point, value=trial_value, gradient=trial_gradient)
+        # Minimise the parabola through the known values, between a tenth and a half of the
+        # step.
+        bend = trial_value - current.value - length * slope
+        parabola_minimum = 0.0
+        if np.isfinite(bend) and bend > 0.0:
+            parabola_minimum = -0.5 * slope * length**2 / bend
+        length = float(np.clip(parabola_minimum, 0.1 * length, 0.5 * length))
+        if -length * slope < 1e-16 * abs(current.value):
             return None
     return None

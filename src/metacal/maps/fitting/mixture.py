@@ -1,5 +1,6 @@
-"""The likeliest mixture: weights w on the simplex that minimise -Σ log(P w), P the members' chances
-of what was so.
+"""Maximum-likelihood weights of a mixture of probability models.
+
+A *member* of the mixture gives each row the probability of its observed outcome.
 """
 
 from __future__ import annotations
@@ -10,87 +11,170 @@ from scipy.optimize import nnls
 from metacal.formulas import Float
 from metacal.maps.fitting.lbfgs import Minimum
 
-#: Steps end when they promise less per row; what may be left to gain at the end.
-_TOLERANCE, _LEFT = 1e-14, 1e-6
-_MAX_STEPS, _MAX_HALVINGS = 200, 40
+#: Expected decrease of the mean loss at which the iteration stops.
+_TOLERANCE = 1e-14
+#: Largest possible decrease of the mean loss that counts as converged.
+_MAX_REMAINING_DECREASE = 1e-6
+_MAX_STEPS = 200
+_MAX_HALVINGS = 40
+#: Fraction of the predicted linear decrease that a step must achieve.
+_SUFFICIENT_DECREASE = 1e-4
 
 
 def likeliest_mixture(members: Float, weights: Float | None = None) -> Float:
-    """The weights of the members, one column of probabilities each, given how much each row counts.
+    """Compute the mixture weights that maximise the likelihood.
 
-    A convex problem, by sequential quadratic programming (Kim, Carbonetto, Stephens & Anitescu, "A
-    fast algorithm for maximum likelihood estimation of mixture proportions", 2020): minimise -mean
-    log(P w) + Σ w over w >= 0, whose solution sums to one by itself. With R = P / (P w) each step
-    is a least squares problem in w' >= 0: the curvature is RᵀR/n, the slope 1 - Rᵀ1/n.
+    The problem is convex and solved by sequential quadratic programming (Kim, Carbonetto,
+    Stephens & Anitescu, "A fast algorithm for maximum likelihood estimation of mixture
+    proportions", 2020): minimise -mean log(P w) + Σ w over w >= 0, whose solution sums to
+    one. With R = P / (P w), each step is a non-negative least-squares problem with the
+    Hessian RᵀR / n and the gradient 1 - Rᵀ1 / n.
 
-    A row that all members but one call nearly impossible makes the curvature of that one enormous
-    where its weight is near zero, and Newton's steps tiny. So weights are scaled by their own
-    curvature, and each step is followed by one of expectation and maximisation, w·(Rᵀ1/n), which
-    never raises the loss and leads away from there at once.
+    If all members but one give a row a tiny probability, the Hessian of that member is huge
+    while its weight is near zero, and Newton steps are tiny. Therefore the weights are
+    scaled by their own curvature, and each step is followed by a step of expectation
+    maximisation, w (Rᵀ1 / n), which never increases the loss.
 
-    No mixture is better by more than -min(slope): Σ w' = 1 for every other w', and the loss is
-    convex.
+    No mixture has a loss lower by more than -min(gradient): every other w' sums to one, and
+    the loss is convex.
+
+    Parameters
+    ----------
+    members : array of shape (n_rows, n_members)
+        Probability that each member gives the observed outcome of each row.
+
+    weights : array of shape (n_rows,), optional
+        Weight of each row.
+
+    Returns
+    -------
+    array of shape (n_members,)
+        Mixture weights, which sum to one.
 
     Examples
     --------
-    >>> heads, tails = [0.9, 0.2], [0.1, 0.8]                      # the chances of two coins
+    >>> heads, tails = [0.9, 0.2], [0.1, 0.8]  # the probabilities of two coins
     >>> likeliest_mixture(np.array([heads, heads, tails])).round(3)
     array([0.667, 0.333])
     """
-    scale = np.ones(len(members)) if weights is None else np.asarray(weights, dtype=np.float64)
-    scale = scale / scale.sum()
-    mixture = np.full(members.shape[1], 1.0 / members.shape[1])
-    value = _loss(members, scale, mixture)
-    for step in range(1, _MAX_STEPS + 1):  # noqa: B007 the minimum says how many
-        target, slope = _target(members, scale, mixture)
-        direction = target - mixture
-        decrement = -float(slope @ direction)
-        if (
-            decrement <= _TOLERANCE
-        ):  # too little to be seen in the loss, but the last digits of the weights
-            mixture = (
-                np.maximum(target, 0.0) / target.sum() if abs(decrement) <= _TOLERANCE else mixture
-            )
+    n_rows, n_members = members.shape
+    row_weights = np.ones(n_rows)
+    if weights is not None:
+        row_weights = np.asarray(weights, dtype=np.float64)
+    row_weights = row_weights / row_weights.sum()
+
+    mixture = np.full(n_members, 1.0 / n_members)
+    loss = _mixture_loss(members, row_weights, mixture)
+    for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
+        quadratic_minimum, gradient = _minimise_quadratic(members, row_weights, mixture)
+        direction = quadratic_minimum - mixture
+        expected_decrease = -float(gradient @ direction)
+        if expected_decrease <= _TOLERANCE:
+            # The loss no longer changes, but the last digits of the weights do.
+            if abs(expected_decrease) <= _TOLERANCE:
+                mixture = np.maximum(quadratic_minimum, 0.0) / quadratic_minimum.sum()
             break
-        for length in 0.5 ** np.arange(_MAX_HALVINGS):
-            if (
-                _loss(members, scale, mixture + length * direction)
-                <= value - 1e-4 * length * decrement
-            ):
-                break
-        else:
+        step_length = _search_line(
+            members, row_weights, mixture, direction, loss, expected_decrease
+        )
+        if step_length is None:
             break
-        mixture = mixture + length * direction
-        mixture = mixture * (1.0 - _slope(members, scale, mixture))
+        mixture = mixture + step_length * direction
+        mixture = mixture * (1.0 - _mixture_gradient(members, row_weights, mixture))
         mixture /= mixture.sum()
-        value = _loss(members, scale, mixture)
-    slope = _slope(members, scale, mixture)
-    left, norm = (
-        max(0.0, -float(slope.min())),
-        float(np.linalg.norm(np.where(mixture > 0.0, slope, 0.0))),
+        loss = _mixture_loss(members, row_weights, mixture)
+
+    gradient = _mixture_gradient(members, row_weights, mixture)
+    remaining_decrease = max(0.0, -float(gradient.min()))
+    minimum = Minimum(
+        point=mixture,
+        value=loss,
+        remaining_decrease=remaining_decrease,
+        gradient_norm=float(np.linalg.norm(np.where(mixture > 0.0, gradient, 0.0))),
+        n_steps=n_steps,
+        converged=remaining_decrease <= _MAX_REMAINING_DECREASE,
     )
-    Minimum(mixture, value, left, norm, step, left <= _LEFT).warn_unless_converged(
-        "a mixture's weights"
-    )
+    minimum.warn_unless_converged("a mixture's weights")
     return mixture
 
 
-def _loss(members: Float, scale: Float, mixture: Float) -> float:
-    chances = members @ mixture
-    return -float(scale @ np.log(chances)) + float(mixture.sum()) if chances.min() > 0.0 else np.inf
+def _mixture_loss(members: Float, row_weights: Float, mixture: Float) -> float:
+    """Compute -mean log(P w) + Σ w, infinite if a row has probability zero."""
+    probabilities = members @ mixture
+    if not probabilities.min() > 0.0:
+        return np.inf
+    return -float(row_weights @ np.log(probabilities)) + float(mixture.sum())
 
 
-def _slope(members: Float, scale: Float, mixture: Float) -> Float:
-    return np.asarray(1.0 - (scale / (members @ mixture)) @ members)
+def _mixture_gradient(members: Float, row_weights: Float, mixture: Float) -> Float:
+    """Compute the gradient of the loss, 1 - Rᵀ1 / n."""
+    return np.asarray(1.0 - (row_weights / (members @ mixture)) @ members)
 
 
-def _target(members: Float, scale: Float, mixture: Float) -> tuple[Float, Float]:
-    """The lowest point over w >= 0 of the parabola that touches the loss at the mixture, and the
-    slope there.
+def _minimise_quadratic(members: Float, row_weights: Float, mixture: Float) -> tuple[Float, Float]:
+    """Minimise the quadratic approximation of the loss over non-negative weights.
+
+    Parameters
+    ----------
+    members : array of shape (n_rows, n_members)
+        Probability of the observed outcome by row and member.
+
+    row_weights : array of shape (n_rows,)
+        Weight of each row.
+
+    mixture : array of shape (n_members,)
+        Weights at which the loss is approximated.
+
+    Returns
+    -------
+    minimum : array of shape (n_members,)
+        Minimiser of the approximation.
+
+    gradient : array of shape (n_members,)
+        Gradient of the loss at `mixture`.
     """
     ratios = members / (members @ mixture)[:, None]
-    slope = 1.0 - scale @ ratios
-    hessian = (scale[:, None] * ratios).T @ ratios
-    own = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
-    root = np.linalg.cholesky(hessian / np.outer(own, own) + 1e-10 * np.eye(len(own)))
-    return nnls(root.T, np.linalg.solve(root, (hessian @ mixture - slope) / own))[0] / own, slope
+    gradient = 1.0 - row_weights @ ratios
+    hessian = (row_weights[:, None] * ratios).T @ ratios
+    member_scale = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
+    scaled_hessian = hessian / np.outer(member_scale, member_scale)
+    root = np.linalg.cholesky(scaled_hessian + 1e-10 * np.eye(len(member_scale)))
+    target = np.linalg.solve(root, (hessian @ mixture - gradient) / member_scale)
+    minimum = nnls(root.T, target)[0] / member_scale
+    return minimum, gradient
+
+
+def _search_line(
+    members: Float,
+    row_weights: Float,
+    mixture: Float,
+    direction: Float,
+    loss: float,
+    expected_decrease: float,
+) -> float | None:
+    """Find the longest step 1, ½, ¼, ... with sufficient decrease of the loss.
+
+    Parameters
+    ----------
+    members, row_weights, mixture
+        See `_minimise_quadratic`.
+
+    direction : array of shape (n_members,)
+        Direction of descent.
+
+    loss : float
+        Loss at `mixture`.
+
+    expected_decrease : float
+        Decrease of the loss to first order for a step of one.
+
+    Returns
+    -------
+    float or None
+        Length of the step, or None if no step decreases the loss sufficiently.
+    """
+    for length in 0.5 ** np.arange(_MAX_HALVINGS):
+        trial_loss = _mixture_loss(members, row_weights, mixture + length * direction)
+        if trial_loss <= loss - _SUFFICIENT_DECREASE * length * expected_decrease:
+            return float(length)
+    return None

@@ -1,30 +1,41 @@
-"""Projected Newton steps for many small convex problems side by side: a logistic curve for each
-class.
+"""Projected Newton method for many small convex problems, solved side by side.
 
-A problem is given by its sums over rows: loss, gradient and Hessian, all problems in one pass.
+One-vs-rest calibration fits one logistic curve per class. Each curve is an independent
+convex problem in a few parameters. All problems are advanced together: one pass over the
+rows returns the loss, gradient and Hessian of every problem.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from metacal.errors import ConvergenceWarning, warn_caller
 from metacal.formulas import Flags, Float
 
-#: The fit ends when a Newton step promises less than this per unit of weight.
+#: Expected decrease per unit of weight below which a problem counts as solved.
 _TOLERANCE = 1e-13
-#: What rounding may leave when no step helps any more.
+#: Expected decrease per unit of weight that rounding errors can leave.
 _ROUNDING = 1e-10
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
+#: Fraction of the predicted linear decrease that a step must achieve.
+_SUFFICIENT_DECREASE = 1e-4
 
 
-class Sums(NamedTuple):
-    """Loss, gradient and Hessian of C independent problems in P parameters: shapes (C,), (C, P),
-    (C, P, P).
+@dataclass(frozen=True)
+class Derivatives:
+    """Loss, gradient and Hessian of independent problems.
+
+    Attributes
+    ----------
+    loss : array of shape (n_problems,)
+
+    gradient : array of shape (n_problems, n_parameters)
+
+    hessian : array of shape (n_problems, n_parameters, n_parameters)
     """
 
     loss: Float
@@ -32,131 +43,252 @@ class Sums(NamedTuple):
     hessian: Float
 
 
-def logistic_sums(features: list[Float], targets: Float, weights: Float, theta: Float) -> Float:
-    """Σ over rows of w·(log(1 + e^z) - t·z), z = Σ_i θ_i f_i, its gradient and Hessian, packed as
-    (C, 1 + P + P²).
+#: Function that returns the derivatives of all problems at given parameters.
+Problems = Callable[[Float], Derivatives]
 
-    Features, targets and weights are n × C; a feature may also be n × 1 or 1 × 1.
+
+def logistic_loss_sums(
+    features: list[Float], targets: Float, weights: Float, theta: Float
+) -> Float:
+    """Sum the logistic loss over rows, with its gradient and Hessian, in one array.
+
+    The loss of a row is w (log(1 + e^z) - t z), where z = sum_i theta_i f_i. The result
+    is a single array so that the sums of several blocks of rows can be added.
+
+    Parameters
+    ----------
+    features : list of arrays of shape (n_rows, n_problems)
+        One array per parameter. The shapes (n_rows, 1) and (1, 1) are also allowed.
+
+    targets : array of shape (n_rows, n_problems)
+        Target probabilities t.
+
+    weights : array of shape (n_rows, n_problems)
+        Weights w.
+
+    theta : array of shape (n_problems, n_parameters)
+        Parameters.
+
+    Returns
+    -------
+    array of shape (n_problems, 1 + n_parameters + n_parameters**2)
+        Use `unpack_derivatives` to split it.
     """
     z = sum(theta[:, i] * feature for i, feature in enumerate(features))
-    small = np.exp(-np.abs(z))
-    probability = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
-    loss = np.maximum(z, 0.0) + np.log1p(small) - targets * z
+    exp_minus_abs_z = np.exp(-np.abs(z))
+    probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / (1.0 + exp_minus_abs_z)
+    loss = np.maximum(z, 0.0) + np.log1p(exp_minus_abs_z) - targets * z
     residual = weights * (probability - targets)
-    curvature = weights * (small / (1.0 + small) ** 2)
-    count = len(features)
-    packed = np.empty((len(theta), 1 + count + count * count))
+    curvature = weights * (exp_minus_abs_z / (1.0 + exp_minus_abs_z) ** 2)
+
+    n_parameters = len(features)
+    first_hessian_column = 1 + n_parameters
+    packed = np.empty((len(theta), first_hessian_column + n_parameters * n_parameters))
     packed[:, 0] = (weights * loss).sum(axis=0)
     for i, feature in enumerate(features):
         packed[:, 1 + i] = (residual * feature).sum(axis=0)
-        scaled = curvature * feature
+        curved_feature = curvature * feature
         for j in range(i + 1):
-            entry = (scaled * features[j]).sum(axis=0)
-            packed[:, 1 + count + i * count + j] = packed[:, 1 + count + j * count + i] = entry
+            hessian_entry = (curved_feature * features[j]).sum(axis=0)
+            packed[:, first_hessian_column + i * n_parameters + j] = hessian_entry
+            packed[:, first_hessian_column + j * n_parameters + i] = hessian_entry
     return packed
 
 
-def unpack(packed: Float) -> Sums:
-    """Split what `logistic_sums` packed."""
-    classes, width = packed.shape
-    count = int((np.sqrt(4 * width - 3) - 1) / 2)
-    return Sums(
-        packed[:, 0],
-        packed[:, 1 : 1 + count],
-        packed[:, 1 + count :].reshape(classes, count, count),
+def unpack_derivatives(packed: Float) -> Derivatives:
+    """Split the array returned by `logistic_loss_sums`."""
+    n_problems, n_columns = packed.shape
+    # Solve n_columns = 1 + n + n² for n.
+    n_parameters = int((np.sqrt(4 * n_columns - 3) - 1) / 2)
+    hessian = packed[:, 1 + n_parameters :]
+    return Derivatives(
+        loss=packed[:, 0],
+        gradient=packed[:, 1 : 1 + n_parameters],
+        hessian=hessian.reshape(n_problems, n_parameters, n_parameters),
     )
 
 
-def with_prior(
-    sums: Callable[[Float], Sums], centre: Float, precision: Float, theta: Float
-) -> Sums:
-    """Add ½ (θ - centre)ᵀ · precision · (θ - centre); the precision is one for all problems, or one
-    for each.
+def add_normal_prior(
+    problems: Problems, centre: Float, precision: Float, theta: Float
+) -> Derivatives:
+    """Add the penalty ½ (theta - centre)ᵀ precision (theta - centre) to every problem.
+
+    Parameters
+    ----------
+    problems : function
+        Derivatives of the problems without the penalty.
+
+    centre : array of shape (n_problems, n_parameters)
+        Prior means.
+
+    precision : array of shape (n_parameters, n_parameters) or with a leading n_problems
+        Prior precision matrix, shared by all problems or one for each.
+
+    theta : array of shape (n_problems, n_parameters)
+        Parameters.
+
+    Returns
+    -------
+    Derivatives
     """
-    loss, gradient, hessian = sums(theta)
-    away = theta - centre
-    pull = (away[:, None, :] @ precision)[:, 0]
-    return Sums(loss + 0.5 * (away * pull).sum(axis=1), gradient + pull, hessian + precision)
+    unpenalised = problems(theta)
+    deviation = theta - centre
+    penalty_gradient = (deviation[:, None, :] @ precision)[:, 0]
+    penalty = 0.5 * (deviation * penalty_gradient).sum(axis=1)
+    return Derivatives(
+        loss=unpenalised.loss + penalty,
+        gradient=unpenalised.gradient + penalty_gradient,
+        hessian=unpenalised.hessian + precision,
+    )
 
 
-def minimise(
-    sums: Callable[[Float], Sums],
+def minimise_by_newton(
+    problems: Problems,
     start: Float,
     bounded: Flags,
     total: Float,
     what: str,
     tolerance: float = _TOLERANCE,
-) -> tuple[Float, Sums]:
-    """Minimise C convex problems side by side by projected Newton steps with backtracking; θ_i >= 0
-    where `bounded`.
+) -> tuple[Float, Derivatives]:
+    """Minimise convex problems by projected Newton steps with backtracking.
 
-    A problem is done when its Newton decrement promises less than the tolerance times its `total`
-    weight; if that is not reached, a ConvergenceWarning tells the gradient norm. θ and the sums
-    there; with a higher tolerance the last step is taken, and the sums are from before it.
+    A problem is solved when a Newton step is expected to decrease its loss by less than
+    `tolerance` times its total weight. If a problem is not solved, a ConvergenceWarning
+    with the gradient norm is issued.
+
+    Parameters
+    ----------
+    problems : function
+        Derivatives of all problems at given parameters.
+
+    start : array of shape (n_problems, n_parameters)
+        Parameters to start from.
+
+    bounded : array of bool of shape (n_parameters,)
+        Which parameters must be non-negative.
+
+    total : array of shape (n_problems,)
+        Total weight of the rows of each problem.
+
+    what : str
+        Name of the method in the warning.
+
+    tolerance : float
+        Expected decrease per unit of weight at which to stop. If it is larger than the
+        default, the last step is taken without evaluating the derivatives again.
+
+    Returns
+    -------
+    theta : array of shape (n_problems, n_parameters)
+        Parameters found.
+
+    derivatives : Derivatives
+        Derivatives at `theta`; with a larger tolerance, those before the last step.
     """
-    theta, here = start, sums(start)
+    theta = start
+    current = problems(start)
     scale = np.maximum(total, 1.0)
-    stuck = np.zeros(len(theta), dtype=bool)
+    is_stuck = np.zeros(len(theta), dtype=bool)
+    slack = _ROUNDING * 1e-4 * scale
     for _ in range(_MAX_STEPS):
-        held = bounded & (theta <= 0.0) & (here.gradient > 0.0)
-        step, promise = _newton_step(here, held)
-        done = (promise <= tolerance * scale) | stuck
-        if done.all():
+        at_bound = bounded & (theta <= 0.0) & (current.gradient > 0.0)
+        step, expected_decrease = _newton_step(current, at_bound)
+        is_done = (expected_decrease <= tolerance * scale) | is_stuck
+        if is_done.all():
             if tolerance > _TOLERANCE:
-                theta = theta + np.where(stuck[:, None], 0.0, step)
+                theta = theta + np.where(is_stuck[:, None], 0.0, step)
                 theta[:, bounded] = np.maximum(theta[:, bounded], 0.0)
             break
-        step[done] = 0.0
-        theta, here, moved = _backtrack(sums, theta, here, step, bounded, _ROUNDING * 1e-4 * scale)
-        stuck |= ~moved
-    short = promise > max(_ROUNDING, tolerance) * scale
-    if short.any():
-        norm = np.abs(np.where(held, 0.0, here.gradient)).max(axis=1) / scale
+        step[is_done] = 0.0
+        theta, current, has_moved = _backtrack(problems, theta, current, step, bounded, slack)
+        is_stuck |= ~has_moved
+
+    is_unsolved = expected_decrease > max(_ROUNDING, tolerance) * scale
+    if is_unsolved.any():
+        free_gradient = np.where(at_bound, 0.0, current.gradient)
+        gradient_norm = np.abs(free_gradient).max(axis=1) / scale
         warn_caller(
-            f"{what} did not converge for {int(short.sum())} of {len(theta)} classes: gradient norm"
-            f" {norm[short].max():.3g} per row after {_MAX_STEPS} Newton steps at most.",
+            f"{what} did not converge for {int(is_unsolved.sum())} of {len(theta)} classes:"
+            f" gradient norm {gradient_norm[is_unsolved].max():.3g} per row after {_MAX_STEPS}"
+            " Newton steps at most.",
             ConvergenceWarning,
         )
-    return theta, here
+    return theta, current
 
 
-def _newton_step(here: Sums, held: Flags) -> tuple[Float, Float]:
-    """The step of the parameters that are not held at zero, and the decrease ½ gᵀH⁻¹g that it
-    promises.
+def _newton_step(current: Derivatives, at_bound: Flags) -> tuple[Float, Float]:
+    """Compute the Newton step of every problem and its expected decrease ½ gᵀH⁻¹g.
+
+    Parameters with `at_bound` true stay at their bound of zero.
     """
-    gradient, hessian = here.gradient, here.hessian
-    if held.any():
-        gradient = np.where(held, 0.0, gradient)
-        hessian = np.where(held[:, :, None] | held[:, None, :], 0.0, hessian)
-    diagonal = np.arange(held.shape[1])
-    # In units where the diagonal is one; the small addition picks a step where the data leave a
-    # direction open.
-    size = np.sqrt(hessian[:, diagonal, diagonal])
-    size[size <= 0.0] = 1.0
-    scaled = hessian / (size[:, :, None] * size[:, None, :])
-    scaled[:, diagonal, diagonal] = 1.0 + 1e-12
-    step = -np.linalg.solve(scaled, (gradient / size)[:, :, None])[:, :, 0] / size
+    gradient = current.gradient
+    hessian = current.hessian
+    if at_bound.any():
+        gradient = np.where(at_bound, 0.0, gradient)
+        hessian = np.where(at_bound[:, :, None] | at_bound[:, None, :], 0.0, hessian)
+    # The Hessian is scaled to a unit diagonal. The small addition selects a step if the
+    # data leave a direction undetermined.
+    diagonal = np.arange(at_bound.shape[1])
+    parameter_scale = np.sqrt(hessian[:, diagonal, diagonal])
+    parameter_scale[parameter_scale <= 0.0] = 1.0
+    scaled_hessian = hessian / (parameter_scale[:, :, None] * parameter_scale[:, None, :])
+    scaled_hessian[:, diagonal, diagonal] = 1.0 + 1e-12
+    scaled_gradient = (gradient / parameter_scale)[:, :, None]
+    step = -np.linalg.solve(scaled_hessian, scaled_gradient)[:, :, 0] / parameter_scale
     return step, np.asarray(-0.5 * (gradient * step).sum(axis=1))
 
 
 def _backtrack(
-    sums: Callable[[Float], Sums],
+    problems: Problems,
     theta: Float,
-    here: Sums,
+    current: Derivatives,
     step: Float,
     bounded: Flags,
     slack: Float,
-) -> tuple[Float, Sums, Flags]:
-    """Halve each problem's step until its loss falls enough; say which problems moved."""
-    fraction = np.ones(len(theta))
+) -> tuple[Float, Derivatives, Flags]:
+    """Halve the step of each problem until its loss decreases sufficiently.
+
+    Parameters
+    ----------
+    problems : function
+        Derivatives of all problems at given parameters.
+
+    theta : array of shape (n_problems, n_parameters)
+        Current parameters.
+
+    current : Derivatives
+        Derivatives at `theta`.
+
+    step : array of shape (n_problems, n_parameters)
+        Newton steps.
+
+    bounded : array of bool of shape (n_parameters,)
+        Which parameters must be non-negative.
+
+    slack : array of shape (n_problems,)
+        Increase of the loss that is attributed to rounding.
+
+    Returns
+    -------
+    theta : array of shape (n_problems, n_parameters)
+        New parameters; those of a problem without sufficient decrease are unchanged.
+
+    derivatives : Derivatives
+        Derivatives at the new parameters.
+
+    has_moved : array of bool of shape (n_problems,)
+        Which problems found a sufficient decrease.
+    """
+    step_fraction = np.ones(len(theta))
     for _ in range(_MAX_HALVINGS):
-        trial = theta + fraction[:, None] * step
-        trial[:, bounded] = np.maximum(trial[:, bounded], 0.0)
-        there = sums(trial)
-        falls = 1e-4 * (here.gradient * (trial - theta)).sum(axis=1)
-        better = there.loss <= here.loss + np.minimum(falls, 0.0) + slack
-        if better.all():
-            return trial, there, better
-        fraction[~better] *= 0.5
-    mixed = np.where(better[:, None], trial, theta)
-    return mixed, sums(mixed), better
+        trial_theta = theta + step_fraction[:, None] * step
+        trial_theta[:, bounded] = np.maximum(trial_theta[:, bounded], 0.0)
+        trial = problems(trial_theta)
+        linear_change = (current.gradient * (trial_theta - theta)).sum(axis=1)
+        allowed_change = np.minimum(_SUFFICIENT_DECREASE * linear_change, 0.0)
+        has_moved = trial.loss <= current.loss + allowed_change + slack
+        if has_moved.all():
+            return trial_theta, trial, has_moved
+        step_fraction[~has_moved] *= 0.5
+    new_theta = np.where(has_moved[:, None], trial_theta, theta)
+    return new_theta, problems(new_theta), has_moved

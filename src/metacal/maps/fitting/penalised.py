@@ -1,8 +1,13 @@
-"""Softmax regression with a penalty: the coefficients of an affine map, at one strength, at
-several, or at the best.
+"""Penalised softmax regression: the fit of the affine maps.
 
-What vector, matrix, Dirichlet and structured scaling share; they differ in the features, in whether
-the matrix is full, and in the penalty. See `metacal.maps.affine`.
+Vector, matrix, Dirichlet and structured scaling share this fit. They differ in their features,
+in whether the coefficient matrix is full or diagonal, and in the penalty. See
+`metacal.maps.affine`.
+
+The coefficients are an array theta of shape (2, K) for a diagonal matrix (scales, then
+intercepts) and (K + 1, K) for a full one (the transposed matrix, then intercepts). While
+fitting, they refer to features multiplied by the *feature scale*, usually the inverse
+temperature.
 """
 
 from __future__ import annotations
@@ -16,288 +21,429 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from metacal.errors import InputError
-from metacal.formulas import Codes, Float
+from metacal.formulas import Float
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.crossvalidation import STRENGTHS, choose_strength
-from metacal.maps.fitting.lbfgs import Minimum, minimise
-from metacal.maps.labelled import Labelled
+from metacal.maps.fitting.lbfgs import Minimum, Objective, Preconditioner, minimise_by_lbfgs
+from metacal.maps.fitting.penalties import (
+    PENALTIES,
+    PenaltyChoice,
+    check_strength,
+    diagonal_index,
+    penalties,
+)
+from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
-#: The least penalty on any coefficient, and on the diagonal that `odir` leaves free, in rows: with
-#: none at all a class that was never seen would get a slope without end.
-_FLOOR, _FREE = 1e-3, 0.1
-#: How much the mean loss may still fall: of the answer, and of the fits that only compare
-#: strengths.
-_TOLERANCE, _ROUGH = 1e-10, 1e-6
-_ROUGH_STEPS = 100
-#: Up to so many classes the Hessian of a diagonal matrix is inverted, from at least so many rows
-#: (or two a class), anew after so many steps.
-_MOST_CLASSES, _CURVATURE_ROWS, _FRESH = 1_500, 2_000, 15
-#: With more classes than this a full matrix is given one of the strongest penalties: K(K - 1) rows'
-#: worth and more.
-_MANY_CLASSES, _STRONG = 300, STRENGTHS[:4]
-#: Entries of the features of a full matrix that are made once and held: they are gone through
-#: hundreds of times.
-_HELD = 1 << 22
-#: The least eigenvalue the preconditioner believes, as a part of their mean.
-_LEAST = 0.1
-
-
-def penalties(
-    kind: str, shape: tuple[int, int], diagonal: float, strength: float, intercept: float
-) -> tuple[Float, Float]:
-    """The penalty Σ k (θ - t)² on the coefficients θ of tempered logits: k and t, of the given
-    shape.
-
-    It is added to the summed negative log-likelihood, so a strength λ counts in rows. With μ the
-    intercept's strength:
-
-    - `structured`: λK Σ (A_jj - d)² + λK(K-1) Σ_{i≠j} A_ij² + μK Σ c_j², around temperature scaling
-      A = d·I;
-    - `odir`: the same, with the diagonal left free (but for a tenth of a row). In Kull et al.'s
-      terms, whose penalties go with the mean likelihood of n rows and with untempered logits,
-      λ_Kull = λ T² K²(K-1)²/n and μ_Kull = μ K²/n;
-    - `l2`: λ Σ A_ij² + μ Σ c_j², around zero. scikit-learn's C is 1/(2λ), with μ = 0.
-
-    Examples
-    --------
-    >>> penalties("odir", (2, 3), diagonal=1.0, strength=2.0, intercept=1.0)[0]
-    array([[0.1, 0.1, 0.1], [3. , 3. , 3. ]])
-    """
-    n_classes = shape[1]
-    target = np.zeros(shape)
-    strengths = np.empty(shape)
-    own = _own(shape)
-    if kind == "l2":
-        strengths[:-1], strengths[-1] = strength, intercept
-    else:
-        strengths[:-1] = strength * n_classes * (n_classes - 1)
-        strengths[own] = strength * n_classes if kind == "structured" else _FREE
-        strengths[-1] = intercept * n_classes
-        target[own] = diagonal
-    return np.maximum(strengths, _FLOOR), target
+#: Possible decrease of the mean loss at which the final fit stops.
+_TOLERANCE = 1e-10
+#: The same for the fits that only compare strengths, and their largest number of steps.
+_COMPARISON_TOLERANCE = 1e-6
+_MAX_COMPARISON_STEPS = 100
+#: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
+_MAX_CLASSES_TO_INVERT = 1_500
+#: Smallest number of rows from which that Hessian is computed.
+_MIN_HESSIAN_ROWS = 2_000
+#: Number of steps after which the Hessian is computed again.
+_STEPS_PER_HESSIAN = 15
+#: Number of classes above which a full matrix is only fitted with strong penalties. They are
+#: worth K(K - 1) rows and more.
+_MANY_CLASSES = 300
+_STRONG_STRENGTHS = STRENGTHS[:4]
+#: Largest number of feature entries of a full matrix that are computed once and held in
+#: memory, because they are used hundreds of times.
+_MAX_HELD_ENTRIES = 1 << 22
+#: Smallest eigenvalue used by the preconditioner, relative to their mean.
+_MIN_RELATIVE_EIGENVALUE = 0.1
 
 
 @dataclass(frozen=True)
-class Problem:
-    """The penalised softmax regression of one kind of map: which features, which matrix, which
-    penalty.
+class SoftmaxRegression:
+    """Penalised softmax regression for one kind of affine map.
+
+    Attributes
+    ----------
+    features : function
+        Computes the features of a block of logits, with the mask of masked classes.
+
+    has_full_matrix : bool
+        Whether the coefficient matrix is full. Otherwise it is diagonal.
+
+    penalty : {"odir", "l2", "structured"}
+        Kind of penalty.
+
+    intercept_regularisation : float or None
+        Strength of the penalty on the intercepts. None means that of the coefficients.
+
+    feature_scale : float or None
+        Factor on the features: the inverse temperature, or one over the root mean square of
+        the features if that is larger. None means that it is determined from the rows.
+
+    diagonal : float
+        Diagonal coefficient of temperature scaling for scaled features. It is 1 if the
+        feature scale is the inverse temperature.
+
+    curvature : array of shape (4, n_classes)
+        Mean curvature at temperature scaling, for the preconditioner.
+
+    spectrum : tuple of arrays or None
+        Eigenvalues and eigenvectors of the mean curvature of a full matrix.
     """
 
     features: kernels.Features
-    full: bool
+    has_full_matrix: bool
     penalty: str
     intercept_regularisation: float | None = None
-    #: Features are multiplied by this: by 1/T, or by 1 over their root mean square where T says
-    #: nothing; None: find it.
-    unit: float | None = None
-    #: What the diagonal of temperature scaling is in that unit: 1, unless T says nothing.
+    feature_scale: float | None = None
     diagonal: float = 1.0
-    #: The mean curvature at temperature scaling, and the eigenvalues and -vectors of its products
-    #: of features.
     curvature: Float = field(default_factory=lambda: np.ones((4, 1)))
     spectrum: tuple[Float, Float] | None = None
 
     def __post_init__(self) -> None:
-        if self.penalty not in (known := ("odir", "l2", "structured")):
+        if self.penalty not in PENALTIES:
             raise InputError(
-                f"penalty must be one of {', '.join(map(repr, known))}; got {self.penalty!r}."
+                f"penalty must be one of {', '.join(map(repr, PENALTIES))}; got {self.penalty!r}."
             )
 
-    def solve(
-        self,
-        sample: Labelled,
-        regularisation: float | None,
-        n_folds: int,
-        random_state: int | np.random.Generator,
-    ) -> tuple[Float, float]:
-        """The coefficients of the untempered features, and the strength of the penalty."""
-        strength = None if regularisation is None else _strength("regularisation", regularisation)
-        scaled, sample, start = self._prepared(sample)
-        if strength is None:
-            strength, start = choose_strength(
-                sample,
-                lambda part, tried, theta: (
-                    scaled._minimum(part, tried, theta, _ROUGH, _ROUGH_STEPS).point
-                ),
-                lambda part, theta: float(scaled._sum(kernels.loss, part, theta)[0]),
-                start,
-                n_folds=n_folds,
-                random_state=random_state,
-                # The weakest penalties are slow with a full matrix, and with hundreds of classes
-                # have nothing to learn.
-                strengths=(
-                    _STRONG if self.full and sample.rows.n_classes > _MANY_CLASSES else STRENGTHS
-                ),
-                patience=1 if self.full else 2,
-            )
-        minimum = scaled._minimum(sample, strength, start, _TOLERANCE)
-        minimum.warn_unless_converged("matrix scaling" if self.full else "vector scaling")
-        return scaled._of_features(minimum.point), strength
+    def solve(self, sample: LabelledRows, choice: PenaltyChoice) -> tuple[Float, float]:
+        """Fit the coefficients.
 
-    def path(
-        self, sample: Labelled, strengths: Sequence[float], tolerance: float
-    ) -> dict[float, Float]:
-        """The coefficients at each of these strengths: the strongest first, every fit starting from
-        the one before.
+        Parameters
+        ----------
+        sample : LabelledRows
+            Rows with labels.
+
+        choice : PenaltyChoice
+            Strength of the penalty, or how to choose it.
+
+        Returns
+        -------
+        theta : array
+            Coefficients of the unscaled features.
+
+        strength : float
+            Strength of the penalty.
         """
-        scaled, sample, start = self._prepared(sample)
-        found = {}
-        for strength in sorted(strengths, reverse=True):
-            start = scaled._minimum(sample, strength, start, tolerance).point
-            found[strength] = scaled._of_features(start)
-        return found
+        if choice.regularisation is not None:
+            check_strength("regularisation", choice.regularisation)
+        regression, sample, start = self._prepare(sample)
+        if choice.regularisation is None:
+            strength, start = regression._choose_strength(sample, start, choice)
+        else:
+            strength = float(choice.regularisation)
+        minimum = regression._minimise(sample, strength, start, _TOLERANCE)
+        minimum.warn_unless_converged(
+            "matrix scaling" if self.has_full_matrix else "vector scaling"
+        )
+        return regression._unscale(minimum.point), strength
 
-    def _prepared(self, sample: Labelled) -> tuple[Self, Labelled, Float]:
-        """The problem in the units of these rows with its curvature there, the rows, and
-        temperature scaling.
+    def solve_path(
+        self, sample: LabelledRows, strengths: Sequence[float], tolerance: float
+    ) -> dict[float, Float]:
+        """Fit the coefficients at several strengths, each fit starting from the last.
+
+        Parameters
+        ----------
+        sample : LabelledRows
+            Rows with labels.
+
+        strengths : sequence of float
+            Strengths of the penalty.
+
+        tolerance : float
+            Possible decrease of the mean loss at which a fit stops.
+
+        Returns
+        -------
+        dict
+            Coefficients of the unscaled features by strength.
+        """
+        regression, sample, theta = self._prepare(sample)
+        coefficients = {}
+        for strength in sorted(strengths, reverse=True):
+            theta = regression._minimise(sample, strength, theta, tolerance).point
+            coefficients[strength] = regression._unscale(theta)
+        return coefficients
+
+    def _choose_strength(
+        self, sample: LabelledRows, start: Float, choice: PenaltyChoice
+    ) -> tuple[float, Float]:
+        """Choose the strength by cross-validation; return it with a starting point."""
+
+        def fit(training: LabelledRows, strength: float, theta: Float) -> Float:
+            return self._minimise(
+                training, strength, theta, _COMPARISON_TOLERANCE, _MAX_COMPARISON_STEPS
+            ).point
+
+        def loss(test: LabelledRows, theta: Float) -> float:
+            return float(self._sum(kernels.loss, test, theta)[0])
+
+        # With a full matrix the weakest penalties are slow, and with hundreds of classes they
+        # never help.
+        strengths: Sequence[float] = STRENGTHS
+        if self.has_full_matrix and sample.rows.n_classes > _MANY_CLASSES:
+            strengths = _STRONG_STRENGTHS
+        return choose_strength(
+            sample,
+            fit,
+            loss,
+            start,
+            n_folds=choice.n_folds,
+            random_state=choice.random_state,
+            strengths=strengths,
+            patience=1 if self.has_full_matrix else 2,
+        )
+
+    def _prepare(self, sample: LabelledRows) -> tuple[Self, LabelledRows, Float]:
+        """Determine feature scale and curvature from the rows.
+
+        Returns
+        -------
+        regression : SoftmaxRegression
+            Regression with feature scale and curvature.
+
+        sample : LabelledRows
+            Usable rows, possibly with precomputed features.
+
+        start : array
+            Coefficients of temperature scaling.
         """
         if self.intercept_regularisation is not None:
-            _strength("intercept_regularisation", self.intercept_regularisation)
-        if self.full:  # one strip to a block: a block keeps the K × K sums of all its strips
-            sample = sample._replace(rows=sample.rows.replaced(block_rows=1))
-        sample, n_classes = sample.usable(), sample.rows.n_classes
-        scaled = self if self.unit is not None else self._scaled(sample)
-        if self.full and len(sample.labels) * n_classes <= _HELD:
-            table = np.empty((len(sample.labels), n_classes))
-            sample.rows.fill(partial(kernels.write_features, features=scaled.features), table)
-            sample = sample._replace(rows=Rows(table, block_rows=1, executor=sample.rows.executor))
-            scaled = replace(scaled, features=kernels.given)
-        start = np.zeros((n_classes + 1 if self.full else 2, n_classes))
-        start[_own(start.shape)] = scaled.diagonal
-        curvature = scaled._sum(kernels.curvature, sample, start) / sample.total
-        spectrum = np.linalg.eigh(curvature[4:]) if self.full else None
-        return replace(scaled, curvature=curvature[:4], spectrum=spectrum), sample, start
+            check_strength("intercept_regularisation", self.intercept_regularisation)
+        if self.has_full_matrix:
+            # With one strip per block, a block holds the K × K sums of one strip only.
+            sample = replace(sample, rows=sample.rows.replaced(block_rows=1))
+        sample = sample.drop_unusable()
+        n_classes = sample.rows.n_classes
+        regression = self
+        if self.feature_scale is None:
+            regression = self._with_feature_scale(sample)
+        if self.has_full_matrix and len(sample.labels) * n_classes <= _MAX_HELD_ENTRIES:
+            sample = regression._precompute_features(sample)
+            regression = replace(regression, features=kernels.given)
+        n_coefficients = n_classes + 1 if self.has_full_matrix else 2
+        start = np.zeros((n_coefficients, n_classes))
+        start[diagonal_index(start.shape)] = regression.diagonal
+        curvature = regression._sum(kernels.curvature, sample, start) / sample.total_weight
+        spectrum = None
+        if self.has_full_matrix:
+            spectrum = np.linalg.eigh(curvature[4:])
+        regression = replace(regression, curvature=curvature[:4], spectrum=spectrum)
+        return regression, sample, start
 
-    def _of_features(self, theta: Float) -> Float:
-        """The coefficients of the features as they are, from those of the tempered ones."""
-        theta = theta.copy()
-        theta[:-1] *= self.unit or 1.0
-        return theta
+    def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
+        """Replace the logits of a sample by their features."""
+        table = np.empty((len(sample.labels), sample.rows.n_classes))
+        sample.rows.fill(partial(kernels.write_features, features=self.features), table)
+        rows = Rows(table, block_rows=1, executor=sample.rows.executor)
+        return replace(sample, rows=rows)
 
-    def _scaled(self, sample: Labelled) -> Self:
-        """The problem in the units of these rows. One temperature, of all rows, serves every
-        fold.
-        """
-        inverse_temperature = fit_temperature(*sample).inverse_temperature
-        squares = sample.rows.sum(
+    def _with_feature_scale(self, sample: LabelledRows) -> Self:
+        """Determine the feature scale. One temperature, of all rows, serves all folds."""
+        inverse_temperature = fit_temperature(
+            sample.rows, sample.labels, sample.weights
+        ).inverse_temperature
+        sum_of_squares = sample.rows.sum(
             partial(kernels.squared_features, features=self.features), sample.weights
         )
-        root_mean_square = float(np.sqrt(squares[0] / (sample.total * sample.rows.n_classes)))
-        unit = max(inverse_temperature, 1.0 / root_mean_square if root_mean_square > 0.0 else 0.0)
-        return replace(self, unit=unit, diagonal=inverse_temperature / unit)
+        n_entries = sample.total_weight * sample.rows.n_classes
+        root_mean_square = float(np.sqrt(sum_of_squares[0] / n_entries))
+        feature_scale = inverse_temperature
+        if root_mean_square > 0.0:
+            feature_scale = max(inverse_temperature, 1.0 / root_mean_square)
+        return replace(
+            self, feature_scale=feature_scale, diagonal=inverse_temperature / feature_scale
+        )
 
-    def _sum(self, kernel: Callable[..., Float], sample: Labelled, theta: Float) -> Float:
-        fixed = partial(kernel, features=self.features, unit=self.unit or 1.0, theta=theta)
-        return sample.rows.sum(fixed, sample.labels, sample.weights)
+    def _unscale(self, theta: Float) -> Float:
+        """Convert coefficients of scaled features to those of the unscaled features."""
+        theta = theta.copy()
+        theta[:-1] *= self.feature_scale or 1.0
+        return theta
 
-    def _minimum(
+    def _sum(self, kernel: Callable[..., Float], sample: LabelledRows, theta: Float) -> Float:
+        """Sum a kernel over the rows."""
+        block_kernel = partial(
+            kernel, features=self.features, unit=self.feature_scale or 1.0, theta=theta
+        )
+        return sample.rows.sum(block_kernel, sample.labels, sample.weights)
+
+    def _minimise(
         self,
-        sample: Labelled,
+        sample: LabelledRows,
         strength: float,
         start: Float,
         tolerance: float,
         max_steps: int = 500,
     ) -> Minimum:
-        intercept = (
-            strength if self.intercept_regularisation is None else self.intercept_regularisation
+        """Minimise the penalised mean loss.
+
+        Parameters
+        ----------
+        sample : LabelledRows
+            Rows with labels.
+
+        strength : float
+            Strength of the penalty.
+
+        start : array
+            Coefficients to start from.
+
+        tolerance : float
+            Possible decrease of the mean loss at which to stop.
+
+        max_steps : int, default=500
+            Largest number of steps.
+
+        Returns
+        -------
+        Minimum
+        """
+        intercept_strength = self.intercept_regularisation
+        if intercept_strength is None:
+            intercept_strength = strength
+        penalty_weights, targets = penalties(
+            self.penalty, start.shape, self.diagonal, strength, intercept_strength
         )
-        weight, target = penalties(self.penalty, start.shape, self.diagonal, strength, intercept)
-        weight /= sample.total
+        penalty_weights /= sample.total_weight
 
         def objective(theta: Float) -> tuple[float, Float]:
             sums = self._sum(kernels.loss_and_gradient, sample, theta)
-            sums /= sample.total
-            away = theta - target
+            sums /= sample.total_weight
+            deviation = theta - targets
             gradient = sums[1:].reshape(theta.shape)
-            gradient += 2.0 * weight * away
-            return float(sums[0] + np.vdot(weight * away, away)), gradient
+            gradient += 2.0 * penalty_weights * deviation
+            return float(sums[0] + np.vdot(penalty_weights * deviation, deviation)), gradient
 
-        if self.full or start.shape[1] > _MOST_CLASSES:
-            inverse = _Preconditioner(self.curvature, self.spectrum, 2.0 * weight)
-            return minimise(objective, start, inverse, tolerance=tolerance, max_steps=max_steps)
-        steps = 0
+        ridge = 2.0 * penalty_weights
+        if self.has_full_matrix or start.shape[1] > _MAX_CLASSES_TO_INVERT:
+            precondition = _BlockPreconditioner(self.curvature, self.spectrum, ridge)
+            return minimise_by_lbfgs(
+                objective, start, precondition, tolerance=tolerance, max_steps=max_steps
+            )
+        return self._minimise_with_hessian(objective, sample, start, ridge, tolerance, max_steps)
+
+    def _minimise_with_hessian(
+        self,
+        objective: Objective,
+        sample: LabelledRows,
+        start: Float,
+        ridge: Float,
+        tolerance: float,
+        max_steps: int,
+    ) -> Minimum:
+        """Minimise with the inverse Hessian as preconditioner, renewed regularly.
+
+        Parameters
+        ----------
+        objective : function
+            Penalised mean loss with its gradient.
+
+        sample, start, tolerance, max_steps
+            See `_minimise`.
+
+        ridge : array
+            Second derivatives of the penalty.
+
+        Returns
+        -------
+        Minimum
+        """
+        n_steps = 0
         while True:
-            newton = self._newton(sample, start, 2.0 * weight)
-            found = minimise(
+            minimum = minimise_by_lbfgs(
                 objective,
                 start,
-                newton,
+                self._inverse_hessian(sample, start, ridge),
                 tolerance=tolerance,
-                max_steps=min(_FRESH, max_steps - steps),
+                max_steps=min(_STEPS_PER_HESSIAN, max_steps - n_steps),
             )
-            start, steps = found.point, steps + found.steps
-            if found.converged or steps >= max_steps or found.steps < _FRESH:
-                return replace(found, steps=steps)
+            start = minimum.point
+            n_steps += minimum.n_steps
+            has_stopped_early = minimum.n_steps < _STEPS_PER_HESSIAN
+            if minimum.converged or n_steps >= max_steps or has_stopped_early:
+                return replace(minimum, n_steps=n_steps)
 
-    def _newton(self, sample: Labelled, theta: Float, ridge: Float) -> Callable[[Float], Float]:
-        """Newton's own inverse Hessian at θ, from a part of the rows: with a diagonal matrix A it
-        is small.
+    def _inverse_hessian(self, sample: LabelledRows, theta: Float, ridge: Float) -> Preconditioner:
+        """Return a function that multiplies by the inverse Hessian at theta.
+
+        The Hessian of a diagonal matrix is small; a part of the rows determines it.
         """
-        part = sample.every(max(1, len(sample.labels) // max(_CURVATURE_ROWS, 2 * theta.shape[1])))
-        # In one block: the Hessian is as large as some thousand rows, and each strip would have one
-        # of its own.
-        block = part.rows.gathered()
-        hessian = (
-            kernels.whole_curvature(block, part.weights, self.features, self.unit or 1.0, theta)
-            / part.total
+        n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * theta.shape[1])
+        subsample = sample.every(max(1, len(sample.labels) // n_hessian_rows))
+        # The rows form one block, because every strip would hold a Hessian of its own, which
+        # is as large as some thousand rows.
+        block = subsample.rows.gathered()
+        hessian = kernels.whole_curvature(
+            block, subsample.weights, self.features, self.feature_scale or 1.0, theta
         )
-        hessian[np.diag_indices_from(hessian)] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
+        hessian = hessian / subsample.total_weight
+        diagonal = np.diag_indices_from(hessian)
+        hessian[diagonal] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
         factor = cho_factor(hessian)
-        return lambda gradient: np.asarray(
-            cho_solve(factor, gradient.ravel()).reshape(gradient.shape)
-        )
+
+        def apply(gradient: Float) -> Float:
+            return np.asarray(cho_solve(factor, gradient.ravel()).reshape(gradient.shape))
+
+        return apply
 
 
-class _Preconditioner:
-    """An approximate inverse Hessian: blocks of a class's own coefficient and intercept, and of its
-    other coefficients.
+class _BlockPreconditioner:
+    """Approximate inverse Hessian with two blocks per class.
 
-    The first two go together closely: the rows in which a class competes have its feature near one
-    value, not near zero. Of the others, every class's block is taken to be a multiple of one matrix
-    of feature products, so that one eigendecomposition inverts them all, whatever the strength.
+    The first block holds the diagonal coefficient and the intercept of a class. They are
+    strongly correlated, because in the rows in which a class competes its feature is near one
+    value, not near zero. The second block holds the other coefficients of the class. It is
+    approximated by a multiple of one matrix of feature products, so that one
+    eigendecomposition inverts the blocks of all classes at every strength.
+
+    Parameters
+    ----------
+    curvature : array of shape (4, n_classes)
+        Mean curvature at temperature scaling.
+
+    spectrum : tuple of arrays or None
+        Eigenvalues and eigenvectors of the feature products. None for a diagonal matrix.
+
+    ridge : array
+        Second derivatives of the penalty.
     """
 
     def __init__(
         self, curvature: Float, spectrum: tuple[Float, Float] | None, ridge: Float
     ) -> None:
-        self.own = _own(ridge.shape)
-        self.slope = (curvature[0] + ridge[self.own]) * (1.0 + 1e-6)
-        self.cross = curvature[1]
-        self.mass = (curvature[2] + ridge[-1]) * (1.0 + 1e-6)
-        self.determinant = self.slope * self.mass - self.cross**2
+        self._diagonal_index = diagonal_index(ridge.shape)
+        self._slope_curvature = (curvature[0] + ridge[self._diagonal_index]) * (1.0 + 1e-6)
+        self._cross_curvature = curvature[1]
+        self._intercept_curvature = (curvature[2] + ridge[-1]) * (1.0 + 1e-6)
+        self._determinant = (
+            self._slope_curvature * self._intercept_curvature - self._cross_curvature**2
+        )
         if spectrum is not None:
-            values, self.vectors = spectrum
-            # Centred features have no curvature along (1, …, 1); without a class's own one they
-            # have.
-            values = np.maximum(values, _LEAST * values.mean())
-            self.others = values[:, None] * (curvature[3] / max(values.sum(), 1e-300)) + ridge[0, 1]
+            eigenvalues, self._eigenvectors = spectrum
+            # Centred features have no curvature along (1, ..., 1), but without the feature of
+            # the class itself they have.
+            smallest = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
+            eigenvalues = np.maximum(eigenvalues, smallest)
+            class_factor = curvature[3] / max(eigenvalues.sum(), 1e-300)
+            self._other_curvature = eigenvalues[:, None] * class_factor + ridge[0, 1]
 
     def __call__(self, gradient: Float) -> Float:
-        own, last = gradient[self.own], gradient[-1]
+        """Multiply a gradient by the approximate inverse Hessian."""
+        slope_gradient = gradient[self._diagonal_index]
+        intercept_gradient = gradient[-1]
         step = np.empty_like(gradient)
-        if len(gradient) > 2:
-            others = gradient[:-1].copy()
-            others[self.own] = 0.0
-            step[:-1] = self.vectors @ ((self.vectors.T @ others) / self.others)
-        step[self.own] = (self.mass * own - self.cross * last) / self.determinant
-        step[-1] = (self.slope * last - self.cross * own) / self.determinant
+        has_full_matrix = len(gradient) > 2
+        if has_full_matrix:
+            other_gradient = gradient[:-1].copy()
+            other_gradient[self._diagonal_index] = 0.0
+            rotated = (self._eigenvectors.T @ other_gradient) / self._other_curvature
+            step[:-1] = self._eigenvectors @ rotated
+        step[self._diagonal_index] = (
+            self._intercept_curvature * slope_gradient - self._cross_curvature * intercept_gradient
+        ) / self._determinant
+        step[-1] = (
+            self._slope_curvature * intercept_gradient - self._cross_curvature * slope_gradient
+        ) / self._determinant
         return step
-
-
-def _own(shape: tuple[int, ...]) -> tuple[Codes | int, Codes | slice]:
-    """Where each class's own coefficient stands among the coefficients."""
-    every = np.arange(shape[1])
-    return (0, slice(None)) if shape[0] == 2 else (every, every)
-
-
-def _strength(name: str, value: object) -> float:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(
-        value, bool
-    )
-    if not number or not 0.0 <= float(value) < np.inf:  # type: ignore[arg-type]
-        raise InputError(
-            f"{name} must be a finite number of at least 0, or None to choose it; got {value!r}."
-        )
-    return float(value)  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+"""Fit of piecewise curves, for one-vs-rest and top-label maps.
+
+A method supplies a function that fits the curve of one class to `TiedPoints`. This module
+computes these points from a table of logits and builds the map. See `metacal.maps.curves`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.formulas import Codes, Float
+from metacal.formulas.logits import scaled
+from metacal.maps.curves import PiecewiseMap, TopLabelMap, softmax
+from metacal.maps.labelled import LabelledRows, Weights
+from metacal.maps.temperature import fit_temperature
+from metacal.rows import Rows
+
+#: Number of probabilities of a group of classes held in memory while fitting (64 MB).
+MAX_GROUP_ENTRIES = 1 << 23
+#: Number of steps of the step function that approximates the identity.
+_IDENTITY_STEPS = 100
+
+
+@dataclass(frozen=True)
+class PiecewiseCurve:
+    """Curve on [0, 1].
+
+    Attributes
+    ----------
+    knots : array of shape (n_knots,)
+        Corners of a piecewise linear curve, or left ends of the pieces of a step function.
+
+    values : array of shape (n_knots,)
+        Values at the corners or on the pieces.
+    """
+
+    knots: Float
+    values: Float
+
+
+@dataclass(frozen=True)
+class BinaryColumn:
+    """Probability, outcome and weight of each row for one class.
+
+    Attributes
+    ----------
+    probability : array of shape (n_rows,)
+        Probability of the class.
+
+    outcome : array of shape (n_rows,)
+        1 if the class is the true class, else 0.
+
+    weight : array of shape (n_rows,)
+        Weight of the row.
+    """
+
+    probability: Float
+    outcome: Float
+    weight: Float
+
+
+@dataclass(frozen=True)
+class TiedPoints:
+    """Distinct probabilities in increasing order, with the weights of their rows.
+
+    Attributes
+    ----------
+    points : array of shape (n_points,)
+        Distinct probabilities.
+
+    weight : array of shape (n_points,)
+        Weight of the rows with this probability.
+
+    positive_weight : array of shape (n_points,)
+        Weight of those rows whose outcome is 1.
+    """
+
+    points: Float
+    weight: Float
+    positive_weight: Float
+
+
+#: Function that fits the curve of one class.
+FitCurve = Callable[[TiedPoints], PiecewiseCurve]
+
+
+def fit_piecewise(
+    rows: Rows,
+    labels: Codes,
+    weights: Weights,
+    fit_curve: FitCurve,
+    interpolation: str,
+    inverse_temperature: float = 1.0,
+) -> PiecewiseMap:
+    """Fit one curve per class.
+
+    It takes O(n K log n) time and holds 64 MB of probabilities at a time.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    labels : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
+
+    fit_curve : function
+        Fits the curve of one class.
+
+    interpolation : {"linear", "step"}
+        Kind of curve.
+
+    inverse_temperature : float, default=1.0
+        Inverse temperature applied first.
+
+    Returns
+    -------
+    PiecewiseMap
+    """
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    curves = []
+    for column in iterate_class_columns(sample, inverse_temperature):
+        if len(column.probability):
+            curves.append(fit_curve(group_ties(column)))
+        else:
+            curves.append(identity_curve(interpolation))
+    return join_curves(curves, interpolation, inverse_temperature)
+
+
+def fit_top_label(
+    rows: Rows,
+    labels: Codes,
+    weights: Weights,
+    fit_curve: FitCurve,
+    interpolation: str,
+    *,
+    tempered: bool,
+) -> TopLabelMap:
+    """Fit the curve from the confidence to the probability of being correct.
+
+    It takes O(n K + n log n) time and O(n) memory.
+
+    Parameters
+    ----------
+    rows, labels, weights, fit_curve, interpolation
+        See `fit_piecewise`.
+
+    tempered : bool
+        Whether to fit a temperature first.
+
+    Returns
+    -------
+    TopLabelMap
+    """
+    inverse_temperature = 1.0
+    if tempered:
+        inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
+    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    column = BinaryColumn(
+        probability=sample.rows.collect(partial(_confidences, inverse_temperature)),
+        outcome=sample.find_correct(),
+        weight=sample.weight_column,
+    )
+    curve = fit_curve(group_ties(column))
+    return TopLabelMap(curve.knots, curve.values, interpolation, inverse_temperature)
+
+
+def join_curves(
+    curves: Sequence[PiecewiseCurve], interpolation: str, inverse_temperature: float = 1.0
+) -> PiecewiseMap:
+    """Build the map of the given curves, one per class."""
+    n_knots = [len(curve.knots) for curve in curves]
+    return PiecewiseMap(
+        knots=np.concatenate([curve.knots for curve in curves]),
+        values=np.concatenate([curve.values for curve in curves]),
+        offsets=np.append(0, np.cumsum(n_knots)).astype(np.int64),
+        interpolation=interpolation,
+        inverse_temperature=inverse_temperature,
+    )
+
+
+def identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
+    """Return the identity, the curve of a class that is masked in every row."""
+    if interpolation == "linear":
+        ends = np.linspace(0.0, 1.0, 2)
+        return PiecewiseCurve(knots=ends, values=ends)
+    edges = np.linspace(0.0, 1.0, _IDENTITY_STEPS + 1)
+    return PiecewiseCurve(knots=edges[:-1], values=0.5 * (edges[1:] + edges[:-1]))
+
+
+def iterate_class_columns(
+    sample: LabelledRows, inverse_temperature: float = 1.0
+) -> Iterator[BinaryColumn]:
+    """Iterate over the classes that have a curve; rows with a masked class are omitted."""
+    rows = sample.rows
+    labels = sample.labels
+    weights = sample.weight_column
+    classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
+    group_size = max(1, MAX_GROUP_ENTRIES // len(labels))
+    for first in range(0, len(classes), group_size):
+        group = classes[first : first + group_size]
+        class_range = slice(group[0], group[-1] + 1)
+        table = rows.collect(
+            partial(
+                unmasked_probabilities,
+                inverse_temperature=inverse_temperature,
+                class_range=class_range,
+            )
+        )
+        for position, k in enumerate(group):
+            probability = table[:, position]
+            outcome = (labels == k).astype(np.float64)
+            unmasked = ~np.isnan(probability)
+            if unmasked.all():
+                yield BinaryColumn(np.ascontiguousarray(probability), outcome, weights)
+            else:
+                yield BinaryColumn(probability[unmasked], outcome[unmasked], weights[unmasked])
+
+
+def unmasked_probabilities(
+    block: NDArray[Any], inverse_temperature: float, class_range: slice
+) -> Float:
+    """Compute the probabilities of a range of classes, NaN if a class is masked."""
+    probabilities = softmax(block, inverse_temperature)[:, class_range]
+    probabilities = np.ascontiguousarray(probabilities)
+    probabilities[np.isneginf(block[:, class_range])] = np.nan
+    return probabilities
+
+
+def group_ties(column: BinaryColumn) -> TiedPoints:
+    """Sort the probabilities and sum the weights of equal ones."""
+    order = np.argsort(column.probability, kind="stable")
+    ordered = column.probability[order]
+    starts = np.flatnonzero(np.append(True, ordered[1:] > ordered[:-1]))
+    positive_weights = column.weight * column.outcome
+    return TiedPoints(
+        points=ordered[starts],
+        weight=np.add.reduceat(column.weight[order], starts),
+        positive_weight=np.add.reduceat(positive_weights[order], starts),
+    )
+
+
+def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    """Compute the confidence max p of each row."""
+    return np.asarray(1.0 - kernels.doubt(scaled(block, inverse_temperature)))

@@ -1,0 +1,209 @@
+"""Fit of increasing piecewise-linear curves under several priors.
+
+`metacal.maps.monotone` explains the model and its priors. This module fits one curve per
+prior to grouped rows and computes the evidence of each prior.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from metacal.formulas import Float
+from metacal.maps.fitting.newton import Derivatives, add_normal_prior, minimise_by_newton
+
+
+@dataclass(frozen=True)
+class _LinePrior:
+    """Scales of a prior: a straight line plus a Brownian motion."""
+
+    intercept_deviation: float
+    slope_deviation: float
+    step_variance: float
+
+
+#: Priors in the units of x.
+_PRIORS = (
+    _LinePrior(0.3, 0.2, 0.05),
+    _LinePrior(1.5, 0.7, 0.05),
+    _LinePrior(1.5, 0.7, 0.5),
+    _LinePrior(1.5, 0.7, 4.0),
+    _LinePrior(6.0, 4.0, 0.05),
+    _LinePrior(6.0, 4.0, 4.0),
+)
+#: Priors in the units of standardised x.
+_STANDARDISED_PRIORS = (
+    _LinePrior(4.0, 4.0, 0.05),
+    _LinePrior(4.0, 4.0, 0.5),
+    _LinePrior(4.0, 4.0, 4.0),
+)
+#: Smallest standard deviation used to standardise x.
+_MIN_DEVIATION = 1e-3
+#: Largest step width for which the variance of the Brownian motion grows.
+_MAX_STEP_WIDTH = 4.0
+_MIN_PIECES = 4
+_MAX_PIECES = 16
+#: Expected decrease of the loss per row at which the fit of a curve stops.
+_TOLERANCE = 1e-8
+#: Smallest denominator of a division by a total weight.
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Rows grouped by their log-odds: mean, positive and negative weight of each cell."""
+
+    log_odds: Float
+    positive_weight: Float
+    negative_weight: Float
+
+
+@dataclass(frozen=True)
+class CurveFamily:
+    """Curves over the same knots, one for each prior.
+
+    Attributes
+    ----------
+    knots : array of shape (n_knots,)
+        Increasing knots.
+
+    theta : array of shape (n_priors, n_knots)
+        Value at the first knot and the rise over each piece.
+
+    log_evidence : array of shape (n_priors,)
+        Logarithm of the evidence of each prior, up to a constant.
+    """
+
+    knots: Float
+    theta: Float
+    log_evidence: Float
+
+
+def fit_curves(x: Float, cells: Cells) -> CurveFamily:
+    """Fit one curve for each prior and compute the evidence of each prior.
+
+    Parameters
+    ----------
+    x : array of shape (n_cells,)
+        Variable of the curves.
+
+    cells : Cells
+        Weights of positive and negative rows in each cell.
+
+    Returns
+    -------
+    CurveFamily
+    """
+    knots = _choose_knots(x, cells)
+    identity = np.append(knots[0], np.diff(knots))
+    covariance = _prior_covariances(x, cells, knots)
+    precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+    n_priors = len(covariance)
+    start = np.tile(identity, (n_priors, 1))
+    bounded = np.arange(len(identity)) > 0
+    cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
+    total = np.full(n_priors, max(1.0, cell_weight))
+
+    likelihood = partial(_curve_derivatives, _curve_design(x, knots), cells)
+    problems = partial(add_normal_prior, likelihood, start, precision)
+    theta, derivatives = minimise_by_newton(
+        problems, start, bounded, total, "monotone calibration", _TOLERANCE
+    )
+    _, log_determinant = np.linalg.slogdet(derivatives.hessian @ covariance)
+    log_evidence = -problems(theta).loss - 0.5 * log_determinant
+    return CurveFamily(knots=knots, theta=theta, log_evidence=log_evidence)
+
+
+def _curve_design(x: Float, knots: Float) -> Float:
+    """Compute the design matrix of the curves: a column of ones, then one per piece."""
+    pieces = np.clip((x[:, None] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
+    design = np.column_stack([np.ones(len(x)), pieces])
+    outside = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
+    design[:, 1:] += outside[:, None] / (knots[-1] - knots[0])
+    return design
+
+
+def _prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
+    """Compute the prior covariance matrix of the curve parameters for each prior."""
+    width = np.diff(knots)
+    cell_weight = cells.positive_weight + cells.negative_weight
+    total_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
+    share = cell_weight / max(total_weight, TINY)
+    mean = float(share @ x)
+    deviation = max(float(share @ (x - mean) ** 2) ** 0.5, _MIN_DEVIATION)
+    line = np.append(knots[0], width)
+    standardised_line = np.append(knots[0] - mean, width) / deviation
+    covariances = [_line_covariance(prior, line) for prior in _PRIORS]
+    covariances += [_line_covariance(prior, standardised_line) for prior in _STANDARDISED_PRIORS]
+    return np.stack(covariances)
+
+
+def _line_covariance(prior: _LinePrior, line: Float) -> Float:
+    """Compute the covariance of a random line plus a Brownian motion.
+
+    Parameters
+    ----------
+    prior : _LinePrior
+        Scales of the prior.
+
+    line : array of shape (n_knots,)
+        Parameters of the curve h(x) = x: the first knot and the widths of the pieces.
+
+    Returns
+    -------
+    array of shape (n_knots, n_knots)
+    """
+    step_variances = prior.step_variance * np.minimum(line[1:], _MAX_STEP_WIDTH)
+    independent = np.diag(np.append(prior.intercept_deviation**2, step_variances))
+    return np.asarray(prior.slope_deviation**2 * np.outer(line, line) + independent)
+
+
+def _choose_knots(x: Float, cells: Cells) -> Float:
+    """Return the quantiles of ½ F₁ + ½ F₀, or two knots if x hardly varies."""
+    positive_total = float(cells.positive_weight.sum())
+    negative_total = float(cells.negative_weight.sum())
+    positive_share = cells.positive_weight / max(positive_total, TINY)
+    negative_share = cells.negative_weight / max(negative_total, TINY)
+    n_rarer = min(positive_total, negative_total)
+    n_pieces = int(np.clip(2.0 * np.sqrt(n_rarer), _MIN_PIECES, _MAX_PIECES))
+
+    order = np.argsort(x, kind="stable")
+    cumulative_share = np.cumsum((positive_share + negative_share)[order])
+    # Without interpolation, a row of weight two is equivalent to two rows.
+    levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - 1e-9
+    positions = np.minimum(np.searchsorted(cumulative_share, levels), len(x) - 1)
+    quantiles = x[order][positions]
+
+    min_distance = 1e-3 * max(1.0, float(x.max() - x.min()))
+    distance_cell = np.floor((quantiles - quantiles[0]) / min_distance)
+    knots = quantiles[np.unique(distance_cell, return_index=True)[1]]
+    if len(knots) == 1:
+        return knots[0] + np.array([-0.5, 0.5])
+    return knots
+
+
+def _curve_derivatives(design: Float, cells: Cells, theta: Float) -> Derivatives:
+    """Compute the log loss of each curve and its derivatives.
+
+    The loss is the sum of positive log(1 + e^-h) + negative log(1 + e^h) over the cells.
+    """
+    h = design @ theta.T
+    exp_minus_abs_h = np.exp(-np.abs(h))
+    log_sum = np.log1p(exp_minus_abs_h)
+    probability = np.where(h >= 0.0, 1.0, exp_minus_abs_h) / (1.0 + exp_minus_abs_h)
+    positive_weight = cells.positive_weight
+    negative_weight = cells.negative_weight
+    cell_weight = positive_weight + negative_weight
+
+    positive_loss = positive_weight @ (log_sum + np.maximum(-h, 0.0))
+    negative_loss = negative_weight @ (log_sum + np.maximum(h, 0.0))
+    residual = cell_weight[:, None] * probability - positive_weight[:, None]
+    curvature = cell_weight[:, None] * (exp_minus_abs_h / (1.0 + exp_minus_abs_h) ** 2)
+    hessians = [(design * curvature[:, m, None]).T @ design for m in range(len(theta))]
+    return Derivatives(
+        loss=positive_loss + negative_loss,
+        gradient=residual.T @ design,
+        hessian=np.stack(hessians),
+    )

@@ -1,0 +1,176 @@
+"""Softmax regression with one scale for all classes and random class offsets.
+
+The model is softmax(s b u + c), where u are the centred logits, b is the inverse temperature,
+and the offsets are c_j ~ N(0, σ²). The standard deviation σ is the one with the largest
+evidence (Laplace's approximation); scale and offsets are the posterior mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.formulas import Flags, Float
+from metacal.kernels import affine as kernels
+from metacal.maps.labelled import LabelledRows
+from metacal.maps.temperature import fit_temperature
+
+#: Standard deviations of the offsets that are compared.
+_DEVIATIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+_MAX_NEWTON_STEPS = 30
+#: Smallest fraction of a Newton step that is tried.
+_MIN_STEP_FRACTION = 1e-3
+#: Prior precision of the scale around one.
+_SCALE_PRECISION = 1e-3
+
+
+@dataclass(frozen=True)
+class ClassOffsets:
+    """Fitted scale and offsets.
+
+    Attributes
+    ----------
+    scale : float
+        Factor on the centred logits.
+
+    offsets : array of shape (n_classes,)
+        Offset of each class.
+
+    strength : float
+        Penalty on the squared offsets, ½ / σ².
+
+    log_evidence : float
+        Logarithm of the evidence of σ, up to a constant.
+    """
+
+    scale: float
+    offsets: Float
+    strength: float
+    log_evidence: float
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """Negative log-posterior and its derivatives in theta = (offsets, scale)."""
+
+    loss: float
+    gradient: Float
+    hessian: Float
+
+
+@dataclass(frozen=True)
+class _OffsetModel:
+    """Model with a given standard deviation of the offsets.
+
+    Attributes
+    ----------
+    features : array of shape (n_rows, n_classes)
+        Tempered centred logits; zero for masked classes.
+
+    masked : array of bool of shape (n_rows, n_classes) or None
+        Mask of the masked classes, or None if there are none.
+
+    sample : LabelledRows
+        Rows with labels.
+
+    precision : array of shape (n_classes + 1,)
+        Prior precision of each parameter.
+    """
+
+    features: Float
+    masked: Flags | None
+    sample: LabelledRows
+    precision: Float
+
+    def evaluate(self, theta: Float) -> _Posterior:
+        """Compute the negative log-posterior with gradient and Hessian."""
+        features = self.features
+        labels = self.sample.labels
+        row_weights = self.sample.weight_column
+        row_indices = np.arange(len(features))
+        n_classes = features.shape[1]
+
+        z = theta[-1] * features + theta[:-1]
+        if self.masked is not None:
+            z = np.where(self.masked, -np.inf, z)
+        z -= z.max(axis=1, keepdims=True)
+        p = np.exp(z)
+        normaliser = p.sum(axis=1)
+        p /= normaliser[:, None]
+        deviation = theta - np.append(np.zeros(n_classes), 1.0)
+        row_losses = np.log(normaliser) - z[row_indices, labels]
+        loss = float(row_weights @ row_losses + 0.5 * self.precision @ deviation**2)
+
+        mean = (p * features).sum(axis=1)
+        offset_gradient = row_weights @ p - np.bincount(labels, row_weights, n_classes)
+        scale_gradient = row_weights @ (mean - features[row_indices, labels])
+        gradient = np.append(offset_gradient, scale_gradient)
+
+        hessian = np.empty((len(theta), len(theta)))
+        hessian[:-1, :-1] = np.diag(row_weights @ p) - (p * row_weights[:, None]).T @ p
+        mixed_derivatives = row_weights @ (p * (features - mean[:, None]))
+        hessian[-1, :-1] = mixed_derivatives
+        hessian[:-1, -1] = mixed_derivatives
+        hessian[-1, -1] = row_weights @ ((p * features * features).sum(axis=1) - mean**2)
+        return _Posterior(
+            loss=loss,
+            gradient=gradient + self.precision * deviation,
+            hessian=hessian + np.diag(self.precision),
+        )
+
+    def find_mode(self, theta: Float) -> Float:
+        """Find the posterior mode by Newton steps with halving."""
+        for _ in range(_MAX_NEWTON_STEPS):
+            posterior = self.evaluate(theta)
+            step = np.linalg.solve(posterior.hessian, posterior.gradient)
+            fraction = 1.0
+            while fraction > _MIN_STEP_FRACTION:
+                if not self.evaluate(theta - fraction * step).loss > posterior.loss:
+                    break
+                fraction *= 0.5
+            theta = theta - fraction * step
+            if posterior.gradient @ step < 1e-9 * self.sample.total_weight:
+                break
+        return theta
+
+
+def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
+    """Fit one scale and an offset per class, with the best variance of the offsets.
+
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows whose true class is not masked.
+
+    Returns
+    -------
+    ClassOffsets
+    """
+    centred_logits, masked = kernels.centred(sample.rows.on_host().gathered())
+    if masked is not None:
+        centred_logits = np.where(masked, 0.0, centred_logits)
+    inverse_temperature = fit_temperature(
+        sample.rows, sample.labels, sample.weights
+    ).inverse_temperature
+    features = inverse_temperature * centred_logits
+    n_classes = features.shape[1]
+
+    theta = np.append(np.zeros(n_classes), 1.0)
+    candidates = []
+    for deviation in _DEVIATIONS:
+        offset_precision = np.full(n_classes, deviation**-2.0)
+        precision = np.append(offset_precision, _SCALE_PRECISION)
+        model = _OffsetModel(features, masked, sample, precision)
+        theta = model.find_mode(theta)
+        posterior = model.evaluate(theta)
+        log_determinant = np.linalg.slogdet(posterior.hessian)[1]
+        log_evidence = -posterior.loss - n_classes * np.log(deviation) - 0.5 * log_determinant
+        candidate = ClassOffsets(
+            scale=inverse_temperature * theta[-1],
+            offsets=theta[:-1],
+            strength=0.5 / deviation**2,
+            log_evidence=log_evidence,
+        )
+        candidates.append(candidate)
+    return max(candidates, key=lambda candidate: candidate.log_evidence)

@@ -1,0 +1,136 @@
+"""Penalised-likelihood fit of a monotone spline of one variable.
+
+The model is P(correct | z) = σ(s(z)). The slope of the spline s is linear between
+neighbouring knots, constant beyond the outer knots, and never negative. The parameters
+are the slopes at the knots and the intercept s(first knot).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from metacal.formulas import Float
+from metacal.maps.fitting.newton import (
+    Derivatives,
+    add_normal_prior,
+    logistic_loss_sums,
+    minimise_by_newton,
+    unpack_derivatives,
+)
+
+#: Prior precision of the slopes and the intercept (a standard deviation of ten). It keeps
+#: the maximum finite.
+_PRIOR_PRECISION = 0.01
+#: Prior precision of each change of slope between neighbouring knots (a standard
+#: deviation of one). It smooths the spline.
+_SMOOTHING_PRECISION = 1.0
+#: Number of rows processed at a time.
+_CHUNK_ROWS = 1 << 15
+
+
+def fit_spline_slopes(
+    z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str
+) -> Float:
+    """Fit the non-negative slopes at the knots and the intercept.
+
+    Parameters
+    ----------
+    z : array of shape (n_rows,)
+        Variable of the spline.
+
+    correct : array of shape (n_rows,)
+        1 if the prediction of the row is correct, else 0.
+
+    weights : array of shape (n_rows,)
+        Weight of each row.
+
+    knots : array of shape (n_knots,)
+        Increasing knots.
+
+    centre : array of shape (n_knots + 1,)
+        Prior means of the slopes and the intercept.
+
+    what : str
+        Name of the method in a convergence warning.
+
+    Returns
+    -------
+    array of shape (n_knots + 1,)
+        Slopes, then the intercept.
+    """
+    n_knots = len(knots)
+    slope_changes = np.diff(np.eye(n_knots), axis=0)
+    precision = _PRIOR_PRECISION * np.eye(n_knots + 1)
+    precision[:-1, :-1] += _SMOOTHING_PRECISION * slope_changes.T @ slope_changes
+
+    correct_weight = float(weights @ correct)
+    total_weight = float(weights.sum())
+    start_intercept = np.log((correct_weight + 1.0) / (total_weight - correct_weight + 1.0))
+    start = np.append(np.zeros(n_knots), start_intercept)[None, :]
+    bounded = np.append(np.ones(n_knots, dtype=bool), False)
+
+    likelihood = partial(_spline_derivatives, spline_design(knots, z), correct, weights)
+    problems = partial(add_normal_prior, likelihood, centre[None, :], precision)
+    theta, _ = minimise_by_newton(problems, start, bounded, np.array([total_weight]), what)
+    return theta[0]
+
+
+def spline_design(knots: Float, z: Float) -> Float:
+    """Compute the design matrix of a spline that is linear in its slopes at the knots.
+
+    Entry (i, j) is s(z_i) - s(first knot) of the spline with slope one at knot j and
+    slope zero at the other knots.
+
+    Examples
+    --------
+    >>> spline_design(np.array([0.0, 2.0]), np.array([-1.0, 1.0, 3.0]))
+    array([[-1.  , 0.  ], [ 0.75, 0.25], [ 1.  , 2.  ]])
+    """
+    design = np.zeros((len(z), len(knots)))
+    width = knots[1:] - knots[:-1]
+    piece_fraction = np.minimum(np.maximum((z[:, None] - knots[:-1]) / width, 0.0), 1.0)
+    design[:, :-1] = width * piece_fraction * (1.0 - 0.5 * piece_fraction)
+    design[:, 1:] += width * 0.5 * piece_fraction**2
+    design[:, 0] += np.minimum(z - knots[0], 0.0)
+    design[:, -1] += np.maximum(z - knots[-1], 0.0)
+    return design
+
+
+def weighted_quantiles(z: Float, weights: Float, count: int) -> Float:
+    """Return the distinct weighted quantiles of z at the levels (i + ½) / count."""
+    order = np.argsort(z, kind="stable")
+    cumulative_weight = np.cumsum(weights[order])
+    levels = cumulative_weight[-1] * (np.arange(count) + 0.5) / count
+    positions = np.searchsorted(cumulative_weight, levels, side="left")
+    return np.unique(z[order][positions])
+
+
+def _spline_derivatives(design: Float, correct: Float, weights: Float, theta: Float) -> Derivatives:
+    """Compute the log loss of σ(design @ slopes + intercept) and its derivatives.
+
+    Parameters
+    ----------
+    design : array of shape (n_rows, n_knots)
+        Design matrix of `spline_design`.
+
+    correct, weights : arrays of shape (n_rows,)
+        Outcome and weight of each row.
+
+    theta : array of shape (1, n_knots + 1)
+        Slopes, then the intercept.
+
+    Returns
+    -------
+    Derivatives
+        Derivatives of one problem.
+    """
+    packed = np.zeros((1, 1))
+    for first_row in range(0, len(design), _CHUNK_ROWS):
+        chunk = slice(first_row, first_row + _CHUNK_ROWS)
+        features = [*design[chunk].T[:, :, None], np.ones((1, 1))]
+        packed = packed + logistic_loss_sums(
+            features, correct[chunk, None], weights[chunk, None], theta
+        )
+    return unpack_derivatives(packed)
