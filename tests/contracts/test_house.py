@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 from pathlib import Path
 
 import pytest
@@ -13,10 +13,9 @@ CI = Path(__file__).resolve().parents[2] / ".ci"
 
 @pytest.fixture(scope="module")
 def complexity():
-    spec = importlib.util.spec_from_file_location("complexity", CI / "complexity.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(CI)
+        return importlib.import_module("complexity")
 
 
 @pytest.mark.parametrize(
