@@ -133,6 +133,8 @@ def compare(before: str, after: str) -> int:
         f"{len(gates)} gates, {len(gates - differing)} equal to the bit; {len(lines)} differences:"
         f" {dict(changed)}"
     )
+    if lines:
+        print(f"if the changes are meant, run: python benchmarks/frozen_gates.py write {before}")
     return len(lines)
 
 

@@ -89,7 +89,16 @@ def same(expected, got):
 
 
 def assert_same(expected, got, where):
-    assert same(expected, got), f"{where}: the page shows\n{expected}\nbut it is\n{got}"
+    assert same(expected, got), (
+        f"{where}: the page shows\n{expected}\nbut it is\n{got}\n{rewrite_command(where)}"
+    )
+
+
+def rewrite_command(where):
+    """Say how to write the outputs of a page anew. `where` begins with the name of the page."""
+    name = where.partition(":")[0]
+    page = next(page for page in PAGES if page.name == name)
+    return f"if the change is meant, run: python docs/outputs.py {page.relative_to(ROOT)}"
 
 
 def run_python(block, names, where):
@@ -149,7 +158,7 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
     )
     printed = CliRunner(**IN_ORDER).invoke(main, ["demo"]).output.splitlines()
     missing = [line for line in shown.splitlines() if line.strip() and line not in printed]
-    assert not missing
+    assert not missing, rewrite_command("README.md")
 
 
 def slugs(text, collapse):

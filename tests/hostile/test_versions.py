@@ -15,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from packaging.requirements import Requirement
 from packaging.version import Version
 
+import lower_bounds
 import metacal as mc
 from docs import artifact_schema as schema
 from metacal.errors import ArtifactError, InputError
@@ -146,38 +146,11 @@ def test_a_reject_label_that_would_round_the_classes_is_refused(classes, reject_
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-#: Extras whose packages the tests import; the documentation is built with the newest.
-EXTRAS = [name for name in PROJECT["optional-dependencies"] if name != "docs"]
-
-
-def declared() -> dict[str, Version]:
-    """The lower bound of each package that is not pinned; the same wherever it is named."""
-    lines = [
-        *PROJECT["dependencies"],
-        *(line for name in EXTRAS for line in PROJECT["optional-dependencies"][name]),
-    ]
-    bounds: dict[str, set[Version]] = {}
-    pinned = set()
-    for requirement in map(Requirement, lines):
-        (one,) = requirement.specifier
-        if one.operator == "==":
-            pinned.add(requirement.name)
-        else:
-            assert one.operator == ">=", f"{requirement}: a bound from below, or a pin"
-            bounds.setdefault(requirement.name, set()).add(Version(one.version))
-    differ = [name for name, versions in bounds.items() if len(versions) > 1]
-    assert not differ, f"{differ} are declared with different bounds"
-    return {name: version for name, (version,) in bounds.items() if name not in pinned}
 
 
 def test_the_run_with_the_lower_bounds_has_every_declared_bound():
-    lines = (ROOT / "tests" / "lower-bounds.txt").read_text().splitlines()
-    pins = {}
-    for requirement in (Requirement(line) for line in lines if line and not line.startswith("#")):
-        (one,) = requirement.specifier
-        assert one.operator == "=="
-        pins[requirement.name] = Version(one.version)
-    assert pins == declared()
+    committed = lower_bounds.FILE.read_text(encoding="utf-8")
+    assert committed == lower_bounds.text(), "run: python tests/lower_bounds.py"
 
 
 def test_python_versions_are_those_declared():
