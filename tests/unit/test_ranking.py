@@ -110,7 +110,7 @@ def test_logistic_is_scikit_learns(parts, penalty):
 
     (x, y), _ = parts
     ranker = LogisticRanker(penalty=penalty).fit(x, y)
-    features, wrong = ranker._standard(row_features(x, ranker.n_top)), x.argmax(axis=1) != y
+    features, wrong = ranker._standardise(row_features(x, ranker.n_top)), x.argmax(axis=1) != y
     exact = LogisticRegression(
         C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000
     ).fit(features, wrong)

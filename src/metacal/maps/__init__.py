@@ -1,3 +1,5 @@
-"""Calibration maps, the mathematics: `fit_x(rows, y)` returns an `XMap`, a frozen function of
-logits.
+"""Calibration maps and their fits.
+
+`fit_x(rows, labels, weights)` fits the method x and returns its map, a frozen function from
+logits to probabilities.
 """

@@ -1,10 +1,10 @@
-"""The one registry of calibration methods: a row says everything that other rooms need to know of a
-method.
+"""Registry of calibration methods.
 
-A method has a file under `metacal.maps`, which fits its map; its estimator stands among its
-family's under `metacal.estimators`. Public names, the choices on the command line, what can be
-saved, exported and compared are all read from here. Nothing is imported before it is asked for:
-this module knows the names of rooms above it and never the rooms themselves.
+Each method has one row here. The file of the method under `metacal.maps` fits its map, and its
+estimator is in a module of `metacal.estimators`. Public names, the choices on the command line,
+and the methods that can be saved, exported and compared are all read from the registry. Modules
+are named as strings and imported on first use, so this module does not depend on the packages
+above it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from metacal.errors import InputError
 from metacal.lazy import found
 
 if TYPE_CHECKING:
-    # For type checkers: the public names of the estimators, beside their rows.
+    # Public names of the estimators, for type checkers.
     from metacal.estimators.affine import DirichletCalibration as DirichletCalibration
     from metacal.estimators.affine import MatrixScaling as MatrixScaling
     from metacal.estimators.affine import StructuredScaling as StructuredScaling
@@ -53,23 +53,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Method:
-    """One calibration method: its names, and where its parts are found, each as "module:name".
+    """Calibration method: its name, and its parts as "module:name".
 
     Attributes
     ----------
     name : str
-        On the command line and in `compare`.
+        Name on the command line and in `compare`.
     estimator : str
-        The scikit-learn face; its class is public as `metacal.Class`.
+        scikit-learn estimator; its class is public as `metacal.Class`.
     map : str
-        The fitted map, whose formula runs in NumPy, torch and ONNX. Several methods may fit one
-        kind of map.
+        Class of the fitted map, whose formula runs in NumPy, torch and ONNX. Several methods can
+        fit the same class of map.
     fit : str
-        fit(rows, labels, weights, **options) -> map; the options bear the names of the estimator's
-        parameters.
+        Function fit(rows, labels, weights, **options) that returns the map. The options have the
+        names of the parameters of the estimator.
     sums : bool
-        Whether it is fitted from sums over rows and columns of a few numbers a row, which other
-        machines can bring; not where every class's probability of every row is needed in one place.
+        Whether the method is fitted from sums over rows and columns with a few numbers per row,
+        which other machines can compute. Otherwise the probabilities of all classes of all rows
+        are needed in one place.
     """
 
     name: str
@@ -79,7 +80,7 @@ class Method:
     sums: bool = True
 
     def check_remote(self) -> None:
-        """Raise where other machines cannot bring what the fit needs.
+        """Raise InputError if the method cannot be fitted on a cluster.
 
         Examples
         --------
@@ -87,61 +88,85 @@ class Method:
         Traceback (most recent call last):
         metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
         """
-        if not self.sums:
-            known = ", ".join(row.name for row in METHODS.values() if row.sums)
-            raise InputError(
-                f"{self.public_name} is no sum over rows: it needs every class's probability of"
-                " every row in one place, so it cannot be fitted on a cluster. Leave out the"
-                f" executor, or take one of {known}."
-            )
+        if self.sums:
+            return
+        remote_names = ", ".join(method.name for method in METHODS.values() if method.sums)
+        raise InputError(
+            f"{self.public_name} is no sum over rows: it needs every class's probability of"
+            " every row in one place, so it cannot be fitted on a cluster. Leave out the"
+            f" executor, or take one of {remote_names}."
+        )
 
     @property
     def public_name(self) -> str:
-        """The estimator's name in `metacal`."""
-        return self.estimator.partition(":")[2]
+        """Name of the estimator in `metacal`."""
+        _, _, class_name = self.estimator.partition(":")
+        return class_name
 
     def map_class(self) -> type[Map]:
-        """The map that is fitted."""
+        """Import and return the class of the map."""
         return found(self.map)
 
     def fit_function(self) -> Callable[..., Any]:
-        """What fits the map."""
+        """Import and return the function that fits the map."""
         return found(self.fit)
+
+    def estimator_class(self) -> Any:
+        """Import and return the class of the estimator."""
+        return found(self.estimator)
 
     @cached_property
     def options(self) -> dict[str, Parameter]:
-        """What can be chosen, by name, with its type and default: the keyword options of the fit
-        function.
+        """Keyword options of the fit function by name, with type and default.
 
-        Annotations are evaluated once: what is ours is never evaluated because of a file.
+        Annotations are evaluated here once, never because of the content of a file.
 
         Examples
         --------
-        >>> {name: option.default for name, option in METHODS["ensemble-temperature"].options.items()}
+        >>> options = METHODS["ensemble-temperature"].options
+        >>> {name: option.default for name, option in options.items()}
         {'loss': 'nll'}
         """
-        options = signature(self.fit_function(), eval_str=True).parameters
+        parameters = signature(self.fit_function(), eval_str=True).parameters
         return {
-            name: option
-            for name, option in options.items()
-            if option.kind is Parameter.KEYWORD_ONLY
+            name: parameter
+            for name, parameter in parameters.items()
+            if parameter.kind is Parameter.KEYWORD_ONLY
         }
 
-    def estimator_class(self) -> Any:
-        """The scikit-learn face."""
-        return found(self.estimator)
 
+def _method(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
+    """Build a method of this package.
 
-def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
-    """A method of metacal's own: the estimator among its family's; the map in the file of its fit,
-    or where it says.
+    Parameters
+    ----------
+    name : str
+        Name of the method.
+
+    estimator : str
+        "module:class" below `metacal.estimators`.
+
+    fit : str
+        "module:function" below `metacal.maps`.
+
+    map : str
+        "module:class" below `metacal.maps`, or a class in the module of the fit function.
+
+    sums : bool, default=True
+        See `Method`.
+
+    Returns
+    -------
+    Method
     """
-    place = map if ":" in map else f"{fit.partition(':')[0]}:{map}"
+    if ":" not in map:
+        fit_module, _, _ = fit.partition(":")
+        map = f"{fit_module}:{map}"
     return Method(
-        name,
-        f"metacal.estimators.{estimator}",
-        f"metacal.maps.{place}",
-        f"metacal.maps.{fit}",
+        name=name,
+        estimator=f"metacal.estimators.{estimator}",
+        map=f"metacal.maps.{map}",
+        fit=f"metacal.maps.{fit}",
         sums=sums,
     )
 
@@ -149,74 +174,76 @@ def _row(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) ->
 _PIECEWISE = "curves:PiecewiseMap"
 _TOP_LABEL = "curves:TopLabelMap"
 
-_ROWS = (  # simplest first: the order of `compare`
-    _row(
+#: Methods in the order of `compare`, simplest first.
+_METHODS = (
+    _method(
         "temperature",
         "temperature:TemperatureScaling",
         "temperature:fit_temperature",
         "TemperatureMap",
     ),
-    _row(
+    _method(
         "uniform-temperature",
         "temperature:UniformTemperatureScaling",
         "uniform:fit_uniform",
         "UniformTemperatureMap",
     ),
-    _row(
+    _method(
         "ensemble-temperature",
         "temperature:EnsembleTemperatureScaling",
         "ensemble:fit_ensemble",
         "EnsembleTemperatureMap",
     ),
-    _row(
+    _method(
         "local-temperature",
         "temperature:LocalTemperatureScaling",
         "local:fit_local_temperature",
         "LocalTemperatureMap",
     ),
-    _row("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
-    _row("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
-    _row(
+    _method("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
+    _method("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
+    _method(
         "gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"
     ),
-    _row("structured", "affine:StructuredScaling", "affine:fit_structured", "StructuredMap"),
-    _row("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
-    _row("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
-    _row("dirichlet", "affine:DirichletCalibration", "affine:fit_dirichlet", "DirichletMap"),
-    _row("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
-    _row("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
-    _row("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
-    _row(
+    _method("structured", "affine:StructuredScaling", "affine:fit_structured", "StructuredMap"),
+    _method("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
+    _method("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
+    _method("dirichlet", "affine:DirichletCalibration", "affine:fit_dirichlet", "DirichletMap"),
+    _method("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
+    _method("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
+    _method("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
+    _method(
         "isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False
     ),
-    _row("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
-    _row("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
-    _row("histogram", "binning:HistogramBinning", "histogram:fit_histogram", _PIECEWISE),
-    _row("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
-    _row("imax", "binning:IMaxBinning", "imax:fit_imax", _PIECEWISE, sums=False),
-    _row(
+    _method("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
+    _method("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
+    _method("histogram", "binning:HistogramBinning", "histogram:fit_histogram", _PIECEWISE),
+    _method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
+    _method("imax", "binning:IMaxBinning", "imax:fit_imax", _PIECEWISE, sums=False),
+    _method(
         "top-label-isotonic",
         "isotonic:TopLabelIsotonic",
         "isotonic:fit_top_label_isotonic",
         _TOP_LABEL,
     ),
-    _row(
+    _method(
         "top-label-histogram",
         "binning:TopLabelHistogramBinning",
         "histogram:fit_top_label_histogram",
         _TOP_LABEL,
     ),
-    _row("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
+    _method("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
 )
-#: Every method by its name on the command line.
-METHODS = {row.name: row for row in _ROWS}
-#: Estimators that choose or mix what the methods fit, by their name on the command line.
-CHOOSERS = {"auto": _row("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False)}
+#: Methods by name.
+METHODS = {method.name: method for method in _METHODS}
+#: Estimators that choose among the methods or mix them, by name.
+CHOOSERS = {
+    "auto": _method("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False)
+}
 
 
 def register(method: Method) -> None:
-    """Add a method that lives outside metacal: it is compared, saved and exported like any other
-    from then on.
+    """Add a method of another package, which can then be compared, saved and exported.
 
     Examples
     --------
@@ -230,22 +257,26 @@ def register(method: Method) -> None:
 
 
 def every_method() -> dict[str, Method]:
-    """The methods by their name on the command line, and the estimators that choose or mix what
-    they fit, last.
-    """
+    """Return the methods by name, followed by the choosers."""
     return {**METHODS, **CHOOSERS}
 
 
 def homes() -> dict[str, str]:
-    """Public name of each estimator -> the module it lives in."""
-    return {
-        name: module
-        for module, _, name in (row.estimator.partition(":") for row in every_method().values())
-    }
+    """Return the module of each estimator by its public name."""
+    modules = {}
+    for method in every_method().values():
+        module, _, class_name = method.estimator.partition(":")
+        modules[class_name] = module
+    return modules
 
 
 def calibrator(name: str) -> Any:
-    """The estimator class with this name on the command line; InputError for an unknown one.
+    """Return the estimator class of the method with this name.
+
+    Raises
+    ------
+    InputError
+        If there is no such method.
 
     Examples
     --------
@@ -253,18 +284,19 @@ def calibrator(name: str) -> Any:
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
-    known = every_method()
-    if name not in known:
-        raise InputError(f"unknown calibrator {name!r}; there are {', '.join(known)}.")
-    return known[name].estimator_class()
+    methods = every_method()
+    if name not in methods:
+        raise InputError(f"unknown calibrator {name!r}; there are {', '.join(methods)}.")
+    return methods[name].estimator_class()
 
 
 def method_of(estimator: type) -> Method:
-    """The method of an estimator class, or of the nearest class that it is derived from."""
-    rows = {row.estimator: row for row in every_method().values()}
+    """Return the method of an estimator class, or of its nearest base class."""
+    methods = {method.estimator: method for method in every_method().values()}
     for cls in estimator.__mro__:
-        if (row := rows.get(f"{cls.__module__}:{cls.__name__}")) is not None:
-            return row
+        method = methods.get(f"{cls.__module__}:{cls.__name__}")
+        if method is not None:
+            return method
     raise InputError(
         f"{estimator.__name__} is not a calibration method that metacal knows; see"
         " metacal.maps.methods."
@@ -272,40 +304,58 @@ def method_of(estimator: type) -> Method:
 
 
 def method_named(public_name: str) -> Method | None:
-    """The method whose estimator bears this public name; None where there is none.
+    """Return the method whose estimator has this public name, or None.
 
     Examples
     --------
     >>> method_named("PlattScaling").name, method_named("PlatScaling")
     ('platt', None)
     """
-    return next((row for row in every_method().values() if row.public_name == public_name), None)
+    for method in every_method().values():
+        if method.public_name == public_name:
+            return method
+    return None
 
 
 def method_of_map(kind: type) -> Method | None:
-    """The first method that fits maps of this class; None for a map of somebody else."""
-    place = f"{kind.__module__}:{kind.__name__}"
-    return next((row for row in every_method().values() if row.map == place), None)
+    """Return the first method that fits maps of this class, or None."""
+    map_path = f"{kind.__module__}:{kind.__name__}"
+    for method in every_method().values():
+        if method.map == map_path:
+            return method
+    return None
 
 
 class OfMethods(Mapping[str, type]):
-    """Classes by name, each made of its method, and so imported, when it is asked for."""
+    """Mapping from names to classes that are imported on first use.
 
-    def __init__(self, rows: Mapping[str, Method], make: Callable[[Method], type]) -> None:
-        self._rows, self._make = rows, make
+    Parameters
+    ----------
+    methods : mapping
+        Methods by the names of the classes.
+
+    load_class : function
+        Imports and returns the class of a method.
+    """
+
+    def __init__(self, methods: Mapping[str, Method], load_class: Callable[[Method], type]) -> None:
+        self._methods = methods
+        self._load_class = load_class
 
     def __getitem__(self, name: str) -> type:
-        return self._make(self._rows[name])
+        return self._load_class(self._methods[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
+        return iter(self._methods)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._methods)
 
 
 def map_classes() -> Mapping[str, type[Map]]:
-    """Every map by its class's name."""
-    return OfMethods(
-        {row.map.partition(":")[2]: row for row in every_method().values()}, Method.map_class
-    )
+    """Return the classes of all maps by name."""
+    methods = {}
+    for method in every_method().values():
+        _, _, class_name = method.map.partition(":")
+        methods[class_name] = method
+    return OfMethods(methods, Method.map_class)

@@ -1,7 +1,7 @@
-"""Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure.
+"""Ranking scores: how uncertain the classifier is of each row. Higher means less certain.
 
-Names load on first use: the registry of scores is read where NumPy is not wanted, by `metacal
---help`.
+Names are imported on first use, because `metacal --help` reads the registry of scores and must
+not load NumPy.
 """
 
 from __future__ import annotations
@@ -27,5 +27,6 @@ if TYPE_CHECKING:
     from metacal.scores.registry import NAMED as NAMED
     from metacal.scores.registry import NamedScore as NamedScore
     from metacal.scores.registry import register_score as register_score
-else:  # hidden from type checkers, to whom a misspelt name shall be an error
+else:
+    # Type checkers do not see this branch, so that a misspelt name is an error for them.
     __getattr__, _ = names_of(__name__)

@@ -1,15 +1,14 @@
-"""Learned ranking scores: how likely the prediction of a row is wrong, learned from rows of their
-own.
+"""Learned ranking scores: the probability that a prediction is incorrect.
 
-A fitted ranker is a score as `MetaCal` takes it: a function of a block of logits that returns one
-number per row, higher = less sure. A certificate needs a score that has not seen the labels of the
-rows it is certified on, so **rows that trained a ranker must not certify**: `split_rows` parts a
-table once, before anything is fitted.
+A fitted ranker is a score function that `MetaCal` accepts: it maps a block of logits to one
+number per row, higher for less certain rows. A certificate requires a score that has not used the
+labels of the rows it is certified on, so **rows that trained a ranker must not certify**.
+`split_rows` splits a table once, before anything is fitted.
 
-The features of a row are numbers that a row of any class has: entropy, 1 - max p and its logarithm,
-the sorted top logits as gaps to the largest (the first gap is the margin), the largest logit and
-log Σ e^x. The last two are not invariant to a constant added to a row, which is what they are good
-for.
+The features of a row do not depend on the order of the classes: entropy, 1 - max p and its
+logarithm, the largest logits as gaps to the largest one (the first gap is the margin), the
+largest logit, and log Σ e^x. The last two change with a constant added to a row, which makes them
+informative.
 """
 
 from __future__ import annotations
@@ -32,11 +31,15 @@ from metacal.rows import Rows, validate
 from metacal.rows.arrays import fraction
 from metacal.rows.draws import generator
 
-#: Gaps beyond this many log-odds count as this many, and so do those to masked classes.
+#: Limit on the size of gaps, also of those to masked classes.
 LARGEST_GAP = 100.0
-#: Standardised features are cut off here.
+#: Limit on the size of standardised features.
 FARTHEST = 10.0
-_NEWTON_STEPS = 50
+#: Standard deviation below which a feature counts as constant.
+_MIN_DEVIATION = 1e-9
+_MAX_NEWTON_STEPS = 50
+#: Number of features besides the gaps, plus one because a row has one gap less than logits.
+_N_OTHER_FEATURES = 4
 
 LogitsAndLabels = tuple[NDArray[Any], NDArray[Any]]
 
@@ -47,64 +50,109 @@ def split_rows(
     share: float = 0.2,
     random_state: int | np.random.Generator = 0,
 ) -> tuple[LogitsAndLabels, LogitsAndLabels]:
-    """Part the rows at random: `share` of them to train a ranker, the others to certify and
-    calibrate.
+    """Split the rows at random: some to train a ranker, the others to certify.
+
+    Parameters
+    ----------
+    logits : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of shape (n_rows,)
+        True labels.
+
+    share : float, default=0.2
+        Fraction of the rows to train on.
+
+    random_state : int or numpy.random.Generator, default=0
+        Seed.
+
+    Returns
+    -------
+    (train_logits, train_labels), (rest_logits, rest_labels)
 
     Examples
     --------
-    >>> (train_x, train_y), (rest_x, rest_y) = split_rows(np.zeros((10, 3)), np.arange(10) % 3, share=0.2)
+    >>> logits, labels = np.zeros((10, 3)), np.arange(10) % 3
+    >>> (train_x, train_y), (rest_x, rest_y) = split_rows(logits, labels, share=0.2)
     >>> train_x.shape, rest_y.shape
     ((2, 3), (8,))
     """
-    table, codes = np.asarray(logits), np.asarray(labels)
-    if len(table) != len(codes) or len(table) < 2:
+    table = np.asarray(logits)
+    label_column = np.asarray(labels)
+    n_rows = len(table)
+    if n_rows != len(label_column) or n_rows < 2:
         raise InputError(
-            f"split_rows needs at least 2 rows and one label per row; got {len(table)} and"
-            f" {len(codes)}."
+            f"split_rows needs at least 2 rows and one label per row; got {n_rows} and"
+            f" {len(label_column)}."
         )
-    n_train = min(max(1, round(fraction("share", share) * len(table))), len(table) - 1)
-    order = generator(random_state).permutation(len(table))
-    train, rest = order[:n_train], order[n_train:]
-    return (table[train], codes[train]), (table[rest], codes[rest])
+    n_train = min(max(1, round(fraction("share", share) * n_rows)), n_rows - 1)
+    order = generator(random_state).permutation(n_rows)
+    train_rows = order[:n_train]
+    other_rows = order[n_train:]
+    training = (table[train_rows], label_column[train_rows])
+    rest = (table[other_rows], label_column[other_rows])
+    return training, rest
 
 
 def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
-    """The features of each row, one column each, finite for every legal row.
+    """Compute the features of each row, which are finite for every valid row.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    n_top : int, default=5
+        Number of the largest logits used.
+
+    Returns
+    -------
+    array of shape (n_rows, n_features)
 
     Examples
     --------
     >>> row_features(np.array([[2.0, 0.0, -np.inf]]), n_top=3).round(2)
     array([[   0.37,    0.12,   -2.13,   -2.  , -100.  ,    2.  ,    2.13]])
     """
+    n_classes = block.shape[1]
+    n_top = min(n_top, n_classes)
     doubt = kernels.doubt(block)
-    n_top = min(n_top, block.shape[1])
-    leading = np.partition(block, block.shape[1] - n_top, axis=1)[:, -n_top:].astype(np.float64)
-    leading.sort(axis=1)
-    gaps = np.maximum(leading[:, -2::-1] - leading[:, -1:], -LARGEST_GAP)
-    invariant = kernels.entropy(block), doubt, np.log(np.maximum(doubt, np.exp(-LARGEST_GAP))), gaps
-    return np.column_stack([*invariant, leading[:, -1], -kernels.free_energy(block)])
+    log_doubt = np.log(np.maximum(doubt, np.exp(-LARGEST_GAP)))
+    top_logits = np.partition(block, n_classes - n_top, axis=1)[:, -n_top:].astype(np.float64)
+    top_logits.sort(axis=1)
+    largest_logit = top_logits[:, -1]
+    gaps = np.maximum(top_logits[:, -2::-1] - top_logits[:, -1:], -LARGEST_GAP)
+    return np.column_stack(
+        [
+            kernels.entropy(block),
+            doubt,
+            log_doubt,
+            gaps,
+            largest_logit,
+            -kernels.free_energy(block),
+        ]
+    )
 
 
 @dataclass(eq=False)
 class Ranker(ABC):
-    """A score that is linear in standardised features of a row once it is fitted: a few numbers,
-    which a file can hold.
+    """Base class of learned scores, which are linear in standardised features of a row.
 
-    A copy by `sklearn.base.clone` keeps what was learned: inside a `MetaCal` that is cloned
-    (cross-validation, a grid search) a ranker is a fixed score, trained on rows that nobody else
-    sees.
+    A fitted ranker consists of a few numbers, which can be saved. `sklearn.base.clone` copies
+    the fitted numbers as well. Inside a `MetaCal` that is cloned (cross-validation, a grid
+    search), a ranker is a fixed score that was trained on separate rows.
 
     Parameters
     ----------
     n_top : int
-        How many of the largest logits are features.
+        Number of the largest logits that are features.
     input : "logits" or "probabilities"
-        What the columns are that `fit` reads; as a score it is always given logits.
+        Kind of table that `fit` receives. As a score, the ranker always receives logits.
     classes : sequence, optional
-        The labels in column order; 0 … K-1 when None.
+        Labels in column order. None means 0 to K-1.
     penalty : float
-        Half of it times the squared coefficients (of standardised features) is added to the summed
-        loss.
+        Half of it times the squared coefficients (of standardised features) is added to the
+        summed loss.
     """
 
     n_top: int = 5
@@ -113,47 +161,56 @@ class Ranker(ABC):
     penalty: float = 1.0
 
     n_classes_ = 0
-    #: A sum of terms of either sign: its error is absolute, and so is the grid it is rounded to.
+    #: The score is a sum of terms of either sign, so its rounding error is absolute.
     grid = ABSOLUTE
 
     @property
     def __name__(self) -> str:
-        """How a certificate names the score."""
+        """Name of the score in certificates."""
         return type(self).__qualname__
 
     def __sklearn_clone__(self) -> Self:
         return deepcopy(self)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Learn which predictions are wrong, from a table of logits and the true labels."""
-        if (
-            isinstance(self.n_top, bool)
-            or not isinstance(self.n_top, int | np.integer)
-            or self.n_top < 2
-        ):
+        """Learn to distinguish incorrect from correct predictions.
+
+        Parameters
+        ----------
+        X : array of shape (n_rows, n_classes)
+            Logits or probabilities, see `input`.
+
+        y : array of shape (n_rows,)
+            True labels.
+
+        Returns
+        -------
+        self
+        """
+        is_whole = isinstance(self.n_top, int | np.integer) and not isinstance(self.n_top, bool)
+        if not is_whole or self.n_top < 2:
             raise InputError(f"n_top must be a whole number of at least 2, got {self.n_top!r}.")
         table = validate.logits_from(X, self.input)
-        codes = validate.label_codes(
-            y, len(table), validate.class_list(self.classes, table.shape[1])
-        )
-        wrong = table.argmax(axis=1) != codes
-        if wrong.all() or not wrong.any():
+        class_names = validate.class_list(self.classes, table.shape[1])
+        codes = validate.label_codes(y, len(table), class_names)
+        is_wrong = table.argmax(axis=1) != codes
+        if is_wrong.all() or not is_wrong.any():
             raise InputError(
-                f"a ranker learns to tell wrong predictions from right ones; {int(wrong.sum())} of"
-                f" {len(wrong)} are wrong. Bring more rows, or use score='entropy', which needs no"
-                " training."
+                "a ranker learns to tell wrong predictions from right ones;"
+                f" {int(is_wrong.sum())} of {len(is_wrong)} are wrong. Bring more rows, or use"
+                " score='entropy', which needs no training."
             )
         features = Rows(table).collect(partial(row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
-        spread = features.std(axis=0)
-        self.scales_ = np.where(spread > 1e-9, spread, 1.0)
-        ridge = _positive("penalty", self.penalty) / len(wrong)
-        self.coefficients_ = self._learned(self._standard(features), wrong, ridge)
+        deviations = features.std(axis=0)
+        self.scales_ = np.where(deviations > _MIN_DEVIATION, deviations, 1.0)
+        ridge = _check_positive("penalty", self.penalty) / len(is_wrong)
+        self.coefficients_ = self._fit_coefficients(self._standardise(features), is_wrong, ridge)
         self.n_classes_ = table.shape[1]
         return self
 
     def __call__(self, block: NDArray[Any]) -> Float:
-        """One number per row, higher = less sure."""
+        """Compute the score of each row, higher for less certain rows."""
         if not self.n_classes_:
             raise InputError(
                 f"this {type(self).__name__} has not been trained; call fit(logits, labels) first."
@@ -163,19 +220,47 @@ class Ranker(ABC):
                 f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table"
                 f" has {block.shape[1]}."
             )
-        return np.asarray(self._standard(row_features(block, self.n_top)) @ self.coefficients_)
+        features = self._standardise(row_features(block, self.n_top))
+        return np.asarray(features @ self.coefficients_)
 
-    def _standard(self, features: Float) -> Float:
+    def _standardise(self, features: Float) -> Float:
+        """Standardise and clip the features."""
         return np.asarray(np.clip((features - self.means_) / self.scales_, -FARTHEST, FARTHEST))
 
     @abstractmethod
-    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
-        """The coefficients, by features of the rows and which of them are wrong; `ridge` is the
-        penalty by row.
+    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
+        """Fit the coefficients of standardised features.
+
+        Parameters
+        ----------
+        features : array of shape (n_rows, n_features)
+            Standardised features.
+
+        is_wrong : array of bool of shape (n_rows,)
+            Whether the prediction of each row is incorrect.
+
+        ridge : float
+            Penalty per row.
+
+        Returns
+        -------
+        array of shape (n_features,)
         """
 
     def restored(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
-        """Return this ranker with what an equal one has learned.
+        """Set the fitted numbers of a saved ranker.
+
+        Parameters
+        ----------
+        n_classes : int
+            Number of classes.
+
+        means, scales, coefficients : arrays of shape (n_features,)
+            Fitted numbers.
+
+        Returns
+        -------
+        self
 
         Examples
         --------
@@ -183,38 +268,37 @@ class Ranker(ABC):
         >>> ranker(np.array([[0.0, 0.0], [4.0, 0.0]])).round(3)  # the first feature is the entropy
         array([0.693, 0.09 ])
         """
-        size = 4 + min(self.n_top, n_classes)
-        _positive("penalty", self.penalty)
+        n_features = _N_OTHER_FEATURES + min(self.n_top, n_classes)
+        _check_positive("penalty", self.penalty)
         if self.n_top < 2 or n_classes < 2:
             raise InputError(
                 f"n_top and n_classes must be at least 2, got {self.n_top} and {n_classes}."
             )
-        for name, numbers in (("means", means), ("scales", scales), ("coefficients", coefficients)):
-            if numbers.shape != (size,) or not np.isfinite(numbers).all():
+        fitted_arrays = {"means": means, "scales": scales, "coefficients": coefficients}
+        for name, array in fitted_arrays.items():
+            if array.shape != (n_features,) or not np.isfinite(array).all():
                 raise InputError(
-                    f"{name} must be {size} finite numbers, one per feature; got shape"
-                    f" {numbers.shape}."
+                    f"{name} must be {n_features} finite numbers, one per feature; got shape"
+                    f" {array.shape}."
                 )
         if not (scales > 0).all():
             raise InputError("scales must be positive.")
-        self.n_classes_, self.means_, self.scales_, self.coefficients_ = (
-            n_classes,
-            means,
-            scales,
-            coefficients,
-        )
+        self.n_classes_ = n_classes
+        self.means_ = means
+        self.scales_ = scales
+        self.coefficients_ = coefficients
         return self
 
 
 @dataclass(eq=False)
 class LogisticRanker(Ranker):
-    """The log-odds of being wrong, by logistic regression on the features of a row.
+    """Log-odds of an incorrect prediction, by logistic regression on features of a row.
 
     Parameters
     ----------
     penalty : float
-        Half of it times the squared coefficients (of standardised features) is added to the summed
-        loss.
+        Half of it times the squared coefficients (of standardised features) is added to the
+        summed loss.
     n_top, input, classes
         See `Ranker`.
 
@@ -229,22 +313,23 @@ class LogisticRanker(Ranker):
     'LogisticRanker'
     """
 
-    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
-        sides = np.where(wrong, 1.0, -1.0)
-        points = np.column_stack([features, np.ones(len(wrong))]) * sides[:, None]
+    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
+        signs = np.where(is_wrong, 1.0, -1.0)
+        with_intercept = np.column_stack([features, np.ones(len(is_wrong))])
         # The intercept is not penalised, and does not change the ranking.
-        return _logistic_through_origin(points, np.append(np.full(features.shape[1], ridge), 0.0))[
-            :-1
-        ]
+        penalties = np.append(np.full(features.shape[1], ridge), 0.0)
+        coefficients = _fit_logistic_regression(with_intercept * signs[:, None], penalties)
+        return coefficients[:-1]
 
 
 @dataclass(eq=False)
 class PairwiseRanker(Ranker):
-    """A linear score that puts wrong predictions above right ones, pair by pair.
+    """Linear score that ranks incorrect above correct predictions, pair by pair.
 
-    Minimises the mean of log(1 + e^{s_right - s_wrong}) over pairs of a wrong and a right row (the
-    loss of RankNet, Burges et al., ICML 2005), plus a ridge, by Newton's method. Every pair is used
-    while there are at most `max_pairs`; beyond that as many are drawn with `random_state`.
+    It minimises the mean of log(1 + e^{s_correct - s_incorrect}) over pairs of an incorrect and a
+    correct row (the loss of RankNet, Burges et al., ICML 2005) plus a ridge, by Newton's method.
+    All pairs are used if there are at most `max_pairs`. Otherwise that many are drawn with
+    `random_state`.
 
     Parameters
     ----------
@@ -252,9 +337,9 @@ class PairwiseRanker(Ranker):
         Half of it times the squared coefficients (of standardised features) is added to the mean
         loss times the rows.
     max_pairs : int
-        The most pairs to learn from.
+        Largest number of pairs.
     random_state : int
-        Which pairs, when there are more.
+        Seed for drawing pairs.
     n_top, input, classes
         See `Ranker`.
 
@@ -269,60 +354,75 @@ class PairwiseRanker(Ranker):
     max_pairs: int = 100_000
     random_state: int = 0
 
-    def _learned(self, features: Float, wrong: Flags, ridge: float) -> Float:
-        pairs = self._pairs(features[wrong], features[~wrong])
-        return _logistic_through_origin(pairs, np.full(features.shape[1], ridge))
+    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
+        differences = self._pair_differences(features[is_wrong], features[~is_wrong])
+        return _fit_logistic_regression(differences, np.full(features.shape[1], ridge))
 
-    def _pairs(self, doubtful: Float, sure: Float) -> Float:
-        """Differences of features, wrong minus right."""
-        if len(doubtful) * len(sure) <= self.max_pairs:
-            return np.asarray(
-                (doubtful[:, None, :] - sure[None, :, :]).reshape(-1, doubtful.shape[1])
-            )
+    def _pair_differences(self, wrong_features: Float, correct_features: Float) -> Float:
+        """Compute the features of incorrect rows minus those of correct rows, by pair."""
+        n_wrong = len(wrong_features)
+        n_correct = len(correct_features)
+        if n_wrong * n_correct <= self.max_pairs:
+            differences = wrong_features[:, None, :] - correct_features[None, :, :]
+            return np.asarray(differences.reshape(-1, wrong_features.shape[1]))
         random = generator(self.random_state)
-        picks = (
-            random.integers(len(doubtful), size=self.max_pairs),
-            random.integers(len(sure), size=self.max_pairs),
-        )
-        return np.asarray(doubtful[picks[0]] - sure[picks[1]])
+        wrong_rows = random.integers(n_wrong, size=self.max_pairs)
+        correct_rows = random.integers(n_correct, size=self.max_pairs)
+        return np.asarray(wrong_features[wrong_rows] - correct_features[correct_rows])
 
 
-def _positive(name: str, value: object) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float | np.integer | np.floating)
-        or not value > 0
-    ):
+def _check_positive(name: str, value: object) -> float:
+    """Return a positive number as a float, or raise InputError."""
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    is_number = is_number and not isinstance(value, bool)
+    if not is_number or not value > 0:  # type: ignore[operator]
         raise InputError(f"{name} must be a positive number, got {value!r}.")
-    return float(value)
+    return float(value)  # type: ignore[arg-type]
 
 
-def _logistic_through_origin(points: Float, ridge: Float) -> Float:
-    """The w that minimises mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j², by Newton steps halved
-    until the loss falls.
+def _fit_logistic_regression(points: Float, ridge: Float) -> Float:
+    """Minimise mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j² by damped Newton steps.
+
+    Parameters
+    ----------
+    points : array of shape (n_points, n_features)
+        Features times the sign of the outcome.
+
+    ridge : array of shape (n_features,)
+        Penalty on each coefficient.
+
+    Returns
+    -------
+    array of shape (n_features,)
+        Coefficients w.
 
     Examples
     --------
-    >>> _logistic_through_origin(np.array([[1.0], [1.0], [-1.0]]), np.zeros(1)).round(6)  # log-odds of 2 to 1
+    >>> points = np.array([[1.0], [1.0], [-1.0]])
+    >>> _fit_logistic_regression(points, np.zeros(1)).round(6)  # log-odds of 2 to 1
     array([0.693147])
     """
 
     def loss(w: Float) -> float:
         return float(np.logaddexp(0.0, -(points @ w)).mean() + 0.5 * (ridge * w) @ w)
 
+    n_points = len(points)
     w = np.zeros(points.shape[1])
-    value = loss(w)
-    for _ in range(_NEWTON_STEPS):
-        chance = 0.5 - 0.5 * np.tanh(0.5 * (points @ w))  # σ(-w·point)
-        gradient = ridge * w - points.T @ chance / len(points)
-        curvature = (points * (chance * (1.0 - chance))[:, None]).T @ points / len(
-            points
-        ) + np.diag(ridge)
-        step = np.linalg.solve(curvature, gradient)
+    current_loss = loss(w)
+    for _ in range(_MAX_NEWTON_STEPS):
+        # σ(-w·point), without overflow.
+        error_probability = 0.5 - 0.5 * np.tanh(0.5 * (points @ w))
+        gradient = ridge * w - points.T @ error_probability / n_points
+        variance = error_probability * (1.0 - error_probability)
+        hessian = (points * variance[:, None]).T @ points / n_points + np.diag(ridge)
+        step = np.linalg.solve(hessian, gradient)
         length = 1.0
-        while (lower := loss(w - length * step)) > value and length > 1e-8:
+        trial_loss = loss(w - step)
+        while trial_loss > current_loss and length > 1e-8:
             length *= 0.5
-        w, value = w - length * step, min(lower, value)
+            trial_loss = loss(w - length * step)
+        w = w - length * step
+        current_loss = min(trial_loss, current_loss)
         if float(step @ gradient) < 1e-12:
             break
     return w

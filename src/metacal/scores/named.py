@@ -1,12 +1,16 @@
-"""Ranking scores h(x): how unsure the classifier is of each row. Higher means less sure.
+"""Computation of ranking scores for tables of logits.
 
-A score looks at one row of *uncalibrated* logits at a time and at no label: that is what lets the
-certificate and the base calibrator share all calibration rows. Entropy is the paper's choice and
-the default.
+A score is a function of one row of *uncalibrated* logits. It uses no label. This is why the
+certificate and the base calibrator can share all calibration rows. A higher score means less
+certain. Entropy is the paper's choice and the default.
 
-**A score is a rounded number** (`kernels.grid`): the functions here round what the kernels compute,
-so that rows whose scores are equal in mathematics are equal on every processor and in every
-runtime. What is certified, ranked, compared and reported above this module is the rounded number.
+**Scores are rounded** (`metacal.kernels.grid`). The functions in this module round the output of
+the kernels, so that rows with mathematically equal scores are equal on every processor and in
+every runtime. Everything that certifies, ranks, compares or reports uses the rounded scores.
+
+**Careful passes.** The values of a table may not have been validated yet. A careful kernel then
+returns NaN for a row that is invalid or may contain finite masks. Only if it finds one, the table
+is validated in a pass of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +32,17 @@ from metacal.scores.registry import NAMED as NAMED
 from metacal.scores.registry import NamedScore
 from metacal.scores.registry import register_score as register_score
 
-#: A score maps a block of logits (n × K) to one number per row.
+#: Function that maps a block of logits (n_rows × n_classes) to one number per row.
 Score = Callable[[NDArray[Any]], Float]
 
 
 class CheckedScore:
-    """A caller's own score: its answer is checked before anything is built on it, and rounded like
-    any other.
+    """Score function of the user, whose output is checked and rounded.
+
+    Parameters
+    ----------
+    score : function
+        Maps a block of logits to one number per row.
     """
 
     def __init__(self, score: Score) -> None:
@@ -42,26 +50,32 @@ class CheckedScore:
         self.grid = grid_of(score)
 
     def __call__(self, block: NDArray[Any]) -> Float:
-        """One number per row."""
+        """Compute the rounded score of each row."""
         return self.grid.rounded(self.unrounded(block))
 
     def unrounded(self, block: NDArray[Any]) -> Float:
-        """What the function says, checked."""
-        values = np.asarray(self.score(block), dtype=np.float64)
-        if values.shape != (len(block),):
+        """Compute and check the score of each row.
+
+        Raises
+        ------
+        InputError
+            If the function does not return one number per row.
+        """
+        scores = np.asarray(self.score(block), dtype=np.float64)
+        if scores.shape != (len(block),):
             raise InputError(
                 f"the score {name_of(self.score)!r} must return one number per row, shape"
-                f" ({len(block)},); it returned shape {values.shape}."
+                f" ({len(block)},); it returned shape {scores.shape}."
             )
-        if np.isnan(values).any():
+        if np.isnan(scores).any():
             raise InputError(
                 f"the score {name_of(self.score)!r} returned NaN; every row needs a number."
             )
-        return values
+        return scores
 
 
 def resolve(score: str | Score) -> NamedScore | CheckedScore:
-    """Return the score function for a name, or the callable itself, checked at each call.
+    """Return the score with a name, or a checked score for a function.
 
     Examples
     --------
@@ -80,28 +94,41 @@ def resolve(score: str | Score) -> NamedScore | CheckedScore:
         raise InputError(
             f"score must be a name or a callable of a block of logits; got {type(score).__name__}."
         )
-    return score if isinstance(score, NamedScore | CheckedScore) else CheckedScore(score)
+    if isinstance(score, NamedScore | CheckedScore):
+        return score
+    return CheckedScore(score)
 
 
 def needs_logits(score: str | Score) -> bool:
-    """Whether a score says nothing on probabilities."""
+    """Check whether a score is meaningless for probabilities."""
     return isinstance(score, str) and score in NAMED and NAMED[score].needs_logits
 
 
 def name_of(score: str | Score) -> str:
-    """How a certificate names the score."""
-    return score if isinstance(score, str) else getattr(score, "__name__", type(score).__name__)
+    """Return the name of a score in certificates."""
+    if isinstance(score, str):
+        return score
+    return getattr(score, "__name__", type(score).__name__)
 
 
 def grid_of(score: str | Score) -> Grid:
-    """The grid that a score lies on: that of its name, or what a learned score calls its `grid`."""
-    found = NAMED[score].grid if isinstance(score, str) else getattr(score, "grid", RELATIVE)
-    return found if isinstance(found, Grid) else RELATIVE
+    """Return the grid to which a score is rounded.
+
+    A function can have an attribute `grid`; the default is the relative grid.
+    """
+    if isinstance(score, str):
+        return NAMED[score].grid
+    grid = getattr(score, "grid", RELATIVE)
+    return grid if isinstance(grid, Grid) else RELATIVE
 
 
 class Ranked:
-    """Of a block of logits and its labels: the unrounded score of each row, and whether its largest
-    logit is right.
+    """Function that computes the unrounded score and the correctness of each row.
+
+    Parameters
+    ----------
+    score : str or function
+        The score.
 
     Examples
     --------
@@ -113,86 +140,239 @@ class Ranked:
         self.unrounded = resolve(score).unrounded
         self.walks_blocks = bool(getattr(self.unrounded, "walks_blocks", False))
 
-    def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> Float:
-        """Two columns; a kernel finds both in one walk, and picks the rows that are `chosen`
-        itself.
+    def __call__(self, block: NDArray[Any], labels: Codes, **kernel_options: Any) -> Float:
+        """Compute both columns, in one pass if there is a kernel.
+
+        Parameters
+        ----------
+        block : array of shape (n_rows, n_classes)
+            Logits.
+
+        labels : array of int of shape (n_rows,)
+            Column index of the true class of each row.
+
+        **kernel_options
+            Options of the kernel, such as the positions of the rows that count.
+
+        Returns
+        -------
+        array of shape (n_rows, 2)
+            Score, and 1 if the largest logit is the true class, else 0.
         """
-        found = np.empty((len(labels), 2))
-        top = np.empty(len(labels), dtype=np.intp)
-        found[:, 0] = ranked_block(self.unrounded, block, top, **chosen)
-        found[:, 1] = top == labels
-        return found
+        columns = np.empty((len(labels), 2))
+        predictions = np.empty(len(labels), dtype=np.intp)
+        columns[:, 0] = ranked_block(self.unrounded, block, predictions, **kernel_options)
+        columns[:, 1] = predictions == labels
+        return columns
 
 
 def ranked(rows: Rows, score: str | Score, codes: Codes) -> tuple[Rows, Any, Any]:
-    """The rows, looked over, the score of each and whether its largest logit is the true class: one
-    walk for all.
+    """Compute score and correctness of every row in one pass, and validate the rows.
 
-    The C kernel writes both where they belong. Of a table on a device both stay there, if the score
-    is computed there.
+    If the table is on a device and the score is computed there, the results stay there.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    score : str or function
+        The score.
+
+    codes : array of int of shape (n_rows,)
+        Column index of the true class of each row.
+
+    Returns
+    -------
+    rows : Rows
+        Validated rows.
+
+    scores : array or tensor of shape (n_rows,)
+        Rounded scores.
+
+    is_correct : array or tensor of bool of shape (n_rows,)
+        Whether the largest logit is the true class.
 
     Examples
     --------
     >>> ranked(Rows(np.array([[3.0, 1.0], [0.0, 2.0]])), "margin", np.array([0, 0]))[1:]
     (array([-2., -2.]), array([ True, False]))
     """
-    kernel, grid = resolve(score).unrounded, grid_of(score)
+    kernel = resolve(score).unrounded
+    grid = grid_of(score)
     if rows.on_device and kernels.reads_tensors(kernel):
-        device = kernels.device_kernels()
-        walk = partial(device.ranked, score=kernel)
-        rows, both = _carefully(
-            rows, lambda here, how: here.collect(partial(walk, **how), codes, there=True)
-        )
-        return rows, device.rounded(both[:, 0].contiguous(), grid), both[:, 1] > 0.0
+        return _rank_on_device(rows, kernel, grid, codes)
     if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
-        in_c = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
-        room, right = np.empty(len(rows)), np.empty(len(rows), dtype=bool)
-        rows, values = _carefully(
-            rows, lambda at, how: at.fill(partial(in_c, **how), room, right, codes, whole=True)
-        )
-        return rows, values, right
-    rows, both = collected(rows, Ranked(score), codes)
-    return rows, grid.rounded(both[:, 0]), both[:, 1] > 0.0
+        return _rank_in_place(rows, kernel, grid, codes)
+    rows, columns = collected(rows, Ranked(score), codes)
+    return rows, grid.rounded(columns[:, 0]), columns[:, 1] > 0.0
 
 
-def _carefully(rows: Rows, walk: Callable[[Rows, dict[str, bool]], Any]) -> tuple[Rows, Any]:
-    """The rows, looked over, and the scores that a walk gives them.
+def _rank_on_device(
+    rows: Rows, kernel: Callable[..., Any], grid: Grid, codes: Codes
+) -> tuple[Rows, Any, Any]:
+    """Compute score and correctness on the device of the table.
 
-    A kernel looks while it walks: carefully, it gives no score to a row that is none, or that may
-    have masks. Only then does the look take a walk of its own.
+    Parameters
+    ----------
+    rows, codes
+        See `ranked`.
+
+    kernel : function
+        Kernel of the score.
+
+    grid : Grid
+        Grid to which the score is rounded.
+
+    Returns
+    -------
+    rows, scores, is_correct
+        See `ranked`.
+    """
+    device_kernels = kernels.device_kernels()
+    device_kernel = partial(device_kernels.ranked, score=kernel)
+
+    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
+        return pass_rows.collect(partial(device_kernel, **kernel_options), codes, there=True)
+
+    rows, columns = _run_careful_pass(rows, run_pass)
+    scores = device_kernels.rounded(columns[:, 0].contiguous(), grid)
+    return rows, scores, columns[:, 1] > 0.0
+
+
+def _rank_in_place(
+    rows: Rows, kernel: kernels.FormulaKernel, grid: Grid, codes: Codes
+) -> tuple[Rows, Any, Any]:
+    """Let the C kernel write rounded score and correctness directly into two columns.
+
+    Parameters
+    ----------
+    rows, codes
+        See `ranked`.
+
+    kernel : FormulaKernel
+        Kernel of the score.
+
+    grid : Grid
+        Grid to which the score is rounded.
+
+    Returns
+    -------
+    rows, scores, is_correct
+        See `ranked`.
+    """
+    c_kernel = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
+    score_column = np.empty(len(rows))
+    is_correct = np.empty(len(rows), dtype=bool)
+
+    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
+        write = partial(c_kernel, **kernel_options)
+        return pass_rows.fill(write, score_column, is_correct, codes, whole=True)
+
+    rows, scores = _run_careful_pass(rows, run_pass)
+    return rows, scores, is_correct
+
+
+def _run_careful_pass(
+    rows: Rows, run_pass: Callable[[Rows, dict[str, bool]], Any]
+) -> tuple[Rows, Any]:
+    """Run a pass that computes scores, and validate the rows if necessary.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    run_pass : function
+        Computes the scores of rows with options for the kernel.
+
+    Returns
+    -------
+    rows : Rows
+        Validated rows.
+
+    scores : array or tensor
+        Result of the pass.
     """
     if rows.unseen:
-        found = walk(rows, {"careful": True})
-        if not math.isnan(float(found.min())):  # which is NaN where any is
-            return rows.looked_over(found_fine=True), found
+        scores = run_pass(rows, {"careful": True})
+        # The minimum is NaN if any score is NaN.
+        if not math.isnan(float(scores.min())):
+            return rows.looked_over(found_fine=True), scores
         rows = rows.looked_over()
-    return rows, walk(rows, {})
+    return rows, run_pass(rows, {})
 
 
-def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **chosen: Any) -> Float:
-    """The unrounded scores of a block; its predictions are written to `top`."""
-    if (
+def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **kernel_options: Any) -> Float:
+    """Compute the unrounded scores of a block and write its predictions to `top`.
+
+    Parameters
+    ----------
+    unrounded : function
+        Kernel of the score.
+
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    top : array of int of shape (n_rows,)
+        Output: column index of the largest logit of each row.
+
+    **kernel_options
+        Options of the kernel.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+    """
+    kernel_writes_predictions = (
         getattr(unrounded, "walks_blocks", False)
         and top.dtype == np.int64
         and top.flags.c_contiguous
-    ):
-        return unrounded(block, top=top, **chosen)
-    top[...] = kernels.predicted(block, **chosen)
-    return unrounded(block, **chosen)
+    )
+    if kernel_writes_predictions:
+        return unrounded(block, top=top, **kernel_options)
+    top[...] = kernels.predicted(block, **kernel_options)
+    return unrounded(block, **kernel_options)
 
 
 def score_rows(rows: Rows, score: str | Score) -> Float:
-    """h(x) of every row, as one column, rounded as a whole: block by block would cost more calls
-    than arithmetic.
+    """Compute the rounded score of every row.
+
+    The scores are rounded together, because rounding block by block would take more calls than
+    arithmetic.
     """
-    found = resolve(score)
-    return np.asarray(kernels.rounded(collected(rows, found.unrounded)[1], found.grid))
+    resolved_score = resolve(score)
+    _, scores = collected(rows, resolved_score.unrounded)
+    return np.asarray(kernels.rounded(scores, resolved_score.grid))
 
 
 def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:
-    """The rows, looked over, and what a function that scores says of them."""
+    """Apply a score function to all rows, and validate the rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Rows of logits.
+
+    fn : function
+        Function of a block of logits and of the corresponding entries of the columns.
+
+    *columns : arrays with one entry per row
+        Further arguments of the function.
+
+    Returns
+    -------
+    rows : Rows
+        Validated rows.
+
+    values : array
+        Values of the function.
+    """
     if not kernels.walks_blocks(fn, rows.table):
         rows = rows.looked_over()
-    return _carefully(
-        rows, lambda here, how: here.collect(partial(fn, **how) if how else fn, *columns)
-    )
+
+    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
+        function = partial(fn, **kernel_options) if kernel_options else fn
+        return pass_rows.collect(function, *columns)
+
+    return _run_careful_pass(rows, run_pass)

@@ -1,9 +1,8 @@
-"""The one registry of ranking scores: a row says everything that other rooms need to know of a
-score.
+"""Registry of ranking scores.
 
-The scores that have a name and those that are learned stand here; what can be chosen on the command
-line, saved and exported is read from these rows. Nothing is imported before it is asked for, not
-even NumPy: this module knows the names of rooms above it and never the rooms themselves.
+Each score with a name has one row here, and each learned score its class name. The command line,
+saved files and the export read the registry. Modules are named as strings and imported on first
+use, not even NumPy is imported here.
 """
 
 from __future__ import annotations
@@ -23,62 +22,62 @@ if TYPE_CHECKING:
     from metacal.formulas import Float
     from metacal.kernels.grid import Grid
 
-#: The lowest and the highest value that a score can take on rows of so many classes.
+#: Function that returns the lowest and the highest value of a score for a number of classes.
 Reach = Callable[[int], tuple[float, float]]
 
 
 def without_end(n_classes: int) -> tuple[float, float]:
-    """Any number."""
+    """Return the range of a score without bounds."""
     return -math.inf, math.inf
 
 
 def up_to_log(n_classes: int) -> tuple[float, float]:
-    """[0, log K]: an entropy."""
+    """Return the range of an entropy, [0, log K]."""
     return 0.0, math.log(n_classes)
 
 
 def up_to_doubt(n_classes: int) -> tuple[float, float]:
-    """[0, 1 - 1/K]: what is left beside the largest of K probabilities."""
+    """Return the range of one minus the largest of K probabilities, [0, 1 - 1/K]."""
     return 0.0, 1.0 - 1.0 / n_classes
 
 
 def not_positive(n_classes: int) -> tuple[float, float]:
-    """No more than 0: minus a distance."""
+    """Return the range of a score that is at most 0."""
     return -math.inf, 0.0
 
 
 def not_negative(n_classes: int) -> tuple[float, float]:
-    """No less than 0."""
+    """Return the range of a score that is at least 0."""
     return 0.0, math.inf
 
 
 @dataclass(frozen=True)
 class NamedScore:
-    """A score that has a name, and can therefore be saved and exported: what its kernel computes,
-    on the grid.
+    """Score with a name, which can be saved and exported.
 
     Attributes
     ----------
     name : str
-        In `MetaCal(score=...)`, on the command line, in files.
+        Name in `MetaCal(score=...)`, on the command line and in files.
     formula : str
-        "module:function", formula(xp, x) -> a column, higher = less sure, over the operations of
-        `metacal.formulas`: computed in NumPy, on a GPU, in an exported module and in ONNX.
+        "module:function" of the formula. formula(xp, x) returns a column, higher for less
+        certain rows, and uses the operations of `metacal.formulas`. It is computed in NumPy, on
+        a GPU, in an exported module and in ONNX.
     kernel : str
-        "module:function" of a faster way to the same, kernel(block of logits, n × K) -> one float64
-        per row; NaN for a row with NaN or +inf, or with every class masked. Empty: the formula
-        itself.
+        "module:function" of a faster kernel. kernel(block of logits) returns one float64 per
+        row, and NaN for a row with NaN or +inf or with every class masked. Empty means that the
+        formula itself is used.
     reads_masks : bool
-        Whether finite logits that stand for a mask are made -inf first, as Python does with every
-        table; False only where they are the same to the score, as to a softmax, which saves
-        exported gates a look.
+        Whether finite logits that stand for a mask are replaced by -inf first. False is only
+        valid if the score, like a softmax, is the same without; an exported gate then saves a
+        comparison.
     reach : function
-        n_classes -> the lowest and the highest value there is; infinite where there is no end.
+        Returns the lowest and the highest value for a number of classes.
     absolute_error : bool
         Whether rounding errors are absolute, as those of a sum of terms of either sign, and not
         relative to the score.
     needs_logits : bool
-        Whether the score of probabilities, which are logits less a constant, says nothing.
+        Whether the score is meaningless for probabilities, which are logits up to a constant.
 
     Examples
     --------
@@ -99,66 +98,72 @@ class NamedScore:
 
     @cached_property
     def unrounded(self) -> Callable[[NDArray[Any]], Float]:
-        """The kernel: what a machine computes, before it is a score."""
+        """Kernel that computes the score before it is rounded."""
         if self.kernel:
             return found(self.kernel)
-        return found("metacal.kernels:FormulaKernel")(self.formula_function())
+        formula_kernel = found("metacal.kernels:FormulaKernel")
+        return formula_kernel(self.formula_function())
 
     def formula_function(self) -> Callable[..., Any]:
-        """The formula."""
+        """Import and return the formula."""
         return found(self.formula)
 
     @property
     def grid(self) -> Grid:
-        """What the score is rounded to."""
-        return found(f"metacal.kernels.grid:{'ABSOLUTE' if self.absolute_error else 'RELATIVE'}")
+        """Grid to which the score is rounded."""
+        grid_name = "ABSOLUTE" if self.absolute_error else "RELATIVE"
+        return found(f"metacal.kernels.grid:{grid_name}")
 
     def __call__(self, block: NDArray[Any]) -> Float:
-        """One number per row; NaN for a row with NaN or +inf, or with every class masked."""
-        return found("metacal.kernels:rounded")(self.unrounded(block), self.grid)
+        """Compute the rounded score of each row, NaN for an invalid row."""
+        round_to_grid = found("metacal.kernels:rounded")
+        return round_to_grid(self.unrounded(block), self.grid)
 
 
-def _named(name: str, formula: str, *, fused: bool = True, **more: Any) -> NamedScore:
-    kernel = f"metacal.kernels:{formula}" if fused else ""
+def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore:
+    """Build a score whose kernel has the name of its formula."""
     return NamedScore(
-        name, f"metacal.formulas.rowwise:{formula}", kernel, reads_masks=not fused, **more
+        name,
+        formula=f"metacal.formulas.rowwise:{formula}",
+        kernel=f"metacal.kernels:{formula}",
+        reads_masks=False,
+        **properties,
     )
 
 
-_NAMED = (
-    _named("entropy", "entropy", reach=up_to_log),
-    _named("max_probability", "doubt", reach=up_to_doubt),
-    _named("margin", "negative_margin", reach=not_positive),
-    _named("maxlogit_pnorm", "rivals_norm", fused=False, reach=not_negative),
-    _named("energy", "free_energy", absolute_error=True, needs_logits=True),
+_SCORES = (
+    _score_with_kernel("entropy", "entropy", reach=up_to_log),
+    _score_with_kernel("max_probability", "doubt", reach=up_to_doubt),
+    _score_with_kernel("margin", "negative_margin", reach=not_positive),
+    NamedScore(
+        "maxlogit_pnorm", formula="metacal.formulas.rowwise:rivals_norm", reach=not_negative
+    ),
+    _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
-#: In place of a score: the best of `candidates`, which share delta.
+#: Name that stands for the best of `candidates`, which share delta.
 AUTO = "auto"
-#: Every score that has a name, by it.
-NAMED: dict[str, NamedScore] = {row.name: row for row in _NAMED}
-#: The scores that are learned, by their classes in `metacal.scores.learned`.
+#: Scores by name.
+NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
+#: Class names of the learned scores in `metacal.scores.learned`.
 LEARNED = ("LogisticRanker", "PairwiseRanker")
 
 
 def candidates(n_classes: int) -> dict[str, float]:
-    """The scores that `score="auto"` chooses among, and the share of delta that each has.
+    """Return the scores among which `score="auto"` chooses, with their shares of delta.
 
-    Entropy is hardly ever far from the best and has most of it; the others win by much on a few
-    networks, which a tenth of delta shows too (docs/ranking.md has the numbers). For two classes
-    all of them rank alike.
+    Entropy is rarely far from the best and has the largest share. The others are much better for
+    a few networks, which a tenth of delta shows as well (docs/ranking.md has the numbers). For
+    two classes all scores rank the rows alike.
     """
-    return (
-        {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1}
-        if n_classes > 2
-        else {"entropy": 1.0}
-    )
+    if n_classes > 2:
+        return {"entropy": 0.8, "margin": 0.1, "maxlogit_pnorm": 0.1}
+    return {"entropy": 1.0}
 
 
 def register_score(score: NamedScore) -> None:
-    """Add a score that lives outside metacal: it is chosen, saved and exported by its name from
-    then on.
+    """Add a score of another package, which can then be chosen, saved and exported.
 
-    Whoever loads a file that names it has to register it first.
+    It must be registered before a file that names it is loaded.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Solvers and cross-validation that the maps are fitted with."""
+"""Optimisers, cross-validation and models that several maps are fitted with."""
