@@ -21,7 +21,8 @@ from metacal.gate.traffic import Late, kept_id
 from metacal.io.artifact.watch_journal import Taken, Unreadable
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import KEPT, Line, Pipe
-from metacal.io.stream import HeaderError, Reader, Record, unfit
+from metacal.io.stream import HeaderError, Reader, Record
+from metacal.io.stream_cells import unfit
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import WORDS
 

@@ -1,5 +1,6 @@
-"""Files in and files out: tables of predictions, gates as JSON, journals that last; never
-pickle.
+"""Input and output: tables of predictions, saved gates as JSON, and durable journals.
+
+Pickles are neither read nor written.
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ if TYPE_CHECKING:
     from metacal.io.scores import read_scores as read_scores
     from metacal.io.writing import open_table as open_table
     from metacal.io.writing import write_table as write_table
-else:  # the command line asks about terminals before it needs NumPy
+else:  # names are imported lazily, because the command line starts without NumPy
     __getattr__, __dir__ = names_of(__name__)

@@ -1,7 +1,7 @@
-"""Lines as they come: bytes cut into lines, none before its end has come; of a pipe, and of log
-files by their places.
+"""Lines of pipes and log files, returned as soon as they are complete.
 
-An open log stays what it is under any name.
+A line is complete when its end has arrived. An open log file remains the same file even if it is
+renamed.
 """
 
 from __future__ import annotations
@@ -19,17 +19,29 @@ from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
 from metacal.io.opening import plain_read_errors
 
-#: Bytes asked for at a time, and seconds between two looks.
-BYTES, PAUSE = 1 << 20, 0.2
-#: What is kept of a line that cannot be read.
+#: Number of bytes to read at a time.
+BYTES = 1 << 20
+#: Seconds to wait for new data.
+PAUSE = 0.2
+#: Number of bytes to keep of a line that is too long.
 KEPT = 2000
-#: Bytes before a place by which it is known again.
+#: Largest number of bytes before a position that identify it.
 MARK = 1 << 12
 
 
 class Line(NamedTuple):
-    """A line without its end; `fault` says why it cannot be read, whatever it holds (then it may be
-    cut).
+    """Line of a file, without its end.
+
+    Attributes
+    ----------
+    number : int
+        Line number, from 1.
+
+    content : bytes
+        Content of the line. It is truncated if the line is too long.
+
+    fault : str
+        Reason why the line cannot be used, or "".
     """
 
     number: int
@@ -39,13 +51,29 @@ class Line(NamedTuple):
 
 @dataclass
 class Cutter:
-    r"""Cuts bytes into lines as they come, and holds no more than one line of the longest length.
+    r"""Buffer that splits incoming bytes into lines.
+
+    Attributes
+    ----------
+    number : int
+        Number of the last line.
+
+    skipping : bool
+        Whether the rest of a line that is too long is being skipped.
+
+    longest : int
+        Largest length of a line. The buffer is not much larger.
+
+    held : int
+        Number of bytes of the incomplete line in the buffer.
 
     Examples
     --------
     >>> cutter = Cutter(longest=5)
-    >>> [line.content for line in cutter.feed(b"ab\nc")], cutter.held, [line.content for line in cutter.feed(b"d\r\n")]
-    ([b'ab'], 1, [b'cd'])
+    >>> [line.content for line in cutter.feed(b"ab\nc")], cutter.held
+    ([b'ab'], 1)
+    >>> [line.content for line in cutter.feed(b"d\r\n")]
+    [b'cd']
     >>> cutter.feed(b"far too ")
     [Line(number=3, content=b'far too ', fault='the line has more than 5 bytes')]
     >>> cutter.feed(b"long\nef\n")
@@ -59,118 +87,177 @@ class Cutter:
     _pieces: list[bytes] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[Line]:
-        """The lines that end in these bytes, and one that has become too long."""
+        """Add bytes, and return the lines that end in them or have become too long."""
         if self.skipping:
-            end = data.find(b"\n")
-            if end < 0:
+            line_end = data.find(b"\n")
+            if line_end < 0:
                 return []
-            self.skipping, data = False, data[end + 1 :]
-        *whole, rest = data.split(b"\n")
-        if whole:
-            whole[0], self._pieces, self.held = b"".join([*self._pieces, whole[0]]), [], 0
-        lines = [self._line(content) for content in whole]
-        if rest:
-            self._pieces.append(rest)
-            self.held += len(rest)
+            self.skipping = False
+            data = data[line_end + 1 :]
+
+        *complete_lines, incomplete_line = data.split(b"\n")
+        lines = []
+        for line_content in complete_lines:
+            self._pieces.append(line_content)
+            lines.append(self._build_line(self._take_pieces()))
+        if incomplete_line:
+            self._pieces.append(incomplete_line)
+            self.held += len(incomplete_line)
         if self.held > self.longest:
-            lines.append(self._line(b"".join(self._pieces)))
-            self._pieces, self.held, self.skipping = [], 0, True
+            lines.append(self._build_line(self._take_pieces()))
+            self.skipping = True
         return lines
 
     def finish(self, fault: str = "") -> list[Line]:
-        """The line that has begun, if there is one, as it is: no more of it will come."""
-        lines = [self._line(b"".join(self._pieces), fault)] if self.held else []
-        self._pieces, self.held = [], 0
-        return lines
+        """Return the incomplete line, if there is one. No more of it will arrive."""
+        if self.held == 0:
+            return []
+        return [self._build_line(self._take_pieces(), fault)]
 
-    def _line(self, content: bytes, fault: str = "") -> Line:
+    def _take_pieces(self) -> bytes:
+        """Return the content of the buffer and empty it."""
+        content = b"".join(self._pieces)
+        self._pieces = []
+        self.held = 0
+        return content
+
+    def _build_line(self, content: bytes, fault: str = "") -> Line:
+        """Number a line, and truncate it if it is too long."""
         self.number += 1
-        if len(content) > self.longest:
-            size = f"{self.longest >> 20} MB" if self.longest >> 20 else f"{self.longest} bytes"
-            return Line(self.number, content[:KEPT], f"the line has more than {size}")
-        return Line(self.number, content.rstrip(b"\r"), fault)
+        if len(content) <= self.longest:
+            return Line(self.number, content.rstrip(b"\r"), fault)
+        limit = f"{self.longest} bytes"
+        if self.longest >> 20:
+            limit = f"{self.longest >> 20} MB"
+        return Line(self.number, content[:KEPT], f"the line has more than {limit}")
 
 
 class Pipe:
-    """The lines of standard input, or of another pipe, as they come; what was read from it cannot
-    be read again.
+    """Lines of standard input or of another pipe, which can be read only once.
+
+    Parameters
+    ----------
+    file : int
+        File descriptor.
+
+    Attributes
+    ----------
+    ended : bool
+        Whether the pipe was closed.
+
+    notes : list of str
+        Always empty. `position`, `gaps` and `waits` are constant, too; they exist because a `Tail`
+        has them.
     """
 
-    position, gaps, waits = None, 0, False
+    position = None
+    gaps = 0
+    waits = False
 
     def __init__(self, file: int) -> None:
-        self._file, self._cutter = file, Cutter()
-        self.ended, self.notes = False, list[str]()
+        self._descriptor = file
+        self._cutter = Cutter()
+        self.ended = False
+        self.notes: list[str] = []
 
     def read(self) -> list[Line]:
-        """The lines that have come; none where there are none for now."""
-        if not self._ready(0.0):
+        """Return the lines that have arrived, without waiting."""
+        if not self._has_data(timeout=0.0):
             return []
-        data = os.read(self._file, BYTES)
+        data = os.read(self._descriptor, BYTES)
         if data:
             return self._cutter.feed(data)
         self.ended = True
         return self._cutter.finish()
 
     def wait(self) -> None:
-        """Until something has come, for a moment at most."""
-        self._ready(PAUSE)
+        """Wait for a moment, or until data arrive."""
+        self._has_data(timeout=PAUSE)
 
-    def _ready(self, seconds: float) -> bool:
-        # Windows cannot wait for a pipe: there reading waits.
-        return os.name != "posix" or bool(select.select([self._file], [], [], seconds)[0])
+    def _has_data(self, timeout: float) -> bool:
+        """Check whether data have arrived, waiting at most `timeout` seconds."""
+        if os.name != "posix":
+            # Windows cannot wait for a pipe, so reading waits instead.
+            return True
+        readable, _, _ = select.select([self._descriptor], [], [], timeout)
+        return bool(readable)
 
 
 class Log:
-    """An open file, which is closed when nobody has it any more."""
+    """Open log file. It is closed when the object is deleted.
+
+    Attributes
+    ----------
+    identity : tuple of int
+        Device and inode.
+    """
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        status = os.fstat(self._file)
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise InputError(f"{path}: this is no file; give one, or - for standard input.")
         self.identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:
-        if hasattr(self, "_file"):
-            os.close(self._file)
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
 
     def size(self) -> int:
-        """How many bytes it has now."""
-        return os.fstat(self._file).st_size
+        """Return the current size in bytes."""
+        return os.fstat(self._descriptor).st_size
 
     def modified(self) -> int:
-        """When it was last written to; a higher number is later."""
-        return os.fstat(self._file).st_mtime_ns
+        """Return the modification time in nanoseconds."""
+        return os.fstat(self._descriptor).st_mtime_ns
 
     def read(self, at: int, n: int) -> bytes:
-        """Up to n bytes from a place on."""
-        os.lseek(self._file, at, os.SEEK_SET)
-        return os.read(self._file, n)
+        """Read up to `n` bytes from the offset `at`."""
+        os.lseek(self._descriptor, at, os.SEEK_SET)
+        return os.read(self._descriptor, n)
 
 
 class Logs:
-    """The files of this machine; the tests bring others."""
+    """Access to log files. The tests replace it."""
 
     def open(self, path: str) -> Log | None:
-        """A file to be read; None where there is none."""
+        """Open a file, or return None if it does not exist."""
         with plain_read_errors(path), suppress(FileNotFoundError):
             return Log(path)
         return None
 
     def beside(self, path: str) -> Iterator[str]:
-        """The names of the regular files in the folder of a file."""
+        """Yield the names of the regular files in the directory of a file."""
         with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
             yield from sorted(entry.name for entry in entries if entry.is_file())
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far a log was read: in which file, to which byte and line, after which bytes; within a
-    line that is skipped?
+    """Position up to which a log file was read.
 
-    `mark` and `before` are a digest of the bytes before the place, and how many they are;
-    `modified` is when the file had last been written to when it was read.
+    Attributes
+    ----------
+    device, inode : int
+        Identity of the file.
+
+    offset : int
+        Offset of the first byte that was not read.
+
+    line : int
+        Number of the last line.
+
+    mark : str
+        Digest of the bytes before the offset.
+
+    before : int
+        Number of these bytes.
+
+    modified : int
+        Modification time of the file when it was read.
+
+    skipping : bool
+        Whether the offset lies within a line that is too long.
     """
 
     device: int
@@ -183,13 +270,13 @@ class Position:
     skipping: bool = False
 
     def fits(self, file: Log) -> bool:
-        """Whether a file holds, up to this place, what was read."""
+        """Check whether a file has the bytes that were read before the offset."""
         content = file.read(self.offset - self.before, self.before)
         return len(content) == self.before and _digest(content) == self.mark
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Of the file."""
+        """Device and inode of the file."""
         return self.device, self.inode
 
     @classmethod
@@ -203,26 +290,59 @@ class Position:
         line: int = 0,
         skipping: bool = False,
     ) -> Self:
-        """The place in a file that these bytes lead to."""
-        return cls(*file.identity, offset, line, _digest(before), len(before), modified, skipping)
+        """Build the position after some bytes of a file.
+
+        Parameters
+        ----------
+        before : bytes
+            Bytes just before the position.
+
+        file : Log
+            The file.
+
+        offset : int
+            Offset of the position.
+
+        modified : int
+            Modification time of the file when it was read.
+
+        line : int, default=0
+            Number of the last line.
+
+        skipping : bool, default=False
+            Whether the position lies within a line that is too long.
+
+        Returns
+        -------
+        Position
+        """
+        device, inode = file.identity
+        return cls(
+            device=device,
+            inode=inode,
+            offset=offset,
+            line=line,
+            mark=_digest(before),
+            before=len(before),
+            modified=modified,
+            skipping=skipping,
+        )
 
     @classmethod
     def of(cls, data: Any) -> Self:
-        """From what `asdict` gave; ValueError where that cannot be one."""
-        kinds = [
-            (name, bool if name == "skipping" else str if name == "mark" else int)
-            for name in cls.__annotations__
-        ]
-        if (
-            isinstance(data, dict)
-            and [(name, type(value)) for name, value in data.items()] == kinds
-        ):
-            place = cls(**data)
-            if 0 <= place.before <= min(MARK, place.offset) and place.line >= 0:
-                return place
-        raise ValueError("this is no place in a file")
+        """Build a position from the result of `asdict`. Raise ValueError if that is invalid."""
+        if not isinstance(data, dict):
+            raise ValueError("this is no place in a file")
+        field_types = dict.fromkeys(cls.__annotations__, int) | {"mark": str, "skipping": bool}
+        value_types = [(name, type(value)) for name, value in data.items()]
+        if value_types != list(field_types.items()):
+            raise ValueError("this is no place in a file")
+        position = cls(**data)
+        if not 0 <= position.before <= min(MARK, position.offset) or position.line < 0:
+            raise ValueError("this is no place in a file")
+        return position
 
 
 def _digest(content: bytes) -> str:
-    """What bytes before a place are known by."""
+    """Return a digest that identifies the bytes before a position."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()

@@ -1,40 +1,66 @@
-"""A stream of rows as text, line by line: csv, tsv or JSON lines.
+"""Reading of a stream of rows as text, line by line: csv, tsv or JSON lines.
 
-What is what is told as in any file of predictions: columns of classes or a list, `label`, `id`. A
-cell may be empty, an entry may be left out: a row without a label is one whose label is not known
-(yet), a line without logits says the label of an earlier id. Every record stands on a line of its
-own.
+Columns are found as in a file of predictions. A cell may be empty, and an entry may be missing:
+
+- A row without a label is a row whose label is not known yet.
+- A line without numbers but with an id and a label gives the *late label* of an earlier row.
+
+Every record is on a line of its own.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import cycle
 from typing import Any, NamedTuple
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.column_selection import pick_columns
-from metacal.io.formats.jsonl import LineError, nested_in, parsed_object
-from metacal.io.formats.text_cells import line_cells, lists_of_numbers
+from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.formats.jsonl import nested_in, parsed_object
+from metacal.io.formats.text_cells import line_cells
 from metacal.io.named_columns import pick_beside
 from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
-from metacal.rows.score_columns import mark_of
+from metacal.io.stream_cells import (
+    parse_group,
+    parse_identifier,
+    parse_list,
+    parse_numbers,
+    parse_score_value,
+    unfit,
+)
 
-#: What text streams are called.
+#: Formats of streams.
 KINDS = ("csv", "tsv", "jsonl", "ndjson")
-#: Characters of a group's name; it waits with its row for a label.
-LONGEST_GROUP = 1000
+#: Delimiters of the formats that have a header.
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class Record(NamedTuple):
-    """One line: numbers of the row or None, its label, id, sampling probability, group and unit
-    where there are any.
+    """Content of one line.
+
+    Attributes
+    ----------
+    row : tuple of float or None
+        Numbers of the row. None for a late label.
+
+    label : object
+        Label, or None. For a cascade with a flag per model, a tuple of flags.
+
+    id : str or None
+        Id of the row.
+
+    probability : float or None
+        Probability with which the row was sampled for labelling.
+
+    group : str or None
+        Group of the row.
+
+    unit : str or None
+        Cluster of the row.
     """
 
     row: tuple[float, ...] | None
@@ -45,31 +71,64 @@ class Record(NamedTuple):
     unit: str | None = None
 
 
-#: Why a line cannot be taken; whoever puts it aside knows where it stands.
-unfit = partial(LineError, "", 0)
-
-
 class HeaderError(InputError):
-    """What stands in a header does not say what is what: no line of the file can be read."""
+    """The header does not determine the meaning of the columns, so no line can be read."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Meaning of the columns of a stream.
+
+    Attributes
+    ----------
+    table : tuple of str
+        Columns with the numbers of a row. Empty if there are only late labels.
+
+    holds_lists : bool
+        Whether the table is one column of lists.
+
+    role_names : mapping of str to str
+        Column name of each role.
+    """
+
+    table: tuple[str, ...] = ()
+    holds_lists: bool = False
+    role_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Reader:
-    """Makes records of lines: for a table of classes, or with `request.scores` for one of scores,
-    of a cascade several.
+    """Parser of the lines of a stream.
 
-    A line that cannot be read is a LineError. `header` is what the columns are called, of JSON
-    lines the entries of the first object that had a row in it, and `lists` which of these held
-    lists: with both a reader goes on in the middle of a file.
+    Attributes
+    ----------
+    request : Request
+        Description of the wanted columns: a table of classes, or scores. A cascade has several
+        scores.
+
+    kind : str
+        Format of the stream, one of `KINDS`.
+
+    probability_key : str or None
+        Name of the sampling probability.
+
+    header : list of str or None
+        Names of the columns. For JSON lines, the names of the entries of the first object with a
+        row. Pass `header` and `lists` to continue in the middle of a file.
+
+    lists : list of str
+        Names in the header whose values are lists.
 
     Examples
     --------
     >>> reader = Reader(Request("a.csv"), "csv", probability_key="p")
     >>> lines = [b"id,cat,dog,label,p", b"a,2.5,-1,,0.5", b"", b"b,0.5,3,dog,1", b"a,,,cat,"]
-    >>> found = [reader.read(k, line) for k, line in enumerate(lines, 1)]
-    >>> found[1].row, found[1].label, found[3].label, found[4].row, found[4].id
-    ((2.5, -1.0), None, 'dog', None, 'a')
-    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]  # of a row that came earlier
+    >>> records = [reader.read(number, line) for number, line in enumerate(lines, start=1)]
+    >>> records[1].row, records[1].label, records[3].label
+    ((2.5, -1.0), None, 'dog')
+    >>> records[4].row, records[4].id, records[4].label  # a late label
+    (None, 'a', 'cat')
+    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]
     (None, 'cat', '7')
     """
 
@@ -80,69 +139,106 @@ class Reader:
     lists: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._delimiter = {"csv": ",", "tsv": "\t"}.get(self.kind)
-        #: The columns of a row, and whether it is one that holds lists; the names of labels and
-        #: ids.
-        self._table, self._listed, self._beside = tuple[str, ...](), False, dict[str, str]()
+        self._delimiter = _DELIMITERS.get(self.kind)
+        self._layout = _Layout()
         if self.header is not None:
-            self._name(self.header, self.lists)
+            self._determine_layout(self.header, self.lists)
 
     def read(self, line: int, content: bytes) -> Record | None:
-        """The record on a line; None for a header and for a blank line. Line 1 begins another
-        file.
+        """Parse one line.
+
+        Parameters
+        ----------
+        line : int
+            Line number. Number 1 is the beginning of another file.
+
+        content : bytes
+            Content of the line.
+
+        Returns
+        -------
+        Record or None
+            None for a header and for a blank line.
+
+        Raises
+        ------
+        LineError
+            If the line cannot be parsed.
+        HeaderError
+            If the columns of the header are not suitable.
         """
         if line == 1:
-            content = content.removeprefix(b"\xef\xbb\xbf")
-        content = content.lstrip(
-            b"\0"
-        )  # where a writer goes on at its old place in a file that was cut off
+            content = content.removeprefix(_BYTE_ORDER_MARK)
+        # Zeros occur if a writer continues at its old offset in a file that was truncated.
+        content = content.lstrip(b"\0")
         if not content.strip():
             return None
         if self._delimiter is None:
-            plain = parsed_object(self.request.path, line, content)
-            return self._object(nested_in(self.request, line, plain, self.probability_key))
-        cells = self._cells(content)
-        if line == 1 and cells == self.header:
+            json_object = parsed_object(self.request.path, line, content)
+            return self._read_object(
+                nested_in(self.request, line, json_object, self.probability_key)
+            )
+        return self._read_delimited_line(line, self._split_cells(content))
+
+    def _read_delimited_line(self, line_number: int, cells: list[str]) -> Record | None:
+        """Parse the cells of a line of csv or tsv. Return None for a header."""
+        begins_file = line_number == 1
+        if begins_file and cells == self.header:
             return None
-        if self.header is None or (line == 1 and not self._is_row(cells, self.header)):
-            self._name_anew(cells)
+        if self.header is None or (begins_file and not self._is_row(cells, self.header)):
+            self._adopt_header(cells)
             return None
         if len(cells) != len(self.header):
             raise unfit(f"this line has {len(cells)} cells but the header has {len(self.header)}")
-        return self._record({name: cell or None for name, cell in zip(self.header, cells)})
+        return self._build_record(_cells_by_name(self.header, cells))
 
-    def _name_anew(self, cells: list[str]) -> None:
-        """Take a line for a header; in a later file only one that names the same classes, or a
-        broken line would do.
+    def _adopt_header(self, cells: list[str]) -> None:
+        """Use a line as the header.
+
+        In a later file the header must have the same classes. Otherwise any broken first line would
+        be taken for a header.
         """
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
                 f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
                 f"{option('format', 'jsonl')}."
             )
-        before, table = vars(self).copy(), self._table
-        self._name(cells, [])
-        classes = self.request.classes or ()
-        alike = set(table) == set(self._table) or (
-            len(classes) == len(self._table)
-            and all(name.endswith(str(one)) for name, one in zip(self._table, classes))
-        )
-        if before["header"] is not None and table and self._table and not alike:
-            vars(self).update(before)
+        previous_layout = self._layout
+        self._determine_layout(cells, [])
+        is_later_header = self.header is not None
+        if is_later_header and not self._has_same_classes(previous_layout):
+            self._layout = previous_layout
             raise unfit(f"this is neither a row nor a header like the one before: {listed(cells)}")
         self.header = cells
 
+    def _has_same_classes(self, previous_layout: _Layout) -> bool:
+        """Check whether the table has the same columns as before, or one column per class.
+
+        A header without a table belongs to a file of late labels and is accepted.
+        """
+        table = self._layout.table
+        if not table or not previous_layout.table:
+            return True
+        if set(table) == set(previous_layout.table):
+            return True
+        class_names = self.request.classes or ()
+        if len(class_names) != len(table):
+            return False
+        pairs = zip(table, class_names, strict=True)
+        return all(column_name.endswith(str(class_name)) for column_name, class_name in pairs)
+
     def _is_row(self, cells: list[str], header: list[str]) -> bool:
-        """Whether the first line of a later file is no header of its own."""
+        """Check whether the first line of a later file is a row, not a header."""
         if len(cells) != len(header):
             return False
         try:
-            self._row({name: cell or None for name, cell in zip(header, cells)}, "")
+            self._parse_row(_cells_by_name(header, cells), label="")
         except InputError:
             return False
         return set(cells) != set(header)
 
-    def _cells(self, content: bytes) -> list[str]:
+    def _split_cells(self, content: bytes) -> list[str]:
+        """Split a line of csv or tsv into its cells."""
         try:
             return line_cells(content.decode("utf-8"), str(self._delimiter))
         except UnicodeDecodeError:
@@ -150,163 +246,180 @@ class Reader:
         except (csv.Error, ValueError):
             raise unfit(f"this is no line of {self.kind}; fix its quotes") from None
 
-    def _object(self, cells: dict[str, Any]) -> Record:
-        """The record of an object; the first with a row in it says what the entries are called."""
+    def _read_object(self, cells: dict[str, Any]) -> Record:
+        """Parse a JSON object. The first one with a row determines the layout."""
         if self.header is None:
-            lists = [name for name, value in cells.items() if isinstance(value, list)]
+            list_names = [name for name, value in cells.items() if isinstance(value, list)]
             try:
-                self._name(list(cells), lists)
+                self._determine_layout(list(cells), list_names)
             except InputError:
-                if lists or self.request.logits_key in cells:
+                if list_names or self.request.logits_key in cells:
                     raise
-            if self._table:
-                self.header, self.lists = list(cells), lists
+            if self._layout.table:
+                self.header = list(cells)
+                self.lists = list_names
             else:
-                self._beside = {}
-        record = self._record(cells)
-        if self.header is None and (record.id is None or record.label is None):
+                self._layout = _Layout()
+        record = self._build_record(cells)
+        is_late_label = record.id is not None and record.label is not None
+        if self.header is None and not is_late_label:
             raise unfit(f"there is no row in it, nor an id with a label; it has {listed(cells)}")
         return record
 
-    def _record(self, cells: dict[Any, Any]) -> Record:
-        label = self._value(cells, "labels", self.request.label_keys)
-        told = tuple(cells.get(name) for name in self.request.flags)
-        label = label if all(one is None for one in told) else told
-        chance = cells.get(self.probability_key)
+    def _build_record(self, cells: dict[str, Any]) -> Record:
+        """Convert the cells of a line to a record."""
+        request = self.request
+        label = self._find_value(cells, "labels", request.label_keys)
+        model_flags = tuple(cells.get(name) for name in request.flags)
+        if any(flag is not None for flag in model_flags):
+            label = model_flags
         return Record(
-            self._row(cells, label),
-            label,
-            self._text("id", self._value(cells, "ids", ID_KEYS)),
-            None if chance is None else self._numbers((str(self.probability_key),), [chance])[0],
-            self._text("group", cells.get(self.request.group_key)),
-            self._text("unit", cells.get(self.request.unit_key)),
+            row=self._parse_row(cells, label),
+            label=label,
+            id=parse_identifier("id", self._find_value(cells, "ids", ID_KEYS)),
+            probability=self._parse_probability(cells),
+            group=parse_group(_optional_cell(cells, request.group_key)),
+            unit=parse_identifier("unit", _optional_cell(cells, request.unit_key)),
         )
 
-    def _value(self, cells: dict[str, Any], role: str, usual: tuple[str, ...]) -> Any:
-        """A label or an id; where the first object with a row had none, later ones may, under a
-        usual name.
-        """
-        name = self._beside.get(role, getattr(self.request, BESIDE[role]))
-        if name is None and self._delimiter is None:
-            name = next((key for key in usual if key in cells and key not in self._table), None)
-        return None if name is None else cells.get(name)
+    def _parse_probability(self, cells: dict[str, Any]) -> float | None:
+        """Return the sampling probability of a row, or None if it is not given."""
+        if self.probability_key is None:
+            return None
+        cell = cells.get(self.probability_key)
+        if cell is None:
+            return None
+        return parse_numbers((self.probability_key,), [cell])[0]
 
-    def _name(self, header: list[str], lists: list[str]) -> None:
-        """Which entry is what."""
-        key, path = self.probability_key, self.request.path
-        if key is not None and key not in header and self._delimiter is not None:
+    def _find_value(self, cells: dict[str, Any], role: str, default_names: tuple[str, ...]) -> Any:
+        """Return the label or the id of a line, or None.
+
+        In JSON lines the object that determined the layout may lack a label or an id that later
+        objects have under a default name.
+        """
+        name = self._layout.role_names.get(role, getattr(self.request, BESIDE[role]))
+        if name is None and self._delimiter is None:
+            for default_name in default_names:
+                if default_name in cells and default_name not in self._layout.table:
+                    return cells[default_name]
+        return _optional_cell(cells, name)
+
+    def _determine_layout(self, header: list[str], list_names: list[str]) -> None:
+        """Determine the meaning of the columns. Raise HeaderError if that is not possible."""
+        probability_key = self.probability_key
+        has_header_line = self._delimiter is not None
+        if has_header_line and probability_key is not None and probability_key not in header:
             raise HeaderError(
-                f"{path}: there is no {key!r}, which --probability-key asks for; it has"
-                f" {listed(header)}."
+                f"{self.request.path}: there is no {probability_key!r}, which --probability-key"
+                f" asks for; it has {listed(header)}."
             )
+        # If the header is not suitable, the following lines count as late labels.
+        self._layout = replace(self._layout, table=(), holds_lists=False)
+        column_names = [name for name in header if name != probability_key]
         try:
-            self._beside = self._pick([name for name in header if name != key], lists)
+            self._layout = self._select_columns(column_names, list_names)
         except InputError as error:
             raise HeaderError(str(error)) from None
 
-    def _pick(self, here: list[str], lists: list[str]) -> dict[str, str]:
-        """Find the columns of a row, of which a file of late labels alone has none; labels and ids
-        are returned.
-        """
-        request, self._table, self._listed = self.request, (), False
-        if self._delimiter is None:  # the label or the id of a row may stand in other objects only
-            missing: dict[str, Any] = {
-                key: None for key in BESIDE.values() if getattr(request, key) not in here
-            }
-            request = replace(request, **missing)
+    def _select_columns(self, column_names: list[str], list_names: list[str]) -> _Layout:
+        """Select the columns of the rows, or only labels and ids in a file of late labels."""
+        request = self.request
+        has_header_line = self._delimiter is not None
+        if has_header_line:
+            possible_list_names = (request.logits_key, *TABLE_KEYS[request.input])
+            list_names = [name for name in column_names if name in possible_list_names]
         else:
-            lists = [
-                name for name in here if name in (request.logits_key, *TABLE_KEYS[request.input])
-            ]
-        beside = pick_beside(request, here)
-        late = {"labels", "ids"} <= beside.keys()
-        if request.scores and late and request.logits_key not in here:
-            return beside
-        picked = pick_columns(request, here, lists, min_classes=0)
-        wanted = 1 if request.is_single_score(picked.table) else len(request.classes or ())
-        if picked.places is not None and len(picked.table) != (wanted or len(picked.table)):
-            if late:
-                return beside
+            request = _without_missing_keys(request, column_names)
+
+        role_names = pick_beside(request, column_names)
+        has_late_labels = "labels" in role_names and "ids" in role_names
+        if request.scores and has_late_labels and request.logits_key not in column_names:
+            return _Layout(role_names=role_names)
+        picked = pick_columns(request, column_names, list_names, min_classes=0)
+        n_required = _n_required_columns(request, picked)
+        if n_required and len(picked.table) != n_required:
+            if has_late_labels:
+                return _Layout(role_names=role_names)
             raise InputError(
                 f"{request.path}: it has {len(picked.table)} columns of classes"
-                f" ({listed(picked.table)}), and the gate was fitted on {wanted}; give predictions"
-                " of the same classifier."
+                f" ({listed(picked.table)}), and the gate was fitted on {n_required}; give"
+                " predictions of the same classifier."
             )
-        if self._delimiter is not None and (
-            lacks := {*request.later_scores, *request.flags} - set(here)
-        ):
+        missing_names = {*request.later_scores, *request.flags} - set(column_names)
+        if has_header_line and missing_names:
             raise InputError(
-                f"{request.path}: there is no column {min(lacks)!r}; it has {listed(here)}."
+                f"{request.path}: there is no column {min(missing_names)!r}; it has"
+                f" {listed(column_names)}."
             )
-        self._table = picked.table + request.later_scores
-        self._listed = picked.places is None and not request.scores
-        return dict(picked.beside)
+        return _Layout(
+            table=picked.table + request.later_scores,
+            holds_lists=picked.places is None and not request.scores,
+            role_names=dict(picked.beside),
+        )
 
-    def _row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
-        values = [cells.get(name) for name in self._table]
-        if all(value is None for value in values):  # a row may lack its score, and is then rejected
-            return (
-                (math.nan,) * len(self._table)
-                if self.request.scores and self._table and label is None
-                else None
-            )
-        numbers = self._numbers(self._table, self._list(values[0]) if self._listed else values)
-        wanted = len(self.request.classes or ())
-        if wanted == 2 and len(numbers) == 1 and self.request.is_single_score(self._table):
-            numbers = (1.0 - numbers[0] if self.request.input == "probabilities" else 0.0, *numbers)
-        if wanted and len(numbers) != wanted:
+    def _parse_row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
+        """Return the numbers of a row, or None for a late label.
+
+        A row of scores may lack its score, and is then rejected. It is NaN here.
+        """
+        request = self.request
+        table = self._layout.table
+        values = [cells.get(name) for name in table]
+        if all(value is None for value in values):
+            lacks_score = request.scores and len(table) > 0 and label is None
+            return (math.nan,) * len(table) if lacks_score else None
+
+        if self._layout.holds_lists:
+            values = parse_list(request.path, table[0], values[0])
+        if request.scores:
+            values = [parse_score_value(value) for value in values]
+        numbers = self._expand_single_score(parse_numbers(table, values))
+        n_classes = len(request.classes or ())
+        if n_classes and len(numbers) != n_classes:
             raise unfit(
-                f"this row has {len(numbers)} numbers, and the gate was fitted on {wanted} classes;"
-                " give predictions of the same classifier"
+                f"this row has {len(numbers)} numbers, and the gate was fitted on {n_classes}"
+                " classes; give predictions of the same classifier"
             )
         return numbers
 
-    def _list(self, value: Any) -> list[Any]:
-        if isinstance(value, str):
-            try:
-                return lists_of_numbers(self.request.path, self._table[0], [value])[0].tolist()
-            except InputError:
-                value = None
-        if not isinstance(value, list):
-            raise unfit(f"the entry {self._table[0]!r} is no list of numbers")
-        return value
+    def _expand_single_score(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
+        """Add the number of the first class if the row has a score for the second of two."""
+        request = self.request
+        has_two_classes = len(request.classes or ()) == 2
+        is_single_score = len(numbers) == 1 and request.is_single_score(self._layout.table)
+        if not has_two_classes or not is_single_score:
+            return numbers
+        if request.input == "probabilities":
+            return 1.0 - numbers[0], numbers[0]
+        return 0.0, numbers[0]
 
-    def _numbers(self, names: Sequence[str], values: list[Any]) -> tuple[float, ...]:
-        """All as numbers; the columns `names` hold them, or the one column of lists. A score may be
-        a mark in words.
-        """
-        if self.request.scores and names == self._table:
-            # A later model may not have been asked.
-            marks = [
-                math.nan if x is None else mark_of(str(x)) if isinstance(x, str | bool) else None
-                for x in values
-            ]
-            values = [one if mark is None else mark for one, mark in zip(values, marks)]
-        kinds = set(map(type, values))
-        if kinds <= {float, int} or (kinds == {str} and "_" not in "".join(values)):
-            with suppress(ValueError, OverflowError):
-                return tuple(map(float, values))
-        for name, value in zip(cycle(names), values):
-            if value is None:
-                raise unfit(f"{name!r} is empty in part; fill in all classes or none")
-            try:
-                if isinstance(value, bool) or "_" in str(value):
-                    raise ValueError
-                float(value)
-            except (TypeError, ValueError, OverflowError):
-                raise unfit(f"{name!r} holds {str(value)[:40]!r}, which is not a number") from None
-        return tuple(map(float, values))
 
-    def _text(self, what: str, value: Any) -> str | None:
-        """An id or a group, as text: the same whatever kind of file it stands in."""
-        if value is None:
-            return None
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            if what == "group" and (
-                len(str(value)) > LONGEST_GROUP or not str(value).isprintable()
-            ):
-                raise unfit(
-                    f"the group {str(value)[:40]!r} is no plain text of at most {LONGEST_GROUP}"
-                )
-            return str(value)
-        raise unfit(f"the {what} {str(value)[:40]!r} is neither text nor a number")
+def _cells_by_name(header: list[str], cells: list[str]) -> dict[str, Any]:
+    """Return the cells of a line keyed by column. An empty cell is None."""
+    return {name: cell or None for name, cell in zip(header, cells)}
+
+
+def _optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
+    """Return a cell, or None if it has no name or is missing."""
+    if name is None:
+        return None
+    return cells.get(name)
+
+
+def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
+    """Remove the keys of columns that the first object lacks, because later ones may have them."""
+    missing_keys: dict[str, Any] = {}
+    for key in BESIDE.values():
+        if getattr(request, key) not in column_names:
+            missing_keys[key] = None
+    return replace(request, **missing_keys)
+
+
+def _n_required_columns(request: Request, picked: Picked) -> int:
+    """Return the number of class columns that the gate requires, or 0 if any number will do."""
+    has_class_columns = picked.places is not None
+    if not has_class_columns:
+        return 0
+    if request.is_single_score(picked.table):
+        return 1
+    return len(request.classes or ())

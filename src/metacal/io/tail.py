@@ -1,58 +1,81 @@
-"""The lines of a log while it is written, as `tail -F` sees them: whole, in order, each once,
-whatever a rotation does.
+"""Lines of a log file while it is written, as in `tail -F`: complete, in order, and each once.
 
-A line counts when its end has come. A file is known by device and inode and by the bytes just
-before the place that was read to, so that these are told apart, while it is followed and after a
-restart:
+A *rotation* moves a log file away, or copies and truncates it, so that a new file takes its place.
+A file is identified by its device and inode, and by the bytes just before the position up to which
+it was read. This distinguishes the following cases, while a file is followed and after a restart:
 
-- *it has grown*: go on;
-- *it was moved away* (`mv log log.1`): read the old one to its end. It has come once something
-  stands in the new one: whoever writes has gone over to it. Those that were rotated in between are
-  read in their order;
-- *it was cut off* (`cp log log.1; : > log`): go on in the copy if there is one, then in the new
-  one;
-- *it was written anew with the same beginning*: go on;
-- *it is gone*: a gap, which is counted and said.
+- *The file has grown*: reading continues.
+- *The file was renamed* (`mv log log.1`): the old file is read to its end. The end has come when
+  the new file has content, because the writer then uses the new file. Files that were rotated in
+  between are read in order.
+- *The file was truncated* (`cp log log.1; : > log`): reading continues in the copy, if there is
+  one, and then in the new content.
+- *The file was written again with the same beginning*: reading continues.
+- *The file is missing*: this is a *gap*, which is counted and reported.
 """
 
 from __future__ import annotations
 
-import os
-import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
 from metacal.io.lines import BYTES, MARK, PAUSE, Cutter, Line, Log, Logs, Position
+from metacal.io.rotation import find_next_rotated, iterate_neighbours
 
-#: What a rotation adds to a name: a number, or a date.
-_ROTATED = re.compile(r"[.-](\d[\d_T-]*)")
+
+@dataclass(frozen=True)
+class _EndOfFile:
+    """What to do at the end of a file.
+
+    Attributes
+    ----------
+    lines : list of Line
+        Lines to return.
+
+    reads_on : bool
+        Whether to read again at once if there are no lines.
+    """
+
+    lines: list[Line]
+    reads_on: bool
 
 
 class Tail:
-    """The lines of a file as they come.
+    """Lines of a log file as they are written.
 
     Parameters
     ----------
     path : str
-    follow : bool
-        At its end wait for more; otherwise `ended` says that it has come.
+        Log file.
+
+    follow : bool, default=False
+        Whether to wait for more lines at the end of the file. Otherwise `ended` becomes true.
+
     since : Position, optional
-        Where an earlier one had got to.
-    unfinished : bool
-        At the end of a file that is not followed, give a last line without an end.
-    logs, longest
-        Where files lie; the longest line.
+        Position at which an earlier `Tail` stopped.
+
+    unfinished : bool, default=False
+        Whether to return a last line without an end, if the file is not followed.
+
+    logs : Logs, optional
+        Access to files.
+
+    longest : int, optional
+        Largest length of a line.
 
     Attributes
     ----------
     gaps : int
-        How often something may have been lost before it was read.
+        Number of times that lines may have been lost before they were read.
+
+    ended : bool
+        Whether the end of a file that is not followed was reached.
+
     notes : list of str
-        What happened, for people; whoever says it takes it out.
+        Messages for the user. The caller removes them from the list.
     """
 
     def __init__(
@@ -65,251 +88,290 @@ class Tail:
         logs: Logs | None = None,
         longest: int = LONGEST_LINE,
     ) -> None:
-        self.path, self.follow, self.unfinished, self._longest = path, follow, unfinished, longest
-        self.gaps, self.ended, self.notes = 0, False, list[str]()
-        self._logs, self._since = logs or Logs(), since
+        self.path = path
+        self.follow = follow
+        self.unfinished = unfinished
+        self.gaps = 0
+        self.ended = False
+        self.notes: list[str] = []
+        self._logs = logs or Logs()
+        self._max_line_length = longest
+        #: Position to resume from when a file is opened.
+        self._resume_position = since
         self._file: Log | None = None
-        self._moved, self._dropped, self._said, self._modified = False, False, "", 0
-        self._begin()
+        self._modified = 0
+        self._last_note = ""
+        #: Whether the file was found to be rotated when its end was last reached.
+        self._was_rotated = False
+        #: Whether the file was removed from the directory together with later ones.
+        self._was_removed = False
+        self._restart()
 
     def read(self) -> list[Line]:
-        """The lines that have come, all of one file; none where there are none for now."""
-        while (file := self._file or self._open()) is not None:
+        """Return the lines that have arrived, all from one file, without waiting."""
+        while True:
+            file = self._file or self._open()
+            if file is None:
+                return []
             try:
                 modified = file.modified()
-                content = file.read(self._end - len(self._tail), len(self._tail) + BYTES)
-            except OSError as error:  # a disk or a network that has gone away may come back
-                return self._unreadable(error)
-            again = True
-            if not content.startswith(self._tail):
-                lines = self._cut_off(file)
+                n_known_bytes = len(self._last_bytes)
+                content = file.read(self._offset - n_known_bytes, n_known_bytes + BYTES)
+            except OSError as error:  # a disk or network may come back
+                return self._handle_read_error(error)
+
+            reads_on = True
+            if not content.startswith(self._last_bytes):
+                lines = self._handle_truncation(file)
             else:
                 self._modified = modified
-                if data := content[len(self._tail) :]:
-                    lines = self._fed(data)
+                new_bytes = content[n_known_bytes:]
+                if new_bytes:
+                    lines = self._split_lines(new_bytes)
                 else:
-                    lines, again = self._at_end(file)
-            if lines or not again:
+                    end_of_file = self._handle_end_of_file(file)
+                    lines = end_of_file.lines
+                    reads_on = end_of_file.reads_on
+            if lines or not reads_on:
                 return lines
-        return []
 
     def wait(self) -> None:
-        """A moment."""
+        """Wait for a moment."""
         time.sleep(PAUSE)
 
     @property
     def position(self) -> Position | None:
-        """The place up to which lines were given; None before any file is open."""
+        """Position after the last line that was returned. None before a file is open."""
         if self._file is None:
-            return self._since
-        cutter = self._cutter
-        place: dict[str, Any] = {
-            "offset": self._end - cutter.held,
-            "line": cutter.number,
-            "skipping": cutter.skipping,
-        }
-        return Position.after(self._before, self._file, modified=self._modified, **place)
+            return self._resume_position
+        return Position.after(
+            self._bytes_before_position,
+            self._file,
+            offset=self._offset - self._cutter.held,
+            line=self._cutter.number,
+            skipping=self._cutter.skipping,
+            modified=self._modified,
+        )
 
     @property
     def waits(self) -> bool:
-        """Whether a line has begun whose end has not come."""
+        """Whether the end of a line has not arrived."""
         return self._cutter.held > 0
 
-    def _begin(
-        self, end: int = 0, line: int = 0, before: bytes = b"", *, skipping: bool = False
+    def _restart(
+        self,
+        offset: int = 0,
+        line_number: int = 0,
+        bytes_before: bytes = b"",
+        *,
+        is_skipping: bool = False,
     ) -> None:
-        self._cutter = Cutter(line, skipping, self._longest)
-        self._end, self._before, self._tail = end, before, before
+        """Set the position within the file.
 
-    def _fed(self, data: bytes) -> list[Line]:
-        lines = self._cutter.feed(data)
-        taken = len(data) - self._cutter.held
-        if taken > 0 or lines:
-            self._before = (self._tail + data[: max(taken, 0)])[-MARK:]
-        self._end, self._tail = self._end + len(data), (self._tail + data)[-MARK:]
+        Parameters
+        ----------
+        offset : int, default=0
+            Offset of the next byte to read.
+
+        line_number : int, default=0
+            Number of the last line.
+
+        bytes_before : bytes, default=b""
+            Bytes just before the offset.
+
+        is_skipping : bool, default=False
+            Whether the offset lies within a line that is too long.
+        """
+        self._cutter = Cutter(line_number, is_skipping, self._max_line_length)
+        self._offset = offset
+        #: Bytes just before the offset, and just before the end of the last returned line.
+        self._last_bytes = bytes_before
+        self._bytes_before_position = bytes_before
+
+    def _split_lines(self, new_bytes: bytes) -> list[Line]:
+        """Return the lines that end in new bytes of the file."""
+        lines = self._cutter.feed(new_bytes)
+        n_returned_bytes = len(new_bytes) - self._cutter.held
+        if n_returned_bytes > 0 or lines:
+            returned_bytes = new_bytes[: max(n_returned_bytes, 0)]
+            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MARK:]
+        self._offset += len(new_bytes)
+        self._last_bytes = (self._last_bytes + new_bytes)[-MARK:]
         return lines
 
-    def _unreadable(self, error: OSError) -> list[Line]:
+    def _finish_line(self, fault: str) -> list[Line]:
+        """Return an incomplete line whose end will never arrive, if there is one."""
+        lines = self._cutter.finish(fault)
+        if lines:
+            self._bytes_before_position = self._last_bytes
+        return lines
+
+    def _handle_read_error(self, error: OSError) -> list[Line]:
+        """Close the file, to try again later. Raise InputError if it is not followed."""
         message = f"{self.path}: it cannot be read: {error.strerror or error}"
         if not self.follow:
             raise InputError(f"{message}.") from error
-        self._note(f"{message}; trying again.")
-        self._since, self._file = self.position, None
+        self._add_note(f"{message}; trying again.")
+        self._resume_position = self.position
+        self._file = None
         return []
 
-    def _note(self, text: str) -> None:
-        """Say something, once."""
-        if text != self._said:
-            self.notes.append(text)
-        self._said = text
+    def _add_note(self, note: str) -> None:
+        """Add a message unless it repeats the last one."""
+        if note != self._last_note:
+            self.notes.append(note)
+        self._last_note = note
 
-    # ── which file ────────────────────────────────────────────────────────────────────────────────
+    def _add_gap(self, reason: str) -> None:
+        """Count and report a gap."""
+        self.gaps += 1
+        self.notes.append(
+            f"{self.path}: {reason}; what had been written to it since cannot be seen."
+        )
+
+    # Choice of the file.
 
     def _open(self) -> Log | None:
-        """Open the file, or the one that an earlier position was in; None where there is none
-        (yet).
-        """
-        here = self._look()
-        if self._since is not None:
-            return self._resume(here, self._since)
-        if here is None and not self.follow:
-            raise InputError(f"{self.path}: there is no such file; check the name and the folder.")
-        if here is None:
-            self._note(f"{self.path} is not there; waiting for it.")
-        self._file = here
-        return here
+        """Open the file, or the file of an earlier position. Return None if it is missing."""
+        current_file = self._open_current_file()
+        if self._resume_position is not None:
+            return self._resume(current_file, self._resume_position)
+        if current_file is None:
+            if not self.follow:
+                raise InputError(
+                    f"{self.path}: there is no such file; check the name and the folder."
+                )
+            self._add_note(f"{self.path} is not there; waiting for it.")
+        self._file = current_file
+        return current_file
 
-    def _look(self) -> Log | None:
-        """What stands under the name now."""
+    def _open_current_file(self) -> Log | None:
+        """Open the file that has the name of the log now. Return None if it is missing."""
         try:
             return self._logs.open(self.path)
         except InputError as error:
             if not self.follow:
                 raise
-            self._note(f"{error} Waiting.")
+            self._add_note(f"{error} Waiting.")
             return None
 
-    def _resume(self, here: Log | None, since: Position) -> Log | None:
-        file = here
-        if here is None or here.identity != since.identity or not since.fits(here):
-            anew = here if here is not None and since.offset > 0 and since.fits(here) else None
-            moved = self._beside(lambda log: log.identity == since.identity and since.fits(log))
-            # A copy before what stands there now: a new log may begin with the same header.
-            file = moved or self._copy(since, here) or anew
-        self._since = None
+    def _resume(self, current_file: Log | None, position: Position) -> Log | None:
+        """Open the file that an earlier position refers to, and go to that position."""
+        file = self._find_file_of_position(current_file, position)
+        self._resume_position = None
         if file is None:
-            self._lost("it was moved away or cut off while nobody read it")
-            # It may have been cut off, written to again, and then moved.
-            self._file = self._beside(lambda log: log.identity == since.identity)
+            self._add_gap("it was moved away or cut off while nobody read it")
+            # The file may have been truncated, written again, and then renamed.
+            self._file = self._find_neighbour(lambda log: log.identity == position.identity)
             return self._file or self._open()
-        self._file, self._modified = file, since.modified
-        before = file.read(since.offset - since.before, since.before)
-        self._begin(since.offset, since.line, before, skipping=since.skipping)
+        self._file = file
+        self._modified = position.modified
+        bytes_before = file.read(position.offset - position.before, position.before)
+        self._restart(position.offset, position.line, bytes_before, is_skipping=position.skipping)
         return file
 
-    def _beside(self, fits: Callable[[Log], bool], *, rotated: bool = False) -> Log | None:
-        """The file of the same folder that fits; of several the one that was last written to the
-        longest time ago.
-        """
-        logs = (log for log, _ in self._neighbours(rotated=rotated) if fits(log))
-        return min(logs, key=lambda log: log.modified(), default=None)
+    def _find_file_of_position(self, current_file: Log | None, position: Position) -> Log | None:
+        """Return the file that was read up to a position, or a file with the same beginning."""
+        rewritten_file = None
+        if current_file is not None and position.fits(current_file):
+            if current_file.identity == position.identity:
+                return current_file
+            if position.offset > 0:
+                rewritten_file = current_file
 
-    def _neighbours(self, *, rotated: bool) -> Iterator[tuple[Log, Any]]:
-        """The other files of the folder, all or those that were rotated, and their rank; not those
-        of others.
-        """
-        folder, base = os.path.split(self.path)
-        for name in self._logs.beside(self.path):
-            rank = _rank(name, base)
-            if name != base and (rank is not None or not rotated):
-                with suppress(InputError, OSError):
-                    if (log := self._logs.open(os.path.join(folder, name))) is not None:
-                        yield log, rank
-
-    def _copy(self, place: Position, here: Log | None) -> Log | None:
-        """The copy that was made before the file was cut off.
-
-        It is named as rotated logs are, and younger than what was read: an earlier log, which
-        begins with the same header, say, is not.
-        """
-        other = None if here is None else here.identity
-
-        def fits(log: Log) -> bool:
-            later = log.identity != other and log.modified() > place.modified
-            return later and place.offset > 0 and place.fits(log)
-
-        return self._beside(fits, rotated=True)
-
-    def _lost(self, why: str) -> None:
-        self.gaps += 1
-        self.notes.append(f"{self.path}: {why}; what had been written to it since cannot be seen.")
-
-    def _cut_off(self, file: Log) -> list[Line]:
-        """Something else stands where was read: go on in a copy; without one, from the
-        beginning.
-        """
-        copy = self._copy(
-            Position.after(self._tail, file, offset=self._end, modified=self._modified), file
+        renamed_file = self._find_neighbour(
+            lambda log: log.identity == position.identity and position.fits(log)
         )
+        # A copy takes precedence, because a new log may begin with the same header.
+        return renamed_file or self._find_copy(position, current_file) or rewritten_file
+
+    def _find_neighbour(
+        self, matches: Callable[[Log], bool], *, only_rotated: bool = False
+    ) -> Log | None:
+        """Return the matching file of the directory with the oldest modification time."""
+        neighbours = iterate_neighbours(self._logs, self.path, only_rotated=only_rotated)
+        matching_logs = [neighbour.log for neighbour in neighbours if matches(neighbour.log)]
+        return min(matching_logs, key=lambda log: log.modified(), default=None)
+
+    def _find_copy(self, position: Position, current_file: Log | None) -> Log | None:
+        """Return the copy that was made before the file was truncated.
+
+        It is named like a rotated log and is younger than the position. An earlier log, which may
+        begin with the same header, is older.
+        """
+        if position.offset == 0:
+            return None
+        current_identity = None
+        if current_file is not None:
+            current_identity = current_file.identity
+
+        def is_copy(log: Log) -> bool:
+            is_later = log.identity != current_identity and log.modified() > position.modified
+            return is_later and position.fits(log)
+
+        return self._find_neighbour(is_copy, only_rotated=True)
+
+    def _handle_truncation(self, file: Log) -> list[Line]:
+        """Continue in the copy of a truncated file, or else at the beginning of the file."""
+        position = Position.after(
+            self._last_bytes, file, offset=self._offset, modified=self._modified
+        )
+        copy = self._find_copy(position, file)
         if copy is not None:
             self._file = copy
             return []
-        if lines := self._cutter.finish("the file was cut off within this line"):
-            self._before = self._tail
+        lines = self._finish_line("the file was cut off within this line")
+        if lines:
             return lines
-        self._lost("it was cut off")
-        self._begin()
+        self._add_gap("it was cut off")
+        self._restart()
         return []
 
-    def _at_end(self, file: Log) -> tuple[list[Line], bool]:
-        """At the end of a file: lines, and whether to look again at once."""
-        here = self._look()
-        following = None  # as long as this one may grow
-        if here is None or here.identity != file.identity:
-            following = self._between(file) or (here if here is not None and here.size() else None)
-        if following is None:
-            self._moved = False
+    def _handle_end_of_file(self, file: Log) -> _EndOfFile:
+        """Wait, end, or continue with the next file if this one was rotated."""
+        next_file = self._find_next_file(file)
+        if next_file is None:
+            self._was_rotated = False
             if self.follow:
-                return [], False
+                return _EndOfFile(lines=[], reads_on=False)
             self.ended = True
-            return self._cutter.finish() if self.unfinished else [], False
-        if (
-            not self._moved
-        ):  # what was written before the new one was begun may have come since the last look
-            self._moved = True
-            return [], True
-        if lines := self._cutter.finish(
-            "the file was moved away before the end of this line had come"
-        ):
-            self._before = self._tail
-            return lines, True
-        if self._dropped:
-            self._lost("it was removed from the folder while it was read")
-        self._file, self._moved, self._dropped = following, False, False
-        if (
-            self._end == 0
-            or following.read(self._end - len(self._tail), len(self._tail)) != self._tail
-        ):
-            self._begin()
-        return [], True
+            last_lines = self._cutter.finish() if self.unfinished else []
+            return _EndOfFile(lines=last_lines, reads_on=False)
 
-    def _between(self, file: Log) -> Log | None:
-        """The file that was rotated just after this one, if it was not the last.
+        if not self._was_rotated:
+            # The writer may have added lines between the last read and the rotation.
+            self._was_rotated = True
+            return _EndOfFile(lines=[], reads_on=True)
+        lines = self._finish_line("the file was moved away before the end of this line had come")
+        if lines:
+            return _EndOfFile(lines=lines, reads_on=True)
+        if self._was_removed:
+            self._add_gap("it was removed from the folder while it was read")
+        self._go_to_next_file(next_file)
+        return _EndOfFile(lines=[], reads_on=True)
 
-        Where that one is no longer in the folder others may have gone with it: `_dropped` says so.
+    def _find_next_file(self, file: Log) -> Log | None:
+        """Return the file that follows a rotated file. Return None if the file may still grow."""
+        current_file = self._open_current_file()
+        if current_file is not None and current_file.identity == file.identity:
+            return None
+        next_rotated = find_next_rotated(self._logs, self.path, file)
+        self._was_removed = next_rotated.file_was_removed
+        if next_rotated.log is not None:
+            return next_rotated.log
+        if current_file is not None and current_file.size():
+            return current_file
+        return None
 
-        By the time they were last written to: some count upward from the oldest, others from the
-        newest.
-        """
-        times = {(log.modified(), rank): log for log, rank in self._neighbours(rotated=True)}
-        mine = next((one for one, log in times.items() if log.identity == file.identity), None)
-        if (
-            mine is None
-        ):  # rotated out of the folder while it was read: what is younger came after it
-            since = file.modified()
-            self._dropped = any(one[0] >= since for one in times)
-            later = [one for one in times if one[0] > since]
-        else:
-            self._dropped = False
-            later = [one for one in times if one[1][:2] == mine[1][:2] and one > mine]
-        return times[min(later)] if later else None
-
-
-def _rank(name: str, base: str) -> tuple[Any, ...] | None:
-    """Where a rotated file stands among its like, the oldest first; None for any other name.
-
-    Examples
-    --------
-    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: _rank(name, "a.log"))
-    ['a.log.3', 'a.log.2', 'a.log.1']
-    >>> _rank("a-20260101.log", "a.log") < _rank("a-20260102.log", "a.log"), _rank("a.log.gz", "a.log")
-    (True, None)
-    """
-    stem, ending = os.path.splitext(base)
-    for k, (head, foot) in enumerate(((base, ""), (stem, ending))):
-        if name.startswith(head) and name.endswith(foot) and len(name) > len(head) + len(foot):
-            added = _ROTATED.fullmatch(name, len(head), len(name) - len(foot))
-            if added is not None:
-                number = added[1].isdigit() and len(added[1]) <= 4
-                return (k, number, -int(added[1])) if number else (k, number, added[1])
-    return None
+    def _go_to_next_file(self, next_file: Log) -> None:
+        """Continue with another file, at its beginning unless it repeats what was read."""
+        self._file = next_file
+        self._was_rotated = False
+        self._was_removed = False
+        n_known_bytes = len(self._last_bytes)
+        repeats_old_file = (
+            self._offset > 0
+            and next_file.read(self._offset - n_known_bytes, n_known_bytes) == self._last_bytes
+        )
+        if not repeats_old_file:
+            self._restart()

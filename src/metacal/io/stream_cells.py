@@ -1,0 +1,150 @@
+"""Conversion of the cells of one line: numbers, lists of numbers, and ids."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+from metacal.errors import InputError
+from metacal.io.formats.jsonl import LineError
+from metacal.io.formats.text_cells import lists_of_numbers
+from metacal.rows.score_columns import mark_of
+
+#: Largest number of characters of a group. Groups are stored until their labels arrive.
+LONGEST_GROUP = 1000
+#: Number of characters of a value that a message shows.
+_MAX_SHOWN = 40
+
+#: Builds the error for a line that cannot be used. The caller adds the file and line number.
+unfit = partial(LineError, "", 0)
+
+
+def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, ...]:
+    """Convert the values of a line to floats.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Column of each value, or the one column that holds a list of all values.
+
+    values : sequence
+        Numbers, or texts of numbers.
+
+    Returns
+    -------
+    tuple of float
+
+    Raises
+    ------
+    LineError
+        If a value is missing or is not a number.
+    """
+    value_types = set(map(type, values))
+    are_plain_numbers = value_types <= {float, int}
+    # Python accepts "1_000" as a number, but a file should not contain it.
+    are_plain_texts = value_types == {str} and "_" not in "".join(values)
+    if are_plain_numbers or are_plain_texts:
+        with suppress(ValueError, OverflowError):
+            return tuple(map(float, values))
+    return tuple(_parse_number(name, value) for name, value in zip(cycle(names), values))
+
+
+def _parse_number(name: str, value: Any) -> float:
+    """Convert one value to a float. Raise LineError if it is missing or not a number."""
+    if value is None:
+        raise unfit(f"{name!r} is empty in part; fill in all classes or none")
+    try:
+        if isinstance(value, bool) or "_" in str(value):
+            raise ValueError
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        shown_value = str(value)[:_MAX_SHOWN]
+        raise unfit(f"{name!r} holds {shown_value!r}, which is not a number") from None
+
+
+def parse_score_value(value: Any) -> Any:
+    """Convert a score such as "8/10" or True to a number, and a missing score to NaN.
+
+    Other values are returned unchanged.
+    """
+    if value is None:
+        # A later model of a cascade may not have been asked.
+        return math.nan
+    if not isinstance(value, str | bool):
+        return value
+    score = mark_of(str(value))
+    if score is None:
+        return value
+    return score
+
+
+def parse_list(path: str, name: str, value: Any) -> list[Any]:
+    """Return the list in a cell, which may be text in the notation of JSON or NumPy.
+
+    Parameters
+    ----------
+    path : str
+        Name of the file in messages.
+
+    name : str
+        Name of the column.
+
+    value : object
+        A list, or text.
+
+    Returns
+    -------
+    list
+
+    Raises
+    ------
+    LineError
+        If the value is not a list of numbers.
+    """
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        with suppress(InputError):
+            return list(lists_of_numbers(path, name, [value])[0].tolist())
+    raise unfit(f"the entry {name!r} is no list of numbers")
+
+
+def parse_identifier(what: str, value: Any) -> str | None:
+    """Convert an id or a unit to text, which is the same for all file formats.
+
+    Parameters
+    ----------
+    what : str
+        Meaning of the value in messages.
+
+    value : str, int or None
+        The value. None stands for a missing one.
+
+    Returns
+    -------
+    str or None
+
+    Raises
+    ------
+    LineError
+        If the value is neither text nor an integer.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise unfit(f"the {what} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number")
+    return str(value)
+
+
+def parse_group(value: Any) -> str | None:
+    """Convert a group to text. Raise LineError if it is too long or not printable."""
+    group = parse_identifier("group", value)
+    if group is None:
+        return None
+    if len(group) > LONGEST_GROUP or not group.isprintable():
+        raise unfit(f"the group {group[:_MAX_SHOWN]!r} is no plain text of at most {LONGEST_GROUP}")
+    return group
