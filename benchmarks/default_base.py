@@ -35,7 +35,8 @@ import metacal as mc
 from benchmarks.quality.variants import VARIANTS
 from metacal import metrics
 from metacal.errors import InfeasibleTargetError
-from metacal.maps.spline import confidence_log_odds, fit_averaged
+from metacal.maps.averaged_spline import fit_averaged
+from metacal.maps.spline import confidence_log_odds
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import top_label
 

@@ -28,14 +28,15 @@ from metacal import (
 )
 from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.kernels import exact
-from metacal.maps import spline
+from metacal.maps import averaged_spline
+from metacal.maps.averaged_spline import fit_averaged
 from metacal.maps.curves import PiecewiseMap
 from metacal.maps.fitting.newton import Derivatives, minimise_by_newton
 from metacal.maps.fitting.spline import spline_design
 from metacal.maps.histogram import fit_histogram
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.logistic import BetaMap, PlattMap, fit_beta, fit_platt, log_probabilities
-from metacal.maps.spline import SplineMap, confidence_log_odds, fit_averaged, fit_spline
+from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics.classwise import ClassGaps
 from metacal.metrics.toplabel import checked_table
@@ -282,7 +283,9 @@ def test_the_averaged_spline_trusts_what_is_right_and_mends_what_is_not(monkeypa
         ).mean()
         assert _how_far_off(level, slope) < 0.25 * untouched, (level, slope)
     together = _how_far_off(0.0, 1.0)
-    monkeypatch.setattr(spline, "_PRIORS", spline._PRIORS[:1])  # the loosest alone
+    monkeypatch.setattr(
+        averaged_spline, "_PRIORS", averaged_spline._PRIORS[:1]
+    )  # the loosest alone
     assert together < 0.75 * _how_far_off(0.0, 1.0)
 
 

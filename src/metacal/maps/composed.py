@@ -28,11 +28,12 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, lifted
+from metacal.maps.averaged_spline import fit_averaged
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.monotone import plain_monotone
-from metacal.maps.spline import SplineMap, fit_averaged
+from metacal.maps.spline import SplineMap
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_with_statistics
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host

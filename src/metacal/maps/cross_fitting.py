@@ -19,11 +19,11 @@ from scipy.special import expit
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.columns import OWN, POSSIBLE, TAIL, log_partition
+from metacal.maps.averaged_spline import BinaryRows, fit_averaged_each
 from metacal.maps.composed import ComposedMap, as_front
 from metacal.maps.fitting.box_newton import minimise_in_box
 from metacal.maps.map import FitMap, Map
 from metacal.maps.row_statistics import RowStatistics
-from metacal.maps.spline import BinaryRows, fit_averaged_each
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import MAX_UNIFORM, UniformTemperatureMap
 from metacal.rows import Rows

@@ -188,6 +188,14 @@ class _BinarySample:
         return _BinarySample(self.log_odds[mask], self.is_positive[mask], self.weights[mask])
 
 
+@dataclass(frozen=True)
+class _ClassFrequency:
+    """Frequency r of positive rows and its weight e in the average."""
+
+    value: float
+    weight: float
+
+
 def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> MonotoneMap:
     """Fit 18 monotone curves and average them by their evidence.
 
@@ -226,36 +234,18 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     sample = sample.where(np.abs(sample.log_odds) < formulas.FARTHEST)
 
     n_rows = _effective_rows(sample.weights)
-    total_weight = float(sample.weights.sum())
-    n_positive = float(sample.weights @ sample.is_positive) * n_rows / max(total_weight, TINY)
-    n_rarer = min(n_positive, n_rows - n_positive)
-    level = (n_positive + 1.0) / (n_rows + 2.0)
-    rest = min(0.5, 2.0 / (n_rarer + 1.0) ** 2)
-
-    cells = _group_into_cells(sample, n_rows / total_weight if total_weight else 1.0)
-    shrunken_log_odds = NUMPY.run(formulas.shrink_log_odds, n_rows, cells.log_odds)
-    family = fit_curves(cells.log_odds, cells)
-    shrunken_family = fit_curves(shrunken_log_odds, cells)
-    curve_weights = _average_weights(family, shrunken_family, total=1.0 - rest)
-    low, width, rise, start, weight = _map_fields(family, curve_weights[0])
-    low_2, width_2, rise_2, start_2, weight_2 = _map_fields(shrunken_family, curve_weights[1])
+    frequency = _class_frequency(sample, n_rows)
+    family, shrunken_family = _fit_both_families(sample, n_rows)
+    weights_of_families = _average_weights(family, shrunken_family, total=1.0 - frequency.weight)
     return MonotoneMap(
         inverse_temperature=inverse_temperature,
         two_classes=has_two_classes,
         turned=is_flipped,
         n_rows=n_rows,
-        level=float(level),
-        rest=rest,
-        low=low,
-        width=width,
-        rise=rise,
-        start=start,
-        weight=weight,
-        low_2=low_2,
-        width_2=width_2,
-        rise_2=rise_2,
-        start_2=start_2,
-        weight_2=weight_2,
+        level=frequency.value,
+        rest=frequency.weight,
+        **_curve_fields(family, weights_of_families[0], suffix=""),
+        **_curve_fields(shrunken_family, weights_of_families[1], suffix="_2"),
     )
 
 
@@ -334,6 +324,26 @@ def _effective_rows(weights: Float) -> float:
     return max(total_weight, total_weight**2 / float(weights @ weights))
 
 
+def _class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFrequency:
+    """Estimate the fraction of positive rows and its weight in the average."""
+    total_weight = float(sample.weights.sum())
+    n_positive = float(sample.weights @ sample.is_positive) * n_rows / max(total_weight, TINY)
+    n_rarer = min(n_positive, n_rows - n_positive)
+    return _ClassFrequency(
+        value=float((n_positive + 1.0) / (n_rows + 2.0)),
+        weight=min(0.5, 2.0 / (n_rarer + 1.0) ** 2),
+    )
+
+
+def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamily, CurveFamily]:
+    """Fit the curves in the log-odds and those in the shrunken log-odds."""
+    total_weight = float(sample.weights.sum())
+    weight_scale = n_rows / total_weight if total_weight else 1.0
+    cells = _group_into_cells(sample, weight_scale)
+    shrunken_log_odds = NUMPY.run(formulas.shrink_log_odds, n_rows, cells.log_odds)
+    return fit_curves(cells.log_odds, cells), fit_curves(shrunken_log_odds, cells)
+
+
 def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
     """Group the rows into cells of neighbouring log-odds, one row each if they are few.
 
@@ -384,10 +394,32 @@ def _average_weights(
     return np.split(weight * (total / weight.sum()), 2)
 
 
-def _map_fields(family: CurveFamily, weight: Float) -> tuple[Float, Float, Float, Float, Float]:
-    """Return low, width, rise, start and weight of the curves with positive weight."""
+def _curve_fields(family: CurveFamily, weight: Float, suffix: str) -> dict[str, Float]:
+    """Return the fields of the map for the curves with positive weight.
+
+    Parameters
+    ----------
+    family : CurveFamily
+        Fitted curves.
+
+    weight : array of shape (n_curves,)
+        Weight of each curve in the average.
+
+    suffix : {"", "_2"}
+        Suffix of the field names.
+
+    Returns
+    -------
+    dict
+        Arrays by field name.
+    """
     is_used = weight > 0.0
     theta = family.theta[is_used]
-    # Contiguous, as an array read from a file is.
-    rise = np.ascontiguousarray(np.maximum(theta[:, 1:], 0.0).T)
-    return family.knots[:-1], np.diff(family.knots), rise, theta[:, 0], weight[is_used]
+    return {
+        "low" + suffix: family.knots[:-1],
+        "width" + suffix: np.diff(family.knots),
+        # Contiguous, as an array read from a file is.
+        "rise" + suffix: np.ascontiguousarray(np.maximum(theta[:, 1:], 0.0).T),
+        "start" + suffix: theta[:, 0],
+        "weight" + suffix: weight[is_used],
+    }

@@ -166,7 +166,6 @@ def fit_uniform_with_statistics(sample: LabelledRows) -> UniformFit:
     sample = sample.drop_zero_weights()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
     sample = sample.every(stride).move_to_table_device()
-    n_rows = len(sample.rows)
     subsamples = _nested_samples(sample)
     is_sampled = len(subsamples) > 1
     margin = typical_margin(subsamples[0].rows)
@@ -179,15 +178,7 @@ def fit_uniform_with_statistics(sample: LabelledRows) -> UniformFit:
 
     lowest_b, highest_b = inverse_temperature_bounds(margin)
     box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
-    first_accuracy = _ACCURACY_OF_SAMPLE if is_sampled else _ACCURACY
-    result = _search_from_several_points(passes[0], plain, box, first_accuracy)
-    for run_pass in passes[1:]:
-        # The few rows that need a uniform component may all be missing from the sample.
-        start = np.maximum(result.minimum.point, [box[0, 0], 1.0 / (n_rows + 1.0)])
-        is_last = run_pass is passes[-1]
-        accuracy = _ACCURACY_AFTER_SAMPLE if is_last else _ACCURACY_OF_SAMPLE
-        result = _search(run_pass, start, box, accuracy)
-
+    result = _search_on_growing_samples(passes, plain, box, n_rows=len(sample.rows))
     result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
         # Without samples, the fit of the plain temperature has issued these warnings.
@@ -228,6 +219,41 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
     lowest_log_b, highest_log_b = box[:, 0]
     if log_b in (lowest_log_b, highest_log_b):
         warn_bounded(bool(log_b == highest_log_b), float(np.exp(-log_b)))
+
+
+def _search_on_growing_samples(
+    passes: list[StatisticsPass], plain: float, box: Float, n_rows: int
+) -> _SearchResult:
+    """Search on the smallest sample, then continue from its minimum on larger ones.
+
+    Parameters
+    ----------
+    passes : list of functions
+        Computes the row statistics of each sample, from the smallest to all rows.
+
+    plain : float
+        Inverse temperature without a uniform component.
+
+    box : array of shape (2, 2)
+        Smallest and largest allowed point.
+
+    n_rows : int
+        Number of all rows.
+
+    Returns
+    -------
+    _SearchResult
+    """
+    is_sampled = len(passes) > 1
+    first_accuracy = _ACCURACY_OF_SAMPLE if is_sampled else _ACCURACY
+    result = _search_from_several_points(passes[0], plain, box, first_accuracy)
+    for run_pass in passes[1:]:
+        # The few rows that need a uniform component may all be missing from the sample.
+        start = np.maximum(result.minimum.point, [box[0, 0], 1.0 / (n_rows + 1.0)])
+        is_last = run_pass is passes[-1]
+        accuracy = _ACCURACY_AFTER_SAMPLE if is_last else _ACCURACY_OF_SAMPLE
+        result = _search(run_pass, start, box, accuracy)
+    return result
 
 
 def _search_from_several_points(
