@@ -1,13 +1,14 @@
-"""AutoCalibrator: several calibrators, weighed by cross-validation."""
+"""Automatic calibrator: a mixture of calibrators, weighted by cross-validation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, Fitted, calibrator_from, name_of
+from metacal.estimators.base import Calibrator, MapAttribute, calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
@@ -17,43 +18,49 @@ from metacal.rows import Rows
 
 
 class AutoCalibrator(Calibrator[StackMap]):
-    """A mixture of calibrators, Σ_m w_m map_m(x), weighed by how they do on rows they have not
-    seen.
+    """Mixture of calibrators, weighted by their predictions on held-out rows.
 
-    Every candidate is fitted on some folds of the rows and gives the true classes of the others a
-    probability; the weights on the simplex make their mixture likely, a candidate that can learn
-    more being asked for more. Of few rows it is hard to do better than temperature scaling and its
-    next of kin: what their own mixture loses against that of all decides how much each counts.
-    Weights below 3% are dropped, the rest is fitted on all rows. Which member is the best nobody
-    knows beforehand; a mixture is about as good, and often better.
+    The probabilities are Σ_m w_m map_m(x). The fit proceeds in these steps.
 
-    Measured on rows not used, against every method of every peer: `docs/quality.md`.
+    1. Each candidate is fitted on some folds of the rows and applied to the others.
+    2. The weights on the simplex maximise the likelihood of the mixture on these held-out rows. A
+       candidate with more parameters must show a larger gain.
+    3. On few rows, it is hard to improve on temperature scaling and similar methods. The mixture is
+       therefore averaged with a mixture of these methods alone, according to how much that one
+       loses on held-out rows.
+    4. Members with a weight below 3% are dropped, and the others are fitted on all rows.
+
+    A mixture is about as good as its best member, which is not known beforehand, and often better.
+    `docs/quality.md` compares it with the methods of other packages on held-out rows.
 
     Parameters
     ----------
-    candidates : sequence of names or calibrators, optional
-        What is mixed; when None: temperature scaling, the same with a uniform part, the usual
-        spline on top of that, local temperature, IRM, and a Gaussian process on the uniform part;
-        on top of that process intercepts, structured scaling, and Dirichlet calibration at three
-        strengths (of more than 300 classes: structured scaling at three). Of two classes increasing
-        curves alone, so that the mixture increases too: `MonotoneCalibration`, beta calibration,
-        isotonic regression. To choose one of them in place of mixing: `metacal.compare`.
-    keep_predictions : bool
-        Whether only candidates that keep every prediction take part.
-    n_splits : int, optional
-        Folds; when None 5, of up to 1,000 rows of 3 to 300 classes 10, of up to 2,000 rows of more
-        3. Of large tables some of them are enough: 2,000 to 10,000 rows that have been held out.
-    random_state : int
+    candidates : sequence of str or calibrators, or None, default=None
+        Calibrators to mix. The default for three or more classes is: temperature scaling;
+        temperature scaling with a uniform part, alone and followed by the default spline; local
+        temperature; IRM; a Gaussian process on the uniform part, alone and followed by intercepts,
+        by structured scaling, and by Dirichlet calibration at three strengths. For more than 300
+        classes, structured scaling at three strengths replaces Dirichlet calibration. The default
+        for two classes has increasing curves only, so that the mixture increases too:
+        `MonotoneCalibration`, beta calibration and isotonic regression. To select one calibrator
+        instead of mixing several, use `metacal.compare`.
+    keep_predictions : bool, default=False
+        Whether to use only candidates that keep every prediction.
+    n_splits : int or None, default=None
+        Number of folds. If None, it is 10 for up to 1,000 rows of 3 to 300 classes, 3 for up to
+        2,000 rows of more classes, and 5 otherwise. For a large table only some folds are used, so
+        that 2,000 to 10,000 rows are held out.
+    random_state : int, default=0
         Seed of the folds.
     input, classes, positive, n_jobs
-        As in TemperatureScaling.
+        See `TemperatureScaling`.
 
     Attributes
     ----------
     map_ : StackMap
-        The fitted mixture, a frozen value.
+        Fitted mixture, a frozen value.
     weights_ : dict
-        The weight of each member that was kept.
+        Weight of each member of the mixture.
     losses_ : dict
         Cross-validated log loss of each candidate.
     preserves_accuracy : bool
@@ -61,14 +68,15 @@ class AutoCalibrator(Calibrator[StackMap]):
 
     References
     ----------
-    Wolpert, "Stacked generalization", Neural Networks 1992; Smyth & Wolpert, "Linearly combining
-    density estimators via stacking", Machine Learning 1999.
+    Wolpert, "Stacked generalization", Neural Networks 1992.
+    Smyth & Wolpert, "Linearly combining density estimators via stacking", Machine Learning 1999.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> auto = mc.AutoCalibrator(["temperature", "structured"]).fit(data.logits[:3000], data.labels[:3000])
+    >>> auto = mc.AutoCalibrator(["temperature", "structured"])
+    >>> auto = auto.fit(data.logits[:3000], data.labels[:3000])
     >>> {name: round(weight, 1) for name, weight in auto.weights_.items()}
     {'temperature': 0.4, 'structured': 0.6}
     """
@@ -81,34 +89,61 @@ class AutoCalibrator(Calibrator[StackMap]):
     losses_: Mapping[str, float] = field(init=False)
     weights_: Mapping[str, float] = field(init=False)
 
-    preserves_accuracy = Fitted[bool]()
+    preserves_accuracy = MapAttribute[bool]()
 
     def recipe(self) -> Recipe:
-        """How it is fitted, the candidates by their names."""
-        plain = super().recipe()
-        candidates = None if self.candidates is None else tuple(map(name_of, self.candidates))
-        return Recipe(plain.estimator, {**plain.parameters, "candidates": candidates})
+        """Return the recipe of the calibrator, with the names of the candidates."""
+        recipe = super().recipe()
+        candidate_names = None
+        if self.candidates is not None:
+            candidate_names = tuple(calibrator_name(candidate) for candidate in self.candidates)
+        return Recipe(recipe.estimator, {**recipe.parameters, "candidates": candidate_names})
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> StackMap:
-        given = list(
-            default_members(rows.n_classes) if self.candidates is None else self.candidates
-        )
-        if not given:
+        """Fit the mixture, and store its weights and the losses of the candidates."""
+        candidates = self.candidates
+        if candidates is None:
+            candidates = default_members(rows.n_classes)
+        candidates = list(candidates)
+        if not candidates:
             raise InputError("candidates is empty; give at least one calibrator.")
-        named = {name_of(candidate): candidate for candidate in given}
-        if len(named) < len(given):
-            named = {repr(candidate): candidate for candidate in given}
 
-        def fit(names: Sequence[str], *sample: Any) -> dict[str, Map]:
-            return {name: calibrator_from(named[name]).fit_rows(*sample).map_ for name in names}
+        fit_candidates: Callable[..., dict[str, Map]] = fit_members
+        names = candidates
+        if not all(isinstance(candidate, str) for candidate in candidates):
+            candidate_by_name = _name_candidates(candidates)
+            names = list(candidate_by_name)
+            fit_candidates = partial(_fit_candidates, candidate_by_name)
 
-        by_name = all(isinstance(candidate, str) for candidate in given)
-        names, how = (
-            given if by_name else list(named),
-            (self.keep_predictions, self.n_splits, self.random_state),
+        mixture, member_names, losses = stack(
+            rows,
+            codes,
+            weights,
+            fit_candidates,
+            names,
+            self.keep_predictions,
+            self.n_splits,
+            self.random_state,
         )
-        found, chosen, self.losses_ = stack(
-            rows, codes, weights, fit_members if by_name else fit, names, *how
-        )
-        self.weights_ = dict(zip(chosen, found.weights))
-        return found
+        self.losses_ = losses
+        self.weights_ = dict(zip(member_names, mixture.weights))
+        return mixture
+
+
+def _name_candidates(candidates: Sequence[Any]) -> dict[str, Any]:
+    """Key the candidates by name, or by representation if two have the same name."""
+    candidate_by_name = {calibrator_name(candidate): candidate for candidate in candidates}
+    if len(candidate_by_name) == len(candidates):
+        return candidate_by_name
+    return {repr(candidate): candidate for candidate in candidates}
+
+
+def _fit_candidates(
+    candidate_by_name: Mapping[str, Any], names: Sequence[str], *sample: Any
+) -> dict[str, Map]:
+    """Fit new copies of the named candidates on a sample, and return their maps."""
+    maps = {}
+    for name in names:
+        candidate = make_calibrator(candidate_by_name[name])
+        maps[name] = candidate.fit_rows(*sample).map_
+    return maps

@@ -1,5 +1,8 @@
-"""What the calibrators share: reading a table of logits and its labels, and holding a fitted
-map.
+"""Base classes of the estimators.
+
+A *calibrator* is an estimator that fits a *map*: a frozen value that turns a table of logits into
+calibrated probabilities. A *gate* is a map with a threshold that accepts or rejects each row. Every
+class label is represented by its *code*, the index of its column.
 """
 
 from __future__ import annotations
@@ -36,20 +39,21 @@ from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import flat_labels
 from metacal.rows.plausibility import warn_of_suspicion
 
+# Any type of a fitted attribute.
 T = TypeVar("T")
-#: The map that a calibrator fits.
+#: Type of the map that a calibrator fits.
 M = TypeVar("M", bound=Map)
 
-#: Parameters that say what the table is, and nothing about the method.
-_OF_THE_TABLE = ("input", "classes", "positive", "n_jobs")
+#: Parameters that describe the table and not the calibration method.
+_TABLE_PARAMETERS = ("input", "classes", "positive", "n_jobs")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-class Parameters(Verbs, BaseEstimator):
-    """An estimator whose fields are its parameters: every subclass is a dataclass without saying
-    so.
+class DataclassEstimator(Verbs, BaseEstimator):
+    """Estimator whose dataclass fields are its parameters.
 
-    What ends in "_" is no parameter: by scikit-learn's custom that is what a fit leaves.
+    Every subclass becomes a dataclass automatically. A field whose name ends in "_" is not a
+    parameter but a fitted attribute, as scikit-learn requires.
     """
 
     def __init_subclass__(cls, *, kw_only: bool = True, **keywords: Any) -> None:
@@ -60,70 +64,84 @@ class Parameters(Verbs, BaseEstimator):
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
 
-class GateEstimator(Parameters):
-    """What every estimator that fits a gate shares: the gate, its certificate, and how it looks in
-    a notebook.
-    """
+class GateEstimator(DataclassEstimator):
+    """Base class of the estimators that fit a gate under a promise."""
 
     gate_: Gate = field(init=False)
 
     @property
     def certificate_(self) -> Certificate:
-        """What is promised, how surely, from how many rows."""
+        """Certificate: what is promised, at which confidence level, from how many rows."""
         check_is_fitted(self, "gate_")
         assert self.gate_.certificate is not None
         return self.gate_.certificate
 
     @property
     def threshold_(self) -> float:
-        """Accept iff score <= threshold_, of a cascade's first model; -inf where each class or
-        group has its own.
+        """Threshold of the gate, which accepts a row iff score <= threshold_.
+
+        For a cascade it is the threshold of the first model. If each class or group has its own
+        threshold, it is -inf.
         """
         check_is_fitted(self, "gate_")
         return self.gate_.threshold
 
     def _repr_html_(self) -> str:
-        """The parameters and, once fitted, the certificate: small, escaped, without scripts."""
-        fitted = getattr(self, "certificate_", None)
-        promise = (
-            "<p>Not fitted: nothing is promised yet.</p>"
-            if fitted is None
-            else fitted._repr_html_()
-        )
-        return f"<div><code>{escape(repr(self))}</code>{promise}</div>"
+        """Return the parameters and, once fitted, the certificate as escaped HTML."""
+        certificate = getattr(self, "certificate_", None)
+        if certificate is None:
+            promise_html = "<p>Not fitted: nothing is promised yet.</p>"
+        else:
+            promise_html = certificate._repr_html_()
+        return f"<div><code>{escape(repr(self))}</code>{promise_html}</div>"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """What notebooks ask for first."""
+        """Return the text and HTML representations for notebooks."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
 
-def like_the_table(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method whose answer is, with scikit-learn's `array_api_dispatch`, an array of X's library
-    on X's device.
+def match_array_library(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a method to return an array of the library and device of X.
 
-    Names of classes stay NumPy arrays: the array API has no texts.
+    This happens only with scikit-learn's `array_api_dispatch`. Class names stay NumPy arrays,
+    because the array API has no strings.
     """
 
     @functools.wraps(method)
-    def answered(self: Any, X: Any, *args: Any, **options: Any) -> Any:
-        found = method(self, X, *args, **options)
-        plain = isinstance(found, np.ndarray) and found.dtype.kind in "biuf"
-        if not plain or isinstance(X, np.ndarray) or not get_config()["array_api_dispatch"]:
-            return found
-        xp, dispatched = get_namespace(X)
-        return xp.asarray(found, device=device(X)) if dispatched else found
+    def convert_result(self: Any, X: Any, *args: Any, **options: Any) -> Any:
+        result = method(self, X, *args, **options)
+        is_numeric_array = isinstance(result, np.ndarray) and result.dtype.kind in "biuf"
+        if not is_numeric_array or isinstance(X, np.ndarray):
+            return result
+        if not get_config()["array_api_dispatch"]:
+            return result
+        namespace, is_array_api = get_namespace(X)
+        if not is_array_api:
+            return result
+        return namespace.asarray(result, device=device(X))
 
-    return answered
+    return convert_result
 
 
-class LogitsEstimator(TransformerMixin, Parameters):
-    """What every estimator over a table of logits shares: reading the table, the labels and the
-    classes.
+class LogitsEstimator(TransformerMixin, DataclassEstimator):
+    """Base class of the estimators that read a table of logits.
 
-    Its parameters are `input` ("logits" or "probabilities"), `classes` (the labels in column order;
-    when None the names of a frame's columns if the labels are strings, else 0 … K-1, or the two
-    values that labels of two classes have), `positive` (the class that one score per row speaks
-    for) and `n_jobs`.
+    Parameters
+    ----------
+    input : {"logits", "probabilities"}, default="logits"
+        Content of the table.
+    classes : sequence or None, default=None
+        Labels in column order. If None, they are the column names of a data frame if the labels are
+        strings, the two values of the labels if there are two classes, and 0 ... K-1 otherwise.
+    positive : label or None, default=None
+        Class that a higher score favours, if X has one score per row.
+    n_jobs : int or None, default=None
+        Number of threads.
+
+    Attributes
+    ----------
+    classes_ : array of shape (n_classes,)
+        Labels in column order.
     """
 
     input: str = "logits"
@@ -134,47 +152,64 @@ class LogitsEstimator(TransformerMixin, Parameters):
     classes_: Array = field(init=False)
 
     def transform(self, X: ArrayLike) -> Any:
-        """The probabilities of `predict_proba`, as features of what follows; frames by
-        `set_output`.
-        """
+        """Return the probabilities of `predict_proba` as features for a later step."""
         return self.predict_proba(X)
 
     def predict_proba(self, X: ArrayLike) -> Any:
-        """Calibrated probabilities, one column per class."""
+        """Return calibrated probabilities, one column per class."""
         raise NotImplementedError
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """The names of the columns of `transform`: probs_ and the class."""
+        """Return the column names of `transform`: "probs_" and the class."""
         check_is_fitted(self)
         return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
 
     @property
     def _stays_on_device(self) -> bool:
-        """Whether a tensor on a GPU is worked on there; it is copied to the host otherwise."""
+        """Whether a tensor on a GPU is processed there, and not copied to the host."""
         return False
 
     @contextmanager
     def _rows(
         self, X: Any, *, reset: bool, later: bool = False, executor: ExecutorLike | None = None
     ) -> Iterator[Rows]:
-        """The table as rows, and threads to read it with as long as this lasts; `later`: looked
-        over as it is read.
+        """Validate a table, and yield it as rows with an executor.
+
+        Parameters
+        ----------
+        X : array-like
+            Table.
+        reset : bool
+            Whether to store the number and names of the columns, as `fit` does, or to compare them
+            with the stored ones.
+        later : bool, default=False
+            Whether the entries are validated when they are read.
+        executor : executor or None, default=None
+            Executor in place of `n_jobs` threads.
+
+        Yields
+        ------
+        Rows
         """
         with workers(self.n_jobs, executor) as pool:
             table = self._read_table(X, reset=reset, executor=pool, later=later)
-            yield Rows(table, executor=pool, unseen=later and validate.may_wait(table, self.input))
+            is_unvalidated = later and validate.may_wait(table, self.input)
+            yield Rows(table, executor=pool, unseen=is_unvalidated)
 
     def _read_table(
         self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
     ) -> Array:
-        one_score = validate.is_one_score(X) and (reset or getattr(self, "n_features_in_", 2) == 2)
+        """Validate a table and convert it to logits; for the parameters see `_rows`."""
+        allows_one_score = reset or getattr(self, "n_features_in_", 2) == 2
+        has_one_score = validate.is_one_score(X) and allows_one_score
         if reset:
-            self._one_score = one_score
-        if one_score:
+            self._one_score = has_one_score
+        if has_one_score:
             X = validate.two_columns(X, self.input)
         if not reset:
             check_is_fitted(self)
-            if _looks_2d(X):  # the wrong number of columns is the first thing to say
+            # A wrong number of columns is reported before any other problem.
+            if _is_two_dimensional(X):
                 self._check_columns(X, reset=False)
         source = X if self._stays_on_device else validate.on_host(X, self.input)
         table = validate.logits_from(source, self.input, executor=executor, later=later)
@@ -182,13 +217,14 @@ class LogitsEstimator(TransformerMixin, Parameters):
         return table
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
-        """The number of columns and their names, in scikit-learn's words."""
-        names = Counter(str(name) for name in getattr(X, "columns", ()))
-        if twice := [name for name, times in names.items() if times > 1]:
-            raise InputError(
-                f"a table needs unique column names, one for each class; {twice[0]!r} stands there"
-                " twice."
-            )
+        """Check number and names of the columns with scikit-learn's `validate_data`."""
+        name_counts = Counter(str(name) for name in getattr(X, "columns", ()))
+        for name, count in name_counts.items():
+            if count > 1:
+                raise InputError(
+                    f"a table needs unique column names, one for each class; {name!r} stands there"
+                    " twice."
+                )
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
         except TypeError as error:
@@ -197,6 +233,7 @@ class LogitsEstimator(TransformerMixin, Parameters):
             raise InputError(str(error)) from None
 
     def _read_labels(self, y: Any, table: Array) -> Codes:
+        """Set `classes_`, and return the code of each label."""
         if y is None:
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -204,26 +241,22 @@ class LogitsEstimator(TransformerMixin, Parameters):
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
             validate.refuse_masked(y, "labels")
             y = column_or_1d(validate.on_host(y, "labels"), warn=True)
+        n_columns = table.shape[1]
         classes = self.classes
-        if (
-            classes is None
-            and hasattr(self, "feature_names_in_")
-            and flat_labels(y).dtype.kind == "U"
-        ):
+        has_column_names = classes is None and hasattr(self, "feature_names_in_")
+        if has_column_names and flat_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
-        if table.shape[1] == 2 and not kernels.on_device(y):
-            classes = self._two_classes(classes, y)
+        if n_columns == 2 and not kernels.on_device(y):
+            classes = self._order_two_classes(classes, y)
         elif self.positive is not None:
             raise InputError(
-                f"positive={self.positive!r} is for two classes; the table has {table.shape[1]}."
+                f"positive={self.positive!r} is for two classes; the table has {n_columns}."
             )
-        self.classes_ = validate.class_list(classes, table.shape[1])
+        self.classes_ = validate.class_list(classes, n_columns)
         return validate.label_codes_beside(y, table, self.classes_)
 
-    def _two_classes(self, classes: Any, y: Any) -> Any:
-        """Two classes in column order; the second is the positive one where there is one score per
-        row.
-        """
+    def _order_two_classes(self, classes: Any, y: Any) -> Any:
+        """Return two classes in column order; the second one is positive if X is one score."""
         if classes is None:
             return validate.two_classes(y, self.positive, one_score=self._one_score)
         if self.positive is None or len(classes) != 2:
@@ -232,31 +265,29 @@ class LogitsEstimator(TransformerMixin, Parameters):
             raise InputError(
                 f"positive={self.positive!r} is none of the classes ({list(classes)})."
             )
-        return classes[::-1] if self._one_score and self.positive == classes[0] else classes
+        if self._one_score and self.positive == classes[0]:
+            return classes[::-1]
+        return classes
 
     @property
     def _classes_given(self) -> bool:
-        """Whether the classes were named, here, by the columns of a frame or by two labels: not the
-        column numbers.
-        """
-        return self.classes is not None or not np.array_equal(
-            self.classes_, np.arange(len(self.classes_))
-        )
+        """Whether the classes have names: from the user, a data frame, or two labels."""
+        if self.classes is not None:
+            return True
+        return not np.array_equal(self.classes_, np.arange(len(self.classes_)))
 
 
-def _looks_2d(X: Any) -> bool:
+def _is_two_dimensional(X: Any) -> bool:
+    """Check whether X has a two-dimensional shape."""
     try:
         return len(X.shape) == 2
-    except (
-        AttributeError,
-        TypeError,
-        RuntimeError,
-    ):  # no shape, or none to speak of: a nested tensor's
+    except (AttributeError, TypeError, RuntimeError):
+        # X has no shape, or one that cannot be read, as a nested tensor.
         return False
 
 
-class Fitted(Generic[T]):
-    """A fitted attribute that the map has under the same name, less the underscore."""
+class MapAttribute(Generic[T]):
+    """Fitted attribute that is stored in the map, under the same name without underscore."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removesuffix("_")
@@ -269,11 +300,15 @@ class Fitted(Generic[T]):
 
 
 class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
-    """An estimator that holds a fitted map, a frozen value: `fit` makes `map_`, `predict_proba`
-    applies it.
+    """Estimator that fits a calibration map and applies it.
 
-    How to fit is said by its row in `metacal.maps.methods`; the fields of a subclass are that
-    function's options.
+    The registry `metacal.maps.methods` names the function that fits the map. The fields of a
+    subclass are the options of that function.
+
+    Attributes
+    ----------
+    map_ : Map
+        Fitted map, a frozen value.
     """
 
     map_: M = field(init=False)
@@ -288,8 +323,21 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
     ) -> Self:
         """Fit the map on a table of logits and the true labels.
 
-        The blocks of the table go to `executor`, where one is given: a pool of processes, a Dask
-        client. Of a stored table they go as descriptions, which whoever works on them reads.
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_classes)
+            Logits or probabilities.
+        y : array-like of shape (n_rows,)
+            True labels.
+        sample_weight : array-like of shape (n_rows,) or None, default=None
+            Weight of each row.
+        executor : concurrent.futures.Executor or distributed.Client or None, default=None
+            Executor of the work on blocks of rows. For a stored table, only descriptions of the
+            blocks are sent, and the workers read them.
+
+        Returns
+        -------
+        self
         """
         if is_remote(executor):
             method_of(type(self)).check_remote()
@@ -302,103 +350,131 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     @property
     def gate_(self) -> Gate:
-        """The fitted map as a gate that promises nothing and accepts every row: what files and
-        exports start from.
-        """
+        """Fitted map as a gate that promises nothing and accepts every row."""
         check_is_fitted(self)
-        given = self._classes_given
-        return Gate.of(
-            Table(
-                self.map_,
-                self.classes_,
-                input=self.input,
-                recipe=self.recipe(),
-                classes_given=given,
-            )
+        table = Table(
+            self.map_,
+            self.classes_,
+            input=self.input,
+            recipe=self.recipe(),
+            classes_given=self._classes_given,
         )
+        return Gate.of(table)
 
     def recipe(self) -> Recipe:
-        """How it is fitted, in values that a file can hold."""
+        """Return the name and parameters of the calibrator, in values that a file can hold."""
         return Recipe(type(self).__name__, self.get_params(deep=False))
 
     def fit_rows(self, rows: Rows, codes: Codes, weights: Float | None) -> Self:
-        """Fit on rows that are already read and checked; labels are column numbers."""
+        """Fit the map on validated rows, with column indices as labels."""
         self.classes_ = np.arange(rows.n_classes)
         self.n_features_in_ = rows.n_classes
         self.map_ = self._fit_map(rows, codes, weights)
         return self
 
-    @like_the_table
+    @match_array_library
     def predict_proba(self, X: ArrayLike, *, out: Array | None = None) -> Array:
-        """Calibrated probabilities, one column per class; float32 stays float32, a tensor on a GPU
-        stays there.
+        """Return calibrated probabilities, one column per class.
 
-        `out`, of the result's shape and dtype, is written to and returned: no table is made where
-        the calibrator can do without.
+        Parameters
+        ----------
+        X : array-like of shape (n_rows, n_classes)
+            Logits or probabilities.
+        out : array or None, default=None
+            Array of the shape and dtype of the result, which is written to and returned. It avoids
+            the allocation of a table, if the calibrator supports that.
+
+        Returns
+        -------
+        array of shape (n_rows, n_classes)
+            It is float32 if X is, and on the device of X.
         """
+        is_device_tensor = kernels.on_device(X)
         with self._rows(X, reset=False) as rows:
-            there = kernels.on_device(X) and not rows.on_device  # worked on here, wanted there
-            found = self.map_(rows.table, rows=rows, out=None if there else out)
-        if not there:
-            return found if kernels.on_device(X) else np.asarray(found)
-        room = validate.room_for_probabilities(X, out)
-        room[...] = kernels.device_kernels().beside(found, X)
-        return room
+            was_copied_to_host = is_device_tensor and not rows.on_device
+            host_out = None if was_copied_to_host else out
+            probabilities = self.map_(rows.table, rows=rows, out=host_out)
+        if was_copied_to_host:
+            device_out = validate.room_for_probabilities(X, out)
+            device_out[...] = kernels.device_kernels().beside(probabilities, X)
+            return device_out
+        if is_device_tensor:
+            return probabilities
+        return np.asarray(probabilities)
 
-    @like_the_table
+    @match_array_library
     def predict(self, X: ArrayLike) -> Array:
-        """The most probable class of each row, as an array."""
+        """Return the most probable class of each row."""
         probabilities = self.predict_proba(X)
         if kernels.on_device(probabilities):
-            return np.asarray(self.classes_[Rows(probabilities).collect(kernels.predicted)])
-        return np.asarray(self.classes_[validate.on_host(probabilities).argmax(axis=1)])
+            codes = Rows(probabilities).collect(kernels.predicted)
+        else:
+            codes = validate.on_host(probabilities).argmax(axis=1)
+        return np.asarray(self.classes_[codes])
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
-        """Fit with the method's own function; its options bear the names of the estimator's
-        parameters.
-        """
-        own = {
+        """Fit the map with the registered function and the parameters of the estimator."""
+        parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name not in _OF_THE_TABLE
+            if name not in _TABLE_PARAMETERS
         }
-        return method_of(type(self)).fit_function()(rows, codes, weights, **own)
+        fit_function = method_of(type(self)).fit_function()
+        return fit_function(rows, codes, weights, **parameters)
 
 
-def calibrator_from(given: Any) -> Any:
-    """A fresh estimator: the calibrator of this name with its usual options, or a copy of the one
-    given.
+def make_calibrator(calibrator_or_name: Any) -> Any:
+    """Return a new calibrator of this name, or an unfitted copy of a given one.
 
     Examples
     --------
-    >>> calibrator_from("spline"), calibrator_from(calibrator_from("platt"))
+    >>> make_calibrator("spline"), make_calibrator(make_calibrator("platt"))
     (SplineCalibration(), PlattScaling())
-    >>> calibrator_from("splin")
+    >>> make_calibrator("splin")
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
     """
-    return calibrator(given)() if isinstance(given, str) else clone(given)
+    if isinstance(calibrator_or_name, str):
+        return calibrator(calibrator_or_name)()
+    return clone(calibrator_or_name)
 
 
-def base_calibrator(given: Any, promise: object, n_classes: int | None = None) -> Any:
-    """A fresh estimator for a gate's base map: the one given or, if None, what goes with the
-    promise and the classes.
+def base_calibrator(calibrator_or_name: Any, promise: object, n_classes: int | None = None) -> Any:
+    """Return a new calibrator for the base map of a gate.
+
+    Parameters
+    ----------
+    calibrator_or_name : str, estimator or None
+        Calibrator that the user chose. None selects that of the promise, or the default for the
+        number of classes.
+    promise : Promise or None
+        Promise of the gate.
+    n_classes : int or None, default=None
+        Number of classes, if known.
+
+    Returns
+    -------
+    estimator
 
     Examples
     --------
     >>> base_calibrator(None, None), base_calibrator("platt", None), base_calibrator(None, None, 2)
     (ComposedCalibration(), PlattScaling(), MonotoneCalibration())
     """
-    usual = promise.calibrator if isinstance(promise, Promise) else None
-    return calibrator_from(given if given is not None else usual or default_base(n_classes))
+    if calibrator_or_name is not None:
+        return make_calibrator(calibrator_or_name)
+    promise_default = promise.calibrator if isinstance(promise, Promise) else None
+    return make_calibrator(promise_default or default_base(n_classes))
 
 
-def name_of(given: Any) -> str:
-    """The name of a calibrator, which a file can hold.
+def calibrator_name(calibrator_or_name: Any) -> str:
+    """Return the registered name of a calibrator.
 
     Examples
     --------
-    >>> name_of("spline"), name_of(calibrator_from("platt"))
+    >>> calibrator_name("spline"), calibrator_name(make_calibrator("platt"))
     ('spline', 'platt')
     """
-    return given if isinstance(given, str) else method_of(type(given)).name
+    if isinstance(calibrator_or_name, str):
+        return calibrator_or_name
+    return method_of(type(calibrator_or_name)).name

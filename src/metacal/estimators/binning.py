@@ -1,4 +1,9 @@
-"""The scikit-learn faces of binning: histogram, BBQ, I-Max."""
+"""Estimators of binning calibration: histogram binning, BBQ and I-Max.
+
+A *one-vs-rest* method calibrates the probability of each class separately, and then normalises each
+row. A *top-label* method calibrates only the confidence of the predicted class. The other classes
+share the remaining probability in proportion, so that every prediction stays.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +12,34 @@ from metacal.maps.curves import PiecewiseMap, TopLabelMap
 
 
 class HistogramBinning(Calibrator[PiecewiseMap]):
-    """The frequency of each class in the bin of its probability, one-vs-rest, normalised.
+    """Histogram binning, one-vs-rest.
 
-    Zadrozny & Elkan, ICML 2001. May change predictions; TopLabelHistogramBinning keeps them.
+    The calibrated probability of a class is its frequency in the bin of its probability. The method
+    may change predictions; `TopLabelHistogramBinning` keeps them.
 
     Parameters
     ----------
-    n_bins : int
-        How many bins.
-    bins : "equal_width" or "equal_mass"
-        Of width 1/n_bins, or of nearly equal weight. With many classes nearly all rows have a small
-        probability of any one of them, so bins of equal mass have no room for the large ones.
+    n_bins : int, default=15
+        Number of bins.
+    bins : {"equal_width", "equal_mass"}, default="equal_width"
+        Whether each bin has the width 1 / n_bins, or about the same weight of rows. If there are
+        many classes, nearly all rows have a small probability of any one class, so bins of equal
+        mass do not resolve the large probabilities.
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
+
+    References
+    ----------
+    Zadrozny & Elkan, "Obtaining calibrated probability estimates from decision trees and naive
+    Bayesian classifiers", ICML 2001.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = HistogramBinning().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = HistogramBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.337
     """
 
@@ -36,29 +49,34 @@ class HistogramBinning(Calibrator[PiecewiseMap]):
 
 
 class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
-    """The accuracy in the bin of the predicted class's confidence. Keeps every prediction.
+    """Histogram binning of the confidence of the predicted class, for all classes together.
 
-    Gupta & Ramdas, ICLR 2022, one histogram for all classes; the other classes share the rest in
-    proportion.
+    The calibrated confidence is the accuracy in the bin of the confidence. The method keeps every
+    prediction.
 
     Parameters
     ----------
-    n_bins : int
-        How many bins.
-    bins : "equal_mass" or "equal_width"
-        Of nearly equal weight, or of width 1/n_bins.
-    tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often
-        too uneven shares.
+    n_bins : int, default=15
+        Number of bins.
+    bins : {"equal_mass", "equal_width"}, default="equal_mass"
+        Whether each bin has about the same weight of rows, or the width 1 / n_bins.
+    tempered : bool, default=True
+        Whether to fit a temperature first. Otherwise the proportions of the other classes stay as
+        they are, which is often too uneven.
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
+
+    References
+    ----------
+    Gupta & Ramdas, "Top-label calibration and multiclass-to-binary reductions", ICLR 2022.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = TopLabelHistogramBinning().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = TopLabelHistogramBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.226
     """
 
@@ -69,46 +87,58 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
 
 
 class BBQ(Calibrator[PiecewiseMap]):
-    """Bayesian binning into quantiles: many histograms for each class, averaged by their evidence.
+    """Bayesian binning into quantiles, one-vs-rest.
 
-    Naeini, Cooper & Hauskrecht, AAAI 2015; one-vs-rest, normalised. Made for two classes: quantiles
-    have no room for the large probabilities of a rare class. May change predictions; TopLabelBBQ
-    keeps them.
+    Many histograms of each class are averaged, weighted by their evidence. The method was designed
+    for two classes: quantiles do not resolve the large probabilities of a rare class. It may change
+    predictions; `TopLabelBBQ` keeps them.
 
     Parameters
     ----------
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+    AAAI 2015.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = BBQ().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = BBQ().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.279
     """
 
 
 class TopLabelBBQ(Calibrator[TopLabelMap]):
-    """BBQ on the predicted class's confidence. Keeps every prediction.
+    """Bayesian binning into quantiles of the confidence of the predicted class.
 
-    Naeini, Cooper & Hauskrecht, AAAI 2015; the other classes share the rest in proportion.
+    The method keeps every prediction.
 
     Parameters
     ----------
-    tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often
-        too uneven shares.
+    tempered : bool, default=True
+        Whether to fit a temperature first. Otherwise the proportions of the other classes stay as
+        they are, which is often too uneven.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian Binning",
+    AAAI 2015.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = TopLabelBBQ().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = TopLabelBBQ().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.228
     """
 
@@ -116,25 +146,32 @@ class TopLabelBBQ(Calibrator[TopLabelMap]):
 
 
 class IMaxBinning(Calibrator[PiecewiseMap]):
-    """Histogram binning with the edges that keep most information about the label.
+    """Histogram binning with maximal mutual information of bin and label, one-vs-rest.
 
-    Patel et al., ICLR 2021; one-vs-rest, normalised. May change predictions.
+    The method may change predictions.
 
     Parameters
     ----------
-    n_bins : int
-        At most so many bins.
-    shared : bool
-        One set of bins for all classes, fitted on all of them together; else one for each.
+    n_bins : int, default=15
+        Maximal number of bins.
+    shared : bool, default=True
+        Whether all classes share one set of bins, fitted on all of them together. Otherwise each
+        class has its own bins.
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
+
+    References
+    ----------
+    Patel, Beluch, Yang, Pfeiffer & Zhang, "Multi-Class Uncertainty Calibration via Mutual
+    Information Maximization-based Binning", ICLR 2021.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = IMaxBinning().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = IMaxBinning().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.231
     """
 

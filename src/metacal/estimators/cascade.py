@@ -63,7 +63,7 @@ class Cascade(GateEstimator, kw_only=False):
         large one's.
     promise : MaxLoss or MinAccuracy
     calibrator : calibrator, optional
-        Fitted for each of the two, by name or as an estimator; that of `MetaCal` when None.
+        MapAttribute for each of the two, by name or as an estimator; that of `MetaCal` when None.
     score, large_score : str or callable
         The ranking scores; the large model's is the small one's when None.
     people : bool, optional

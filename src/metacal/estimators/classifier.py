@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, warn_caller
-from metacal.estimators.base import Calibrator, Parameters, base_calibrator
+from metacal.estimators.base import Calibrator, DataclassEstimator, base_calibrator
 from metacal.estimators.crossfit import (
     CalibrationRows,
     Fitting,
@@ -43,7 +43,7 @@ from metacal.rows.plausibility import unquestioned
 from metacal.scores import Score
 
 
-class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, Parameters, kw_only=False):
+class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimator, kw_only=False):
     """Calibrated probabilities, and with a promise an accept/reject gate, around a classifier.
 
     A *fitted* classifier (or one inside scikit-learn's FrozenEstimator, which also survives `clone`

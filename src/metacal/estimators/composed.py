@@ -1,4 +1,4 @@
-"""The scikit-learn face of composed calibration."""
+"""Estimator that applies one calibrator after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator, calibrator_from, name_of
+from metacal.estimators.base import Calibrator, calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
@@ -16,35 +16,35 @@ from metacal.rows import Rows
 
 
 class ComposedCalibration(Calibrator[ComposedMap]):
-    """One calibrator after another: the second sees the logarithms of the first one's
-    probabilities.
+    """Composition of two calibrators; the second reads the log-probabilities of the first.
 
-    By default a monotone spline on temperature scaling with a uniform part: the front takes care of
-    rows with an almost impossible true class, the spline of the confidence. It keeps every
-    prediction if both of its parts do.
+    By default, the first is temperature scaling with a uniform part, which handles rows with an
+    almost impossible true class. The second is a monotone spline of the confidence. The composition
+    keeps every prediction if both calibrators do.
 
     Parameters
     ----------
-    first, then : str or calibrator
-        By name, as on the command line, or with options of their own:
-        `then=mc.StructuredScaling(regularisation=1.0)`. A saved file keeps what was fitted and, of
-        the parts, their names.
+    first, then : str or calibrator, default="uniform-temperature" and "spline"
+        Calibrators, by their name on the command line or as estimators, such as
+        `then=mc.StructuredScaling(regularisation=1.0)`. A saved file contains the fitted maps and
+        the names of the calibrators, but not their parameters.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
 
     Attributes
     ----------
     map_ : ComposedMap
-        The fitted map, a frozen value: `first` and `then` are maps themselves.
+        Fitted map, a frozen value. Its attributes `first` and `then` are maps.
     temperature_ : float
-        T of the first part, where it has one.
+        Temperature of the first calibrator, if it has one.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = mc.ComposedCalibration().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = mc.ComposedCalibration().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.225
     """
 
@@ -53,29 +53,33 @@ class ComposedCalibration(Calibrator[ComposedMap]):
 
     @property
     def temperature_(self) -> float:
-        """T of the first part; it must have one."""
+        """Temperature of the first calibrator. Raises AttributeError if it has none."""
         check_is_fitted(self)
         if not isinstance(self.map_.first, TemperatureMap | UniformTemperatureMap):
-            raise AttributeError(f"{name_of(self.first)} has no temperature.")
+            raise AttributeError(f"{calibrator_name(self.first)} has no temperature.")
         return self.map_.first.temperature
 
     @property
     def _stays_on_device(self) -> bool:
+        return self._is_default
+
+    @property
+    def _is_default(self) -> bool:
+        """Whether both calibrators are the default ones, which are fitted together."""
         return (self.first, self.then) == USUAL
 
     def recipe(self) -> Recipe:
-        """How it is fitted, the parts by their names."""
-        plain = super().recipe()
-        return Recipe(
-            plain.estimator,
-            {**plain.parameters, "first": name_of(self.first), "then": name_of(self.then)},
-        )
+        """Return the recipe of the calibrator, with the names of its two parts."""
+        recipe = super().recipe()
+        part_names = {"first": calibrator_name(self.first), "then": calibrator_name(self.then)}
+        return Recipe(recipe.estimator, {**recipe.parameters, **part_names})
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> ComposedMap:
-        if (self.first, self.then) == USUAL:
+        """Fit the first map, then the second one on its log-probabilities."""
+        if self._is_default:
             return fit_composed(rows, codes, weights)
-        front = as_front(
-            calibrator_from(self.first).fit_rows(rows, codes, weights).map_, rows, weights
-        )
-        then = calibrator_from(self.then).fit_rows(seen_through(front, rows), codes, weights).map_
-        return ComposedMap(front, then)
+        first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)
+        first_map = as_front(first_calibrator.map_, rows, weights)
+        transformed_rows = seen_through(first_map, rows)
+        second_calibrator = make_calibrator(self.then).fit_rows(transformed_rows, codes, weights)
+        return ComposedMap(first_map, second_calibrator.map_)

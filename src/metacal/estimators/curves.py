@@ -1,8 +1,12 @@
-"""The scikit-learn faces of smooth curves: Platt, beta, monotone, spline, Gaussian process."""
+"""Estimators of smooth calibration curves: Platt, beta, monotone, spline, Gaussian process.
+
+*One-vs-rest* and *top-label* are defined in `metacal.estimators.binning`. σ is the logistic
+function.
+"""
 
 from __future__ import annotations
 
-from metacal.estimators.base import Calibrator, Fitted
+from metacal.estimators.base import Calibrator, MapAttribute
 from metacal.maps.gp import Centre, GaussianProcessMap
 from metacal.maps.logistic import BetaMap, PlattMap
 from metacal.maps.monotone import MonotoneMap
@@ -10,46 +14,58 @@ from metacal.maps.spline import SplineMap
 
 
 class PlattScaling(Calibrator[PlattMap]):
-    """σ(slope · log-odds + intercept) for each class, one-vs-rest, normalised.
+    """Platt scaling, one-vs-rest: σ(slope · log-odds + intercept) for each class.
 
-    Platt 1999, with the targets of Lin, Lin & Weng 2007, which keep the fit finite for rare and for
-    perfectly separated classes. Slopes are never negative. Two classes are one problem. May change
-    predictions.
+    The fit uses the targets of Lin et al., which keep it finite for rare and for perfectly
+    separated classes. Slopes are never negative. For two classes there is one curve. The method may
+    change predictions.
 
     Parameters
     ----------
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Platt, "Probabilistic outputs for support vector machines and comparisons to regularized
+    likelihood methods", 1999.
+    Lin, Lin & Weng, "A note on Platt's probabilistic outputs for support vector machines", Machine
+    Learning 2007.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = PlattScaling().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = PlattScaling().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.225
     """
 
 
 class BetaCalibration(Calibrator[BetaMap]):
-    """σ(a·log p - b·log(1 - p) + c) for each class with a, b >= 0, one-vs-rest, normalised.
+    """Beta calibration, one-vs-rest: σ(a·log p - b·log(1 - p) + c) with a, b >= 0.
 
-    Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017. a = b = 1, c = 0 is the identity.
-    May change predictions.
+    a = b = 1 and c = 0 is the identity. The method may change predictions.
 
     Parameters
     ----------
-    variant : "abm", "am" or "ab"
-        All three parameters; a = b; or the midpoint at 1/2.
+    variant : {"abm", "am", "ab"}, default="abm"
+        Free parameters: all three; a = b; or the midpoint fixed at 1/2.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Kull, Silva Filho & Flach, "Beta calibration", AISTATS 2017.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = BetaCalibration().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = BetaCalibration().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.224
     """
 
@@ -57,28 +73,29 @@ class BetaCalibration(Calibrator[BetaMap]):
 
 
 class MonotoneCalibration(Calibrator[MonotoneMap]):
-    """Of two classes an increasing curve of the log-odds with an offset, never 0 or 1: what
-    `MetaCal` has by default.
+    """Increasing curve of the log-odds for two classes, the default of `MetaCal` there.
 
-    σ(h(s)), h a straight line near the identity with a Brownian bend: 18 such curves, averaged by
-    their evidence (`metacal.maps.monotone`). It learns offsets that no temperature can, bends where
-    rows show one, and answers no surer than n rows allow. Predictions change where P(second) = ½ is
-    not where the scores are even.
+    The probability of the second class is σ(h(s)). The curve h is a line near the identity plus a
+    Brownian bend, and 18 such curves are averaged by their evidence (`metacal.maps.monotone`). The
+    method fits an offset, which no temperature can, and a bend if the rows show one. Its
+    probabilities are never 0 or 1 and are no more extreme than the number of rows supports. A
+    prediction changes if the probability crosses 1/2 at another score than even odds.
 
-    Of more than two classes the curve is that of the predicted class's confidence, after a
-    temperature; predictions then stay.
+    For more than two classes the curve applies to the confidence of the predicted class, after a
+    temperature. Every prediction then stays.
 
     Parameters
     ----------
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
 
     Attributes
     ----------
     map_ : MonotoneMap
-        The fitted map, a frozen value: knots, the rises of each curve between them, their weights.
+        Fitted map, a frozen value: knots, the increments of each curve between them, and the
+        weights of the curves.
     temperature_ : float
-        Of more than two classes, fitted first; 1 of two.
+        Temperature that is fitted first for more than two classes. For two classes it is 1.
 
     Examples
     --------
@@ -86,38 +103,44 @@ class MonotoneCalibration(Calibrator[MonotoneMap]):
     >>> import metacal as mc
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.normal(size=5000)
-    >>> fraud = rng.random(5000) < 1 / (1 + np.exp(3 - 2 * scores))      # the true log-odds are 2s - 3
-    >>> cal = mc.MonotoneCalibration().fit(scores, fraud)
-    >>> cal.predict_proba([0.0, 1.5])[:, 1].round(2)
+    >>> is_fraud = rng.random(5000) < 1 / (1 + np.exp(3 - 2 * scores))  # true log-odds: 2s - 3
+    >>> calibrator = mc.MonotoneCalibration().fit(scores, is_fraud)
+    >>> calibrator.predict_proba([0.0, 1.5])[:, 1].round(2)
     array([0.05, 0.52])
     """
 
-    temperature_ = Fitted[float]()
+    temperature_ = MapAttribute[float]()
 
 
 class SplineCalibration(Calibrator[SplineMap]):
-    """A smooth monotone curve of the predicted class's confidence. Keeps every prediction.
+    """Smooth monotone curve of the confidence of the predicted class.
 
-    σ(s(log-odds of the confidence)) with a quadratic spline s of slopes >= 0, fitted by penalised
-    likelihood; the other classes share the rest in proportion. After the idea of Gupta et al.,
-    "Calibration of Neural Networks using Splines", ICLR 2021.
+    The calibrated confidence is σ(s(log-odds of the confidence)), with a non-decreasing quadratic
+    spline s that is fitted by penalised likelihood. The method keeps every prediction. It follows
+    an idea of Gupta et al.
 
     Parameters
     ----------
-    n_knots : int
-        How many knots at most; the smoothing makes it matter little.
-    tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often
-        too uneven shares.
+    n_knots : int, default=7
+        Maximal number of knots. Because of the smoothing it has little effect.
+    tempered : bool, default=True
+        Whether to fit a temperature first. Otherwise the proportions of the other classes stay as
+        they are, which is often too uneven.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Gupta, Rahimi, Ajanthan, Mensink, Sminchisescu & Hartley, "Calibration of Neural Networks using
+    Splines", ICLR 2021.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = SplineCalibration().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = SplineCalibration().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.224
     """
 
@@ -126,35 +149,41 @@ class SplineCalibration(Calibrator[SplineMap]):
 
 
 class GaussianProcessCalibration(Calibrator[GaussianProcessMap]):
-    """softmax(f(x)): one smooth latent function f of every logit, a sparse Gaussian process around
-    temperature scaling.
+    """Sparse Gaussian process around temperature scaling: softmax(f(x)).
 
-    Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020,
-    with a deterministic, concave bound on the evidence that also works on a thousand classes;
-    `metacal.maps.gp` lists what differs from the paper. The prediction is softmax of the posterior
-    mean of f.
+    One smooth latent function f is applied to every logit, and the prediction uses its posterior
+    mean. A deterministic, concave bound on the evidence makes the fit feasible for a thousand
+    classes; `metacal.maps.gp` lists the differences from the paper.
 
-    Keeps every prediction when the fitted f increases, which `map_.preserves_accuracy` answers; on
-    real logits it does.
+    The method keeps every prediction if the fitted f increases, which `map_.preserves_accuracy`
+    tells. On real logits it does.
 
     Parameters
     ----------
-    n_inducing : int
-        Points at which f is free; between them it is smooth.
-    centre : "mean" or "log_softmax"
-        What is subtracted from each row first, so that a constant added to a row changes nothing.
-        The mean is better on a network's logits, "log_softmax" on logarithms of probabilities.
+    n_inducing : int, default=10
+        Number of inducing points, at which f is free. Between them it is smooth.
+    centre : {"mean", "log_softmax"}, default="mean"
+        Value that is subtracted from each row first, so that a constant added to a row has no
+        effect. "mean" is better for the logits of a network, and "log_softmax" for logarithms of
+        probabilities.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Wenger, Kjellström & Triebel, "Non-Parametric Calibration for Classification", AISTATS 2020.
 
     Examples
     --------
     >>> import metacal as mc
     >>> from metacal.estimators.curves import GaussianProcessCalibration
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
-    >>> cal = GaussianProcessCalibration().fit(fit_x, fit_y)
-    >>> round(mc.metrics.ece(cal.predict_proba(new_x), new_y), 2), cal.map_.preserves_accuracy
-    (0.01, True)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
+    >>> calibrator = GaussianProcessCalibration().fit(fit_x, fit_y)
+    >>> round(mc.metrics.ece(calibrator.predict_proba(new_x), new_y), 2)
+    0.01
+    >>> calibrator.map_.preserves_accuracy
+    True
     """
 
     n_inducing: int = 10

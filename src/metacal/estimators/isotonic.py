@@ -1,5 +1,6 @@
-"""The scikit-learn faces of isotonic calibration: one-vs-rest, after a temperature, shared,
-top-label.
+"""Estimators of isotonic calibration.
+
+*One-vs-rest* and *top-label* are defined in `metacal.estimators.binning`.
 """
 
 from __future__ import annotations
@@ -10,26 +11,32 @@ from metacal.maps.isotonic import SharedMap
 
 
 class IsotonicCalibration(Calibrator[PiecewiseMap]):
-    """A non-decreasing curve for each class, one-vs-rest, normalised; straight between the blocks.
+    """Isotonic regression, one-vs-rest, with linear interpolation between the blocks.
 
-    Zadrozny & Elkan, KDD 2002. Flexible: wants a few hundred rows of each class. May change
-    predictions. Consider IROvATS, which tempers first, or TopLabelIsotonic and IRM, which keep
-    every prediction.
+    Each class has a non-decreasing curve. The method is flexible and needs a few hundred rows of
+    each class. It may change predictions. Alternatives are `IROvATS`, which fits a temperature
+    first, and `TopLabelIsotonic` and `IRM`, which keep every prediction.
 
     Parameters
     ----------
-    prior_rows : float
-        How many rows' worth of the uncalibrated model are blended in, so that nothing is held
-        impossible; 0 for none.
+    prior_rows : float, default=1.0
+        Weight of the uncalibrated probabilities, in rows. It keeps every probability above zero. 0
+        uses no prior.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Zadrozny & Elkan, "Transforming classifier scores into accurate multiclass probability
+    estimates", KDD 2002.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = IsotonicCalibration().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = IsotonicCalibration().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.258
     """
 
@@ -37,21 +44,27 @@ class IsotonicCalibration(Calibrator[PiecewiseMap]):
 
 
 class IROvATS(Calibrator[PiecewiseMap]):
-    """Temperature scaling, then isotonic regression one-vs-all, normalised.
+    """Temperature scaling followed by isotonic regression, one-vs-rest.
 
-    IROvA-TS of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. May change predictions.
+    This is the IROvA-TS of Zhang et al. The method may change predictions.
 
     Parameters
     ----------
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
+
+    References
+    ----------
+    Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
+    Calibration in Deep Learning", ICML 2020.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = IROvATS().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = IROvATS().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.239
     """
 
@@ -59,25 +72,30 @@ class IROvATS(Calibrator[PiecewiseMap]):
 
 
 class IRM(Calibrator[SharedMap]):
-    """One strictly increasing isotonic curve shared by all classes, normalised. Keeps every
-    prediction.
+    """Isotonic regression with one strictly increasing curve shared by all classes.
 
-    IRM of Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020: the pairs (probability, is it so?) of
-    all classes are pooled.
+    The curve is fitted on the pairs of probability and outcome of all classes together. The method
+    keeps every prediction.
 
     Parameters
     ----------
-    tempered : bool
-        Whether a temperature is fitted first (IRM-TS); False is the paper's IRM.
+    tempered : bool, default=True
+        Whether to fit a temperature first (IRM-TS). False gives the IRM of the paper.
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
+
+    References
+    ----------
+    Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
+    Calibration in Deep Learning", ICML 2020.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = IRM().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = IRM().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.227
     """
 
@@ -86,24 +104,25 @@ class IRM(Calibrator[SharedMap]):
 
 
 class TopLabelIsotonic(Calibrator[TopLabelMap]):
-    """A non-decreasing curve of the predicted class's confidence. Keeps every prediction.
+    """Isotonic regression of the confidence of the predicted class.
 
-    The other classes share the rest in proportion.
+    The method keeps every prediction.
 
     Parameters
     ----------
-    tempered : bool
-        Whether a temperature is fitted first; without it the other classes keep their raw, often
-        too uneven shares.
+    tempered : bool, default=True
+        Whether to fit a temperature first. Otherwise the proportions of the other classes stay as
+        they are, which is often too uneven.
     prior_rows, input, classes, positive, n_jobs
-        As in `IsotonicCalibration`.
+        See `IsotonicCalibration`.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = TopLabelIsotonic().fit(data.logits[:5000], data.labels[:5000])
-    >>> round(mc.metrics.nll(cal.predict_proba(data.logits[5000:]), data.labels[5000:]), 3)
+    >>> calibrator = TopLabelIsotonic().fit(data.logits[:5000], data.labels[:5000])
+    >>> probabilities = calibrator.predict_proba(data.logits[5000:])
+    >>> round(mc.metrics.nll(probabilities, data.labels[5000:]), 3)
     0.226
     """
 

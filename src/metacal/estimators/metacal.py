@@ -18,8 +18,8 @@ from metacal.estimators.base import (
     GateEstimator,
     LogitsEstimator,
     base_calibrator,
-    calibrator_from,
-    like_the_table,
+    make_calibrator,
+    match_array_library,
 )
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
@@ -218,7 +218,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 "a calibrator learns from labels; give y, or leave the calibrator out."
             )
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
-        self.calibrator_ = calibrator_from("temperature")
+        self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_, self.calibrator_.n_features_in_ = (
             np.arange(rows.n_classes),
             rows.n_classes,
@@ -273,13 +273,13 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         check_is_fitted(self)
         return self.gate_.data_hash
 
-    @like_the_table
+    @match_array_library
     def ranking_scores(self, X: ArrayLike) -> Float:
         """h(x) of each row: higher is less sure."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.doubts(rows)
 
-    @like_the_table
+    @match_array_library
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Flags:
         """Whether each row is accepted; `groups` has the group of each row, for a promise per
         group.
@@ -287,7 +287,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
 
-    @like_the_table
+    @match_array_library
     def predict_proba(
         self, X: ArrayLike, *, out: Array | None = None, groups: ArrayLike | None = None
     ) -> Array:
@@ -301,7 +301,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 out = validate.room_for_probabilities(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
-    @like_the_table
+    @match_array_library
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Array:
         """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
         with self._rows(X, reset=False) as rows:

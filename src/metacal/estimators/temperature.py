@@ -1,12 +1,10 @@
-"""The scikit-learn faces of temperature scaling: plain, with a uniform part, as an ensemble,
-local.
-"""
+"""Estimators of temperature scaling: plain, with a uniform part, as an ensemble, local."""
 
 from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
-from metacal.estimators.base import Calibrator, Fitted
+from metacal.estimators.base import Calibrator, MapAttribute
 from metacal.formulas import Float
 from metacal.maps.ensemble import EnsembleTemperatureMap
 from metacal.maps.local import LocalTemperatureMap
@@ -16,31 +14,34 @@ from metacal.rows import Rows
 
 
 class TemperatureScaling(Calibrator[TemperatureMap]):
-    """softmax(x / T): one positive temperature, fitted by maximum likelihood.
+    """Temperature scaling: softmax(x / T) with one temperature, fitted by maximum likelihood.
 
-    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017. Keeps
-    every prediction.
+    The method keeps every prediction.
 
     Parameters
     ----------
-    input : "logits" or "probabilities"
-        What the columns of X are; probabilities are taken to logits by the logarithm. Nothing is
-        guessed from values.
-    classes : sequence, optional
-        The labels in column order; when None 0 … K-1, or the two values that labels of two classes
-        have.
-    positive : label, optional
-        Of two classes the one that a single score per row speaks for, where X has the shape (n,) or
-        (n, 1).
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
+    input : {"logits", "probabilities"}, default="logits"
+        Content of X. Probabilities are converted to logits by the logarithm. The content is never
+        guessed from the values.
+    classes : sequence or None, default=None
+        Labels in column order. If None, they are the two values of the labels if there are two
+        classes, and 0 ... K-1 otherwise.
+    positive : label or None, default=None
+        The positive one of two classes, which a higher score favours, if X has one score per row,
+        in the shape (n_rows,) or (n_rows, 1).
+    n_jobs : int or None, default=None
+        Number of threads; -1 for one per core. It never changes the result.
 
     Attributes
     ----------
     temperature_ : float
-        T; above 1 when the classifier was over-confident.
+        Temperature T. It is above 1 if the classifier is overconfident.
     map_ : TemperatureMap
-        The fitted map, a frozen value; every calibrator has one.
+        Fitted map, a frozen value. Every calibrator has one.
+
+    References
+    ----------
+    Guo, Pleiss, Sun & Weinberger, "On Calibration of Modern Neural Networks", ICML 2017.
 
     Examples
     --------
@@ -52,104 +53,116 @@ class TemperatureScaling(Calibrator[TemperatureMap]):
 
     _stays_on_device = True
 
-    temperature_ = Fitted[float]()
+    temperature_ = MapAttribute[float]()
 
 
 class UniformTemperatureScaling(Calibrator[UniformTemperatureMap]):
-    """(1 - ε)·softmax(x/T) + ε/K, T and ε fitted together by maximum likelihood. Keeps every
-    prediction.
+    """Temperature scaling mixed with a uniform part: (1 - ε)·softmax(x/T) + ε/K.
 
-    Where nothing is wrong ε is zero or nearly so, and this is temperature scaling. Where the logits
-    are logarithms of floored probabilities, or some labels are wrong, a few rows with an almost
-    impossible true class would otherwise drive T up for all the others.
+    T and ε are fitted together by maximum likelihood. If the logits are logarithms of floored
+    probabilities, or some labels are wrong, a few rows have an almost impossible true class.
+    Without ε these rows would raise T for all the others. Otherwise ε is close to zero, and the
+    method is temperature scaling. It keeps every prediction.
 
     Parameters
     ----------
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
 
     Attributes
     ----------
     temperature_ : float
-        T; above 1 when the classifier was over-confident.
+        Temperature T. It is above 1 if the classifier is overconfident.
     uniform_ : float
-        ε, what every row gives to all classes alike.
+        Weight ε of the uniform part.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar100-resnet110")
-    >>> cal = mc.UniformTemperatureScaling().fit(data.logits, data.labels)
-    >>> round(cal.temperature_, 2), round(cal.uniform_, 4)
+    >>> calibrator = mc.UniformTemperatureScaling().fit(data.logits, data.labels)
+    >>> round(calibrator.temperature_, 2), round(calibrator.uniform_, 4)
     (2.42, 0.0)
     """
 
     _stays_on_device = True
 
-    temperature_ = Fitted[float]()
-    uniform_ = Fitted[float]()
+    temperature_ = MapAttribute[float]()
+    uniform_ = MapAttribute[float]()
 
 
 class EnsembleTemperatureScaling(Calibrator[EnsembleTemperatureMap]):
-    """w1·softmax(x/T) + w2·softmax(x) + w3/K, with weights that sum to one.
+    """Ensemble temperature scaling: w1·softmax(x/T) + w2·softmax(x) + w3/K.
 
-    Zhang, Kailkhura & Han, "Mix-n-Match", ICML 2020. Keeps every prediction. T is that of
-    `UniformTemperatureScaling`, fitted together with a uniform part; the weights then solve a
-    convex problem of three numbers per row exactly.
+    The weights sum to one. T is that of `UniformTemperatureScaling`. The weights are then the exact
+    solution of a convex problem with three numbers per row. The method keeps every prediction.
 
     Parameters
     ----------
-    loss : "nll", "mse" or "sequential"
-        What T and the weights minimise: cross-entropy, or the mean squared error (Brier score) with
-        T alone first. "sequential" is cross-entropy with T alone first, as in the paper.
+    loss : {"nll", "mse", "sequential"}, default="nll"
+        Loss that T and the weights minimise. "nll" is the cross-entropy. "mse" is the mean squared
+        error (Brier score), with T fitted alone first. "sequential" is the cross-entropy with T
+        fitted alone first, as in the paper.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
 
     Attributes
     ----------
     temperature_ : float
-        T; above 1 when the classifier was over-confident.
+        Temperature T. It is above 1 if the classifier is overconfident.
     weights_ : tuple of three floats
-        The weights of the tempered, the plain and the uniform member.
+        Weights of the tempered, the plain and the uniform member.
+
+    References
+    ----------
+    Zhang, Kailkhura & Han, "Mix-n-Match: Ensemble and Compositional Methods for Uncertainty
+    Calibration in Deep Learning", ICML 2020.
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar100-resnet110")
-    >>> cal = EnsembleTemperatureScaling().fit(data.logits, data.labels)
-    >>> round(cal.temperature_, 2), [round(w, 3) for w in cal.weights_]
+    >>> calibrator = EnsembleTemperatureScaling().fit(data.logits, data.labels)
+    >>> round(calibrator.temperature_, 2), [round(weight, 3) for weight in calibrator.weights_]
     (2.42, [1.0, 0.0, 0.0])
     """
 
     loss: str = "nll"
 
-    temperature_ = Fitted[float]()
-    weights_ = Fitted[tuple[float, float, float]]()
+    temperature_ = MapAttribute[float]()
+    weights_ = MapAttribute[tuple[float, float, float]]()
 
 
 class LocalTemperatureScaling(Calibrator[LocalTemperatureMap]):
-    """softmax(x / T(x)): a temperature for each row, log-linear in its entropy, margin and norm.
+    """Temperature scaling with a temperature T(x) for each row: softmax(x / T(x)).
 
-    Keeps every prediction. Shrunk towards plain temperature scaling, which it equals where rows of
-    every kind need the same temperature. After Balanya, Maroñas & Ramos 2022 and Joy et al., AAAI
-    2023; not the method of the same name for segmented images of Ding et al. 2021, which gives each
-    pixel a temperature: see `metacal.maps.local`.
+    log T(x) is linear in the entropy, margin and norm of the row. The coefficients are shrunk
+    towards plain temperature scaling, which results if all kinds of rows need the same temperature.
+    The method keeps every prediction. It is not the method of the same name by Ding et al. 2021 for
+    segmented images, which fits a temperature for each pixel: see `metacal.maps.local`.
 
     Parameters
     ----------
-    penalty : float
-        Strength of the shrinkage, in rows: half of it times the squared coefficients is added to
-        the summed loss.
+    penalty : float, default=100.0
+        Strength of the shrinkage, in rows. The summed loss is increased by half of it times the sum
+        of squared coefficients.
     input, classes, positive, n_jobs
-        As in `TemperatureScaling`.
+        See `TemperatureScaling`.
+
+    References
+    ----------
+    Balanya, Maroñas & Ramos, "Adaptive Temperature Scaling for Robust Calibration of Deep Neural
+    Networks", 2022.
+    Joy, Pinto, Lim, Torr & Dokania, "Sample-dependent Adaptive Temperature Scaling for Improved
+    Calibration", AAAI 2023.
 
     Examples
     --------
     >>> import metacal as mc
     >>> from metacal.estimators.temperature import LocalTemperatureScaling
     >>> data = mc.datasets.load("cifar10-resnet110")
-    >>> cal = LocalTemperatureScaling().fit(data.logits, data.labels)
-    >>> temperatures = cal.temperatures(data.logits)
+    >>> calibrator = LocalTemperatureScaling().fit(data.logits, data.labels)
+    >>> temperatures = calibrator.temperatures(data.logits)
     >>> bool(1.0 < temperatures.min() < 2.78 < temperatures.max())
     True
     """
@@ -157,5 +170,5 @@ class LocalTemperatureScaling(Calibrator[LocalTemperatureMap]):
     penalty: float = 100.0
 
     def temperatures(self, X: ArrayLike) -> Float:
-        """T(x) of each row."""
+        """Return the temperature T(x) of each row."""
         return self.map_.temperatures(Rows(self._read_table(X, reset=False)))
