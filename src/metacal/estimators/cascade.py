@@ -1,4 +1,4 @@
-"""Cascade: a small model answers what it is sure of, a large one the rest, under one promise."""
+"""Cascade: a small model answers the rows it is sure of, a large one the rest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
-from metacal.estimators.responses import METHODS, logits_of
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
@@ -29,10 +28,10 @@ from metacal.rows import Rows, validate, workers
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
 
-#: At most 1% more wrong answers than the large model alone.
-BY_DEFAULT = MaxLoss(0.01)
-#: What the fits of other gates take besides, and why that of a cascade does not.
-_NOT_HERE = {
+#: Default promise: at most 1% more incorrect answers than the large model alone.
+DEFAULT_PROMISE = MaxLoss(0.01)
+#: Parameters that the fits of other gates accept, with the error that explains what to do instead.
+_UNSUPPORTED_PARAMETERS = {
     "groups": (
         "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group."
     ),
@@ -47,48 +46,54 @@ _NOT_HERE = {
 
 
 class Cascade(GateEstimator, kw_only=False):
-    """The small model answers what its gate accepts, the large one the rest, people what is left.
+    """Cascade of a small and a large model under one promise.
 
-    With `MaxLoss(0.01)`, the default, at most 1% more of all answers are wrong than if the large
-    model answered alone; labels are needed only where the two disagree. With `MinAccuracy(0.95)`
-    what the cascade answers is right at least 95% of the time, and what neither model is sure of is
-    left to people.
+    The small model answers the rows that its gate accepts, and the large model answers the rest.
+    With `MaxLoss(0.01)`, the default, at most 1% more of all answers are incorrect than if the
+    large model answered alone. Labels are needed only for rows on which the two models disagree.
+    With `MinAccuracy(0.95)`, the answers of the cascade are correct at least 95% of the time, and
+    people review the rows that neither model accepts.
 
     Parameters
     ----------
-    small, large : fitted classifiers or callables, optional
-        What gives logits for rows of X: a classifier with `predict_proba` or `decision_function`,
-        or a function. The large one is asked only for the rows that the small one does not answer.
-        None for both: X is then the small model's table itself, and `large=` of each method the
-        large one's.
-    promise : MaxLoss or MinAccuracy
-    calibrator : calibrator, optional
-        MapAttribute for each of the two, by name or as an estimator; that of `MetaCal` when None.
-    score, large_score : str or callable
-        The ranking scores; the large model's is the small one's when None.
-    people : bool, optional
-        Whether what neither accepts is left to people; by default with MinAccuracy, never with
-        MaxLoss.
-    review_cost : float
-        What a row costs that a person answers, in calls of the large model.
-    reject_label : label
-        What `predict` returns for a row that is left to people.
-    input : "logits" or "probabilities"
-        What the tables hold, where `small` and `large` are None or callables.
-    classes : sequence, optional
-        The labels in column order; those of the classifiers, or 0 … K-1, when None.
-    random_state : int, optional
-        Seed of the draw of the rows that are set aside to choose thresholds. By default it is
-        derived from the scores; a seed that you give is recorded in the certificate.
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
+    small, large : fitted classifier, callable or None, default=None
+        Models that return logits for the rows of X: classifiers with `predict_proba` or
+        `decision_function`, or functions. The large model is called only for rows that the small
+        one does not answer. If both are None, X is the table of the small model, and the parameter
+        `large` of each method is the table of the large one.
+    promise : MaxLoss or MinAccuracy, default=MaxLoss(0.01)
+        Promise to certify.
+    calibrator : str, calibrator or None, default=None
+        Calibrator of each model, by name or as an estimator. The default is that of `MetaCal`.
+    score : str or callable, default="entropy"
+        Ranking score of the small model.
+    large_score : str, callable or None, default=None
+        Ranking score of the large model. The default is `score`.
+    people : bool or None, default=None
+        Whether people review the rows that neither model accepts. The default is True for
+        MinAccuracy. It is never so for MaxLoss.
+    review_cost : float, default=10.0
+        Cost of a review, in calls of the large model.
+    reject_label : label, default=-1
+        Prediction for a row that goes to review.
+    input : {"logits", "probabilities"}, default="logits"
+        Content of the tables, if `small` and `large` are None or functions.
+    classes : sequence or None, default=None
+        Labels in column order. The default is the classes of the classifiers, or 0 ... K-1.
+    random_state : int or None, default=None
+        Seed of the draw of the pilot rows, which choose the thresholds. By default it is derived
+        from the scores. A seed that you pass is recorded in the certificate.
+    n_jobs : int or None, default=None
+        Number of threads; -1 for one per core. It never changes the result.
 
     Attributes
     ----------
     gate_ : Gate
-        What was fitted, a frozen value of two stages.
+        Fitted gate, a frozen value with two stages.
     certificate_ : Certificate
-        What is promised, how surely, from which counts.
+        Certificate: what is promised, at which confidence level, from which counts.
+    classes_ : array of shape (n_classes,)
+        Labels in column order.
 
     Examples
     --------
@@ -96,18 +101,20 @@ class Cascade(GateEstimator, kw_only=False):
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(5, size=3000)
     >>> small, large = (rng.normal(size=(3000, 5)) + gap * np.eye(5)[y] for gap in (3.0, 4.0))
-    >>> cascade = mc.Cascade(promise=mc.MaxLoss(0.02)).fit(small[:2000], y[:2000], large=large[:2000])
+    >>> cascade = mc.Cascade(promise=mc.MaxLoss(0.02))
+    >>> cascade = cascade.fit(small[:2000], y[:2000], large=large[:2000])
     >>> cascade.certificate_.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
-    >>> rest = cascade.needs_large(small[2000:])
-    >>> found = cascade.decide(small[2000:], large=large[2000:][rest])  # the large model ran for these rows only
-    >>> bool((found.label == y[2000:]).mean() > (large[2000:].argmax(axis=1) == y[2000:]).mean() - 0.02)
+    >>> needs_large = cascade.needs_large(small[2000:])  # run the large model on these rows only
+    >>> decision = cascade.decide(small[2000:], large=large[2000:][needs_large])
+    >>> large_accuracy = (large[2000:].argmax(axis=1) == y[2000:]).mean()
+    >>> bool((decision.label == y[2000:]).mean() > large_accuracy - 0.02)
     True
     """
 
     small: Any = None
     large: Any = None
-    promise: Promise = field(default_factory=lambda: BY_DEFAULT)
+    promise: Promise = field(default_factory=lambda: DEFAULT_PROMISE)
     _: KW_ONLY
     calibrator: Any = None
     score: str | Score = "entropy"
@@ -123,8 +130,10 @@ class Cascade(GateEstimator, kw_only=False):
     classes_: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.small, Promise):  # Cascade(MaxLoss(0.01)), without models
-            self.small, self.promise = None, self.small
+        # Cascade(MaxLoss(0.01)) is a cascade without models.
+        if isinstance(self.small, Promise):
+            self.promise = self.small
+            self.small = None
 
     def fit(
         self,
@@ -144,63 +153,105 @@ class Cascade(GateEstimator, kw_only=False):
         units: Any = None,
         importance: Any = None,
     ) -> Self:
-        """Certify the thresholds on rows that neither model was trained on, and calibrate each
-        model.
+        """Certify the thresholds on rows that no model was trained on, and calibrate the models.
 
-        `y` may lack labels (None, NaN, "" or -1) where the promise is MaxLoss and the two models
-        agree; `labels_needed` names the rows that need one. `thresholds_from`, further rows like X
-        without labels, choose the thresholds; otherwise a part of X does, and is not tested on.
+        There are two kinds of cascades. Over tables, two models have logits, and y has labels. Over
+        scores, any number of models has one score per row, and `agrees` or `correct` has flags.
 
-        Any number of models goes by scores alone: `scores`, or X as a list, has a column for each,
-        or X is the small model's. For MaxLoss, `agrees` says of each model but the last whether it
-        gives the last model's answer; None where nobody knows. For MinAccuracy, or with
-        `people=True`, `correct` says of each model whether it is correct. The two are not the same,
-        and each promise takes its own. `costs` is what it costs to ask each. With `pool` the
-        promise is about these rows, of which those with an entry were drawn at random. `joint_risk`
-        learns the risk of an answer from all scores up to its model's, where what one model leaves
-        is harder for the next than its own score says: `metacal.promises.rules.staged`.
+        Parameters
+        ----------
+        X : table, list of score columns, or None, default=None
+            Rows, or the table of the small model. A list or a single column is used as `scores`.
+        y : array-like of shape (n_rows,) or None, default=None
+            Labels. With MaxLoss, the labels of rows on which the models agree may be missing (None,
+            NaN, "" or -1). `labels_needed` returns the rows that need one.
+        large : table or None, default=None
+            Table of the large model, if the cascade has no models.
+        scores : sequence of columns or None, default=None
+            Score of each model.
+        agrees : array-like or None, default=None
+            For MaxLoss over scores: whether each model but the last gives the answer of the last
+            model; None if unknown. It is not valid to pass `correct` instead, because two incorrect
+            answers may differ.
+        correct : array-like or None, default=None
+            For MinAccuracy over scores, or with `people=True`: whether each model is correct.
+        costs : sequence of float or None, default=None
+            Cost of a call of each model, over scores.
+        pool : bool, default=False
+            Whether the promise is about these rows, of which those with a flag were drawn at
+            random.
+        joint_risk : bool, default=False
+            Whether to estimate the risk of an answer from the scores of all models so far. It helps
+            if the rows that one model leaves are harder for the next one than its own score
+            suggests: see `metacal.promises.rules.staged`.
+        higher_is : {"surer", "doubtful"}, default="surer"
+            Meaning of a higher score.
+        thresholds_from : table or None, default=None
+            Further unlabelled rows like X, as pilot rows to choose the thresholds. By default a
+            part of X is used, which is then not tested.
+        groups, units, importance
+            Not supported. Passing one raises an error that explains what to do instead.
 
-        `groups`, `units` and `importance`, which other fits take, are refused with what to do
-        instead.
+        Returns
+        -------
+        self
         """
         promise = as_promise(self.promise)
-        for name, column in (("groups", groups), ("units", units), ("importance", importance)):
+        unsupported = {"groups": groups, "units": units, "importance": importance}
+        for name, column in unsupported.items():
             if column is not None:
-                raise InputError(_NOT_HERE[name])
-        several = isinstance(X, list | tuple) and self.small is None and large is None
-        if scores is not None or several or (X is not None and np.ndim(X) == 1):
-            columns = scores if scores is not None else [X] if np.ndim(X[0]) == 0 else X
-            if y is not None:
+                raise InputError(_UNSUPPORTED_PARAMETERS[name])
+        score_columns = self._score_columns(X, large, scores)
+        if score_columns is None:
+            if agrees is not None or correct is not None:
                 raise InputError(
-                    "y is for labels of tables. Over scores, pass agrees=..., whether each model"
-                    " gives the last model's answer, or correct=..., whether it is correct."
+                    "agrees and correct are for scores; tables of logits take labels: fit(small, y,"
+                    " large=large)."
                 )
-            self.gate_ = fit_scored_cascade(
-                columns,
-                promise,
-                agrees=agrees,
-                correct=correct,
-                costs=costs,
-                higher_is=higher_is,
-                people=self._with_people,
-                pool=pool,
-                random_state=self.random_state,
-                joint=joint_risk,
-            )
-            return self
-        if agrees is not None or correct is not None:
+            return self._fit_tables(X, y, large, promise, thresholds_from)
+        if y is not None:
             raise InputError(
-                "agrees and correct are for scores; tables of logits take labels: fit(small, y,"
-                " large=large)."
+                "y is for labels of tables. Over scores, pass agrees=..., whether each model"
+                " gives the last model's answer, or correct=..., whether it is correct."
             )
-        for score in (self.score, self.large_score or self.score):
-            check_score(score, self.input)
-        one, other = self.tables(X, large)
-        classes = getattr(self.small, "classes_", None) if self.classes is None else self.classes
+        self.gate_ = fit_scored_cascade(
+            score_columns,
+            promise,
+            agrees=agrees,
+            correct=correct,
+            costs=costs,
+            higher_is=higher_is,
+            people=self._uses_people,
+            pool=pool,
+            random_state=self.random_state,
+            joint=joint_risk,
+        )
+        return self
+
+    def _score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
+        """Return the score of each model, or None if the cascade reads tables."""
+        if scores is not None:
+            return scores
+        is_list = isinstance(X, list | tuple) and self.small is None and large is None
+        is_single_column = X is not None and np.ndim(X) == 1
+        if not is_list and not is_single_column:
+            return None
+        return [X] if np.ndim(X[0]) == 0 else X
+
+    def _fit_tables(
+        self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
+    ) -> Self:
+        """Fit a cascade over the tables of two models; see `fit` for the parameters."""
+        check_score(self.score, self.input)
+        check_score(self.large_score or self.score, self.input)
+        small_table, large_table = self.tables(X, large)
+        classes = self.classes
+        if classes is None:
+            classes = getattr(self.small, "classes_", None)
         with workers(self.n_jobs) as executor:
             self.gate_ = fit_cascade(
-                Rows(one, executor=executor),
-                Rows(other, executor=executor),
+                Rows(small_table, executor=executor),
+                Rows(large_table, executor=executor),
                 y,
                 promise,
                 self.score,
@@ -216,15 +267,23 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def labels_needed(self, X: Any, large: Any = None) -> Codes:
-        """The rows of a table to fit on that need a label under MaxLoss: tested, and the two models
-        disagree.
+        """Return the rows that need a label for a fit under MaxLoss.
 
-        In the order of the small model's score. Not all need one: the walk goes as far as labels
-        do.
+        Parameters
+        ----------
+        X : table, or array-like of shape (n_rows,)
+            Rows, or the table of the small model, or a pool of scores.
+        large : table or None, default=None
+            Table of the large model, if the cascade has no models.
 
-        Of a pool of scores (n,): rows drawn at random, as many as pay when each is answered by the
-        large model anyway. Fewer labels make a stricter threshold, more of them are calls of the
-        large model themselves.
+        Returns
+        -------
+        array of int
+            For tables: the tested rows on which the two models disagree, in the order of the small
+            model's score. The test stops at the first missing label, so not all of them need one.
+            For a pool of scores: rows drawn at random, as many as pay off if each label is a call
+            of the large model. With fewer labels the threshold is stricter, and more labels cost
+            more calls than they save.
 
         Examples
         --------
@@ -236,64 +295,101 @@ class Cascade(GateEstimator, kw_only=False):
         >>> len(Cascade(mc.MaxLoss(0.02)).labels_needed(rng.random(20_000)))
         462
         """
-        if large is None and self.small is None and np.ndim(X) == 1:
-            if not isinstance(self.promise, MaxLoss):
-                raise InputError(
-                    "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
-                )
-            n = labels_that_pay(self.promise, len(X))
-            return np.sort(RowDraws(X, random_state=self.random_state).order("rows to label")[:n])
-        one, other = self.tables(X, large)
-        return labels_needed(Rows(one), Rows(other), self.score, self._plan(None), self.large_score)
+        is_score_pool = large is None and self.small is None and np.ndim(X) == 1
+        if not is_score_pool:
+            small_table, large_table = self.tables(X, large)
+            return labels_needed(
+                Rows(small_table), Rows(large_table), self.score, self._plan(None), self.large_score
+            )
+        if not isinstance(self.promise, MaxLoss):
+            raise InputError(
+                "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
+            )
+        n_labels = labels_that_pay(self.promise, len(X))
+        order = RowDraws(X, random_state=self.random_state).order("rows to label")
+        return np.sort(order[:n_labels])
 
     def needs_large(self, X: Any) -> Flags:
-        """The rows that the large model has to be asked about."""
+        """Return whether each row has to be answered by the large model."""
         check_is_fitted(self, "gate_")
         if not self.gate_.n_classes:
-            return ~self.gate_.accepts(opened(self.gate_, X)[1][0])
+            _, score_columns = opened(self.gate_, X)
+            return ~self.gate_.accepts(score_columns[0])
         return ~self.gate_.accepts(Rows(self._table(self.small, X)))
 
     def decide(self, X: Any, large: Any = None) -> Decision:
-        """Who answers each row, and what; the large model is asked only where it is needed.
+        """Return the answer of each row and the model that gives it.
 
-        `large`, where no models were given, is its table of all rows or of those that `needs_large`
-        names. Of a cascade of scores X has a column for each model, of all rows or of those that
-        the models before leave.
+        Parameters
+        ----------
+        X : table, or list of score columns
+            Rows, or the table of the small model. Over scores, one column per model, with all rows
+            or with those that the models before leave.
+        large : table or None, default=None
+            Table of the large model, if the cascade has no models: of all rows, or of those that
+            `needs_large` returns.
+
+        Returns
+        -------
+        Decision
         """
         check_is_fitted(self, "gate_")
         if not self.gate_.n_classes:
-            return self.gate_.decide(*opened(self.gate_, X)[1])
-        small = Rows(self._table(self.small, X))
+            _, score_columns = opened(self.gate_, X)
+            return self.gate_.decide(*score_columns)
+        small_rows = Rows(self._table(self.small, X))
         if self.large is not None:
-            rest = ~self.gate_.accepts(small)
-            large = _safe_indexing(X, np.flatnonzero(rest)) if rest.any() else None
-        table = None if large is None else Rows(self._table(self.large, large))
-        return self.gate_.decide(small, table)
+            needs_large = ~self.gate_.accepts(small_rows)
+            large = None
+            if needs_large.any():
+                large = _safe_indexing(X, np.flatnonzero(needs_large))
+        large_rows = None if large is None else Rows(self._table(self.large, large))
+        return self.gate_.decide(small_rows, large_rows)
 
     def predict(self, X: Any, large: Any = None) -> Array:
-        """The answer of each row, `reject_label` where it is left to people."""
+        """Return the answer of each row, and `reject_label` for rows that go to review."""
         return self.decide(X, large).label  # type: ignore[return-value]
 
     def predict_proba(self, X: Any, large: Any = None) -> Array:
-        """Calibrated probabilities of the model that answers; the large one's where people do."""
-        found = self.decide(X, large).probabilities
-        assert found is not None
-        return found
+        """Return calibrated probabilities of the model that answers.
+
+        For rows that go to review, they are those of the large model.
+        """
+        probabilities = self.decide(X, large).probabilities
+        assert probabilities is not None
+        return probabilities
 
     @property
-    def _with_people(self) -> bool:
-        return isinstance(self.promise, MinAccuracy) if self.people is None else bool(self.people)
+    def _uses_people(self) -> bool:
+        """Whether people review the rows that neither model accepts."""
+        if self.people is None:
+            return isinstance(self.promise, MinAccuracy)
+        return bool(self.people)
 
     def _plan(self, thresholds_from: Any) -> Plan:
-        scores = None
+        """Build the plan that chooses the thresholds, with the scores of further pilot rows."""
+        pilot_scores = None
         if thresholds_from is not None:
-            scores = score_rows(Rows(self._table(self.small, thresholds_from)), self.score)
+            pilot_table = self._table(self.small, thresholds_from)
+            pilot_scores = score_rows(Rows(pilot_table), self.score)
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
-        return Plan(self._with_people, float(self.review_cost), self.random_state, scores)
+        return Plan(self._uses_people, float(self.review_cost), self.random_state, pilot_scores)
 
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
-        """What both models say about every row, as checked logits."""
+        """Return the validated logits of both models for every row.
+
+        Parameters
+        ----------
+        X : table
+            Rows, or the table of the small model.
+        large : table or None, default=None
+            Table of the large model, if the cascade has no models.
+
+        Returns
+        -------
+        small_table, large_table : arrays of shape (n_rows, n_classes)
+        """
         if (self.small is None) != (self.large is None):
             raise InputError(
                 "a cascade needs both models, or none and their tables: Cascade(small, large)."
@@ -304,23 +400,24 @@ class Cascade(GateEstimator, kw_only=False):
             )
         if self.small is not None and large is not None:
             raise InputError("the large model was given to Cascade; its table is not needed here.")
-        one, other = (
-            self._table(self.small, X),
-            self._table(self.large, X if large is None else large),
-        )
-        own = [getattr(model, "classes_", None) for model in (self.small, self.large)]
-        if own[0] is not None and own[1] is not None and not np.array_equal(own[0], own[1]):
+        small_table = self._table(self.small, X)
+        large_table = self._table(self.large, X if large is None else large)
+        small_classes = getattr(self.small, "classes_", None)
+        large_classes = getattr(self.large, "classes_", None)
+        if small_classes is None or large_classes is None:
+            return small_table, large_table
+        if not np.array_equal(small_classes, large_classes):
             raise InputError(
                 "the two models have other classes, or in another order; fit both on the same ones."
             )
-        return one, other
+        return small_table, large_table
 
     def _table(self, model: Any, X: Any) -> Array:
-        """What a model says about rows, as checked logits."""
+        """Return the validated logits of one model; X itself if the model is None."""
         if model is None:
             return validate.logits_from(validate.on_host(X, self.input), self.input)
-        if any(hasattr(model, name) for name in METHODS):
-            return logits_of(model, X)
+        if any(hasattr(model, name) for name in RESPONSE_METHODS):
+            return classifier_logits(model, X)
         if callable(model):
             return validate.logits_from(model(X), self.input)
         raise InputError(
@@ -328,6 +425,7 @@ class Cascade(GateEstimator, kw_only=False):
         )
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
+        """Fit the base calibrator of one model, and return its map."""
         base = base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")

@@ -1,11 +1,19 @@
-"""Rows to calibrate a classifier on: some held out once, or all of them cross-fitted.
+"""Rows for calibrating a classifier: held out once, or all rows by cross-fitting.
 
-Cross-fitting: every row is scored by a classifier that was fitted without it, and the one in use is
-fitted on all. What that costs: a certificate is exact when the rows it counts were scored by *the*
-classifier in use, which never saw them. Cross-fitted rows were scored by K others, each fitted on a
-part of the rows. Without an assumption on how alike these are nothing can be promised for the one
-fitted on all rows: the jackknife has no distribution-free coverage at all, and CV+ and
-cross-conformal prediction, which keep the fold classifiers, halve their promise (1 - 2 alpha).
+In cross-fitting, each row is scored by a classifier that was fitted without it, and the classifier
+in use is fitted on all rows. The certificate is then only approximate:
+
+1. A certificate is exact if the rows that it counts were scored by the classifier in use, which
+   never saw them.
+2. Cross-fitted rows were scored by K other classifiers, each fitted on a part of the rows.
+3. Without an assumption on how similar these classifiers are, nothing can be promised for the one
+   fitted on all rows. The jackknife has no distribution-free coverage at all. CV+ and
+   cross-conformal prediction, which keep the fold classifiers, guarantee only 1 - 2 alpha.
+
+It is therefore not valid to certify with cross-fitted rows as if they had been held out.
+
+A *cluster* (`units`) is a set of dependent rows, which are never divided between fitting and
+calibration.
 
 References
 ----------
@@ -19,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +45,7 @@ from sklearn.utils.validation import (
 )
 
 from metacal.errors import InputError
-from metacal.estimators.responses import classes_of, logits_of, spread_columns
+from metacal.estimators.responses import classifier_classes, classifier_logits, expand_columns
 from metacal.formulas import Array, Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
@@ -47,15 +55,28 @@ from metacal.rows.draws import RowDraws
 from metacal.rows.labels import flat_labels
 from metacal.rows.row_hashes import row_hashes
 
-#: Rows to fit and rows to score, of each fold.
+#: Rows to fit and rows to score, for each fold.
 Folds = list[tuple[Codes, Codes]]
 
 
-class CalibrationRows(NamedTuple):
-    """The classifier in use, its classes, logits to calibrate on; `rows`: which of X they are
-    (None: all).
+@dataclass(frozen=True, eq=False)
+class ClassifierLogits:
+    """Fitted classifier, and logits of rows that it was not fitted on.
 
-    `is_drawn` says whether `random_state` decided which rows were held out, or the folds.
+    Attributes
+    ----------
+    classifier : estimator or None
+        Classifier in use. None if it is not needed any more.
+    classes : array of shape (n_classes,)
+        Classes in column order.
+    logits : array of shape (n_rows, n_classes)
+        Logits of the calibration rows.
+    rows : array of int or None
+        Indices of the calibration rows. None if they are all rows.
+    n_folds : int
+        Number of folds; 0 without cross-fitting.
+    is_drawn : bool
+        Whether `random_state` determined the calibration rows or the folds.
     """
 
     classifier: Any
@@ -67,57 +88,91 @@ class CalibrationRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Fitting:
-    """How a classifier is fitted; `params` with an entry per row follow the rows."""
+class ClassifierFit:
+    """Unfitted classifier and the parameters of its fit.
+
+    Attributes
+    ----------
+    estimator : estimator
+        Unfitted classifier.
+    params : mapping
+        Parameters of its `fit`. Those with an entry per row are indexed like the rows.
+    response_method : str
+        Method that returns its logits, see `classifier_logits`.
+    """
 
     estimator: Any
     params: Mapping[str, Any] = field(default_factory=dict)
     response_method: str = "auto"
 
-    def fitted(self, X: Any, y: Array, rows: Codes | None = None) -> Any:
-        """A fresh classifier, fitted on these rows."""
-        own = _check_method_params(X, self.params, indices=rows)
-        some, labels = (X, y) if rows is None else (_safe_indexing(X, rows), y[rows])
-        return clone(self.estimator).fit(some, labels, **own)
+    def fit(self, X: Any, y: Array, rows: Codes | None = None) -> Any:
+        """Fit a new classifier on some rows, by default on all."""
+        fit_params = _check_method_params(X, self.params, indices=rows)
+        if rows is not None:
+            X = _safe_indexing(X, rows)
+            y = y[rows]
+        return clone(self.estimator).fit(X, y, **fit_params)
 
-    def held_out(self, X: Any, y: Array, train: Codes, test: Codes) -> CalibrationRows:
-        """A classifier fitted on some rows, and what it says about the others."""
-        classifier = self.fitted(X, y, train)
-        logits = logits_of(classifier, _safe_indexing(X, test), self.response_method)
-        return CalibrationRows(classifier, classes_of(classifier, logits.shape[1]), logits, test)
+    def held_out(self, X: Any, y: Array, fit_rows: Codes, test_rows: Codes) -> ClassifierLogits:
+        """Fit a classifier on some rows, and compute its logits of other rows."""
+        classifier = self.fit(X, y, fit_rows)
+        logits = classifier_logits(classifier, _safe_indexing(X, test_rows), self.response_method)
+        classes = classifier_classes(classifier, logits.shape[1])
+        return ClassifierLogits(classifier, classes, logits, test_rows)
 
     def cross_fit(
         self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
-    ) -> CalibrationRows:
+    ) -> ClassifierLogits:
         """Fit a classifier per fold and one on all rows.
+
+        Parameters
+        ----------
+        X : array-like
+            Features.
+        y : array of shape (n_rows,)
+            Labels.
+        folds : list of pairs of arrays of int
+            Rows to fit and rows to score, for each fold.
+        n_jobs : int or None, default=None
+            Number of threads.
+
+        Returns
+        -------
+        ClassifierLogits
+            Classifier fitted on all rows, and the out-of-fold logits of every row.
 
         Examples
         --------
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.naive_bayes import GaussianNB
         >>> X, y = load_iris(return_X_y=True)
-        >>> found = Fitting(GaussianNB()).cross_fit(X, y, checked_folds(5, X, y, 0, None))
-        >>> found.logits.shape, found.n_folds
+        >>> cross_fitted = ClassifierFit(GaussianNB()).cross_fit(X, y, make_folds(5, X, y, 0, None))
+        >>> cross_fitted.logits.shape, cross_fitted.n_folds
         ((150, 3), 5)
         """
 
-        def said(fold: tuple[Codes, Codes]) -> CalibrationRows:
-            return self.held_out(X, y, *fold)._replace(
-                classifier=None
-            )  # as many as folds may be too large
+        def fit_fold(fold: tuple[Codes, Codes]) -> ClassifierLogits:
+            fit_rows, test_rows = fold
+            fold_logits = self.held_out(X, y, fit_rows, test_rows)
+            # The classifiers of all folds together may be too large for the memory.
+            return replace(fold_logits, classifier=None)
 
-        answers = Parallel(n_jobs=n_jobs, prefer="threads")(map(delayed(said), folds))
-        classifier = self.fitted(X, y)
-        classes = classes_of(classifier, max(part.logits.shape[1] for part in answers))
-        tables = [spread_columns(part.logits, part.classes, classes) for part in answers]
-        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*tables))
-        for part, table in zip(answers, tables):
-            logits[part.rows] = table
-        return CalibrationRows(classifier, classes, logits, n_folds=len(folds))
+        parallel = Parallel(n_jobs=n_jobs, prefer="threads")
+        fold_results = parallel(map(delayed(fit_fold), folds))
+        classifier = self.fit(X, y)
+        n_columns = max(result.logits.shape[1] for result in fold_results)
+        classes = classifier_classes(classifier, n_columns)
+        fold_tables = [
+            expand_columns(result.logits, result.classes, classes) for result in fold_results
+        ]
+        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*fold_tables))
+        for result, table in zip(fold_results, fold_tables):
+            logits[result.rows] = table
+        return ClassifierLogits(classifier, classes, logits, n_folds=len(folds))
 
 
 def approximate(certificate: Certificate, n_folds: int) -> Certificate:
-    """The certificate of cross-fitted rows: the same threshold, and no more promised than can be.
+    """Return the certificate of cross-fitted rows, which is marked as approximate.
 
     Examples
     --------
@@ -126,13 +181,25 @@ def approximate(certificate: Certificate, n_folds: int) -> Certificate:
     >>> approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
-    found = under(certificate, Circumstances(folds=n_folds))
-    return replace(found, notes=(*certificate.notes, cross_fitted(folds=n_folds)))
+    approximate_certificate = under(certificate, Circumstances(folds=n_folds))
+    notes = (*certificate.notes, cross_fitted(folds=n_folds))
+    return replace(approximate_certificate, notes=notes)
 
 
-def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
-    """Features that rows can be picked from, and a label for each row; raises where there is
-    none.
+def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
+    """Validate features and labels.
+
+    Returns
+    -------
+    X : array, sparse matrix or frame
+        Features whose rows can be selected.
+    y : array of shape (n_rows,)
+        Labels.
+
+    Raises
+    ------
+    InputError
+        If there are no labels, if they are not classes, or if their number is not that of the rows.
     """
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
@@ -143,10 +210,9 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
         check_classification_targets(y)
     except (ValueError, TypeError) as error:
         raise InputError(f"labels are no classes: {error}") from None
-    if len(y) != _num_samples(X):
-        raise InputError(
-            f"there are {_num_samples(X)} rows but {len(y)} labels; each row needs one label."
-        )
+    n_rows = _num_samples(X)
+    if len(y) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     elif not hasattr(X, "__getitem__"):
@@ -155,8 +221,9 @@ def table_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
 
 
 def is_fitted(estimator: Any) -> bool:
-    """Whether it can predict already; an object that scikit-learn could not clone and fit is taken
-    at its word.
+    """Check whether a classifier is fitted.
+
+    An object that scikit-learn cannot clone and fit is assumed to be.
     """
     if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         return True
@@ -170,58 +237,82 @@ def is_fitted(estimator: Any) -> bool:
 def split_rows(
     X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
 ) -> tuple[Codes, Codes]:
-    """Draw the rows to calibrate on; return the rows to fit on, and these.
+    """Draw the rows to calibrate on.
 
-    The draw is not stratified: if labels had a say, new rows would be of another source.
+    The draw is not stratified. A stratified draw would depend on the labels, and the calibration
+    rows would then not have the distribution of new rows.
 
     Parameters
     ----------
-    X, y : features and labels of the rows
+    X : array-like
+        Features.
+    y : array of shape (n_rows,)
+        Labels.
     holdout : float
-        Share of the rows, or of the clusters, to calibrate on.
+        Fraction of the rows, or of the clusters, to calibrate on.
     random_state : int or None
-        A seed that the user chose; None derives it from X and y.
-    units : array of int, optional
-        The cluster of each row. Clusters are not divided.
+        Seed that the user chose. None derives it from X and y.
+    units : array of int or None, default=None
+        Cluster of each row. Clusters are not divided.
+
+    Returns
+    -------
+    fit_rows : array of int
+        Rows to fit on.
+    calibration_rows : array of int
+        Rows to calibrate on.
     """
-    n = len(y)
-    n_units = n
+    n_rows = len(y)
+    n_units = n_rows
     if units is not None:
-        n_units = int(units.max()) + 1 if n else 0
-    kept = min(round(holdout * n_units), n_units - 1)
-    if kept < 1:
-        what = "samples" if units is None else "units"
+        n_units = int(units.max()) + 1 if n_rows else 0
+    n_held_out = min(round(holdout * n_units), n_units - 1)
+    if n_held_out < 1:
+        unit_name = "samples" if units is None else "units"
         raise InputError(
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units}"
-            f" {what} (n_samples={n}). Bring more rows, or a fitted classifier."
+            f" {unit_name} (n_samples={n_rows}). Bring more rows, or a fitted classifier."
         )
     draws = row_draws(X, y, random_state, units)
     if units is None:
-        held_out = np.zeros(n, dtype=bool)
-        held_out[draws.order("held-out rows")[:kept]] = True
+        is_held_out = np.zeros(n_rows, dtype=bool)
+        is_held_out[draws.order("held-out rows")[:n_held_out]] = True
     else:
-        held_out = draws.unit_numbers("held-out units") < kept
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+        is_held_out = draws.unit_numbers("held-out units") < n_held_out
+    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 def row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
-    """Return the source of random draws from rows of features and labels, whatever their order."""
-    labels = np.unique(y, return_inverse=True)[1].reshape(-1)
-    return RowDraws(*_feature_columns(X, len(y)), labels, units=units, random_state=random_state)
+    """Return a source of random draws that does not depend on the order of the rows.
+
+    Parameters
+    ----------
+    X : array-like
+        Features.
+    y : array of shape (n_rows,)
+        Labels.
+    random_state : int or None
+        Seed that the user chose. None derives it from X and y.
+    units : array of int or None
+        Cluster of each row.
+
+    Returns
+    -------
+    RowDraws
+    """
+    codes = np.unique(y, return_inverse=True)[1].reshape(-1)
+    feature_columns = _feature_columns(X, len(y))
+    return RowDraws(*feature_columns, codes, units=units, random_state=random_state)
 
 
 def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
-    """Return columns of numbers that tell the rows of X apart; none if X holds anything but numbers
-    and text.
+    """Return numeric columns that distinguish the rows of X.
 
-    Rows of a sparse table, or of text, are hashed to one column.
+    The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
+    anything but numbers and text.
     """
     if hasattr(X, "tocsr"):
-        table = X.tocsr()
-        hashes = np.zeros(n_rows, dtype=np.uint64)
-        row_of_entry = np.repeat(np.arange(n_rows), np.diff(table.indptr))
-        np.add.at(hashes, row_of_entry, row_hashes(table.indices, table.data))
-        return [hashes]
+        return [_sparse_row_hashes(X.tocsr(), n_rows)]
     try:
         table = np.asarray(X).reshape(n_rows, -1)
     except (TypeError, ValueError):
@@ -230,38 +321,78 @@ def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
         return list(table.T)
     entries = table.ravel().tolist()
     if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
-        return []  # the text of an unknown object may differ from run to run
-    texts = ("\0".join(map(str, row)) for row in table.tolist())
-    digests = (
-        blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts
-    )
-    return [np.frombuffer(b"".join(digests), dtype="<u8")]
+        # The text of an unknown object may differ from run to run.
+        return []
+    return [_text_row_hashes(table)]
 
 
-def checked_folds(
+def _sparse_row_hashes(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
+    """Return a hash of each row of a sparse matrix in CSR format."""
+    hashes = np.zeros(n_rows, dtype=np.uint64)
+    row_of_entry = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
+    np.add.at(hashes, row_of_entry, row_hashes(matrix.indices, matrix.data))
+    return hashes
+
+
+def _text_row_hashes(table: NDArray[Any]) -> NDArray[Any]:
+    """Return a hash of each row of a table of text."""
+    digests = []
+    for row in table.tolist():
+        text = "\0".join(map(str, row))
+        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=8)
+        digests.append(digest.digest())
+    return np.frombuffer(b"".join(digests), dtype="<u8")
+
+
+def make_folds(
     cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
 ) -> Folds:
-    """Rows to fit and rows to score, of each fold; with `units` the rows of one unit are all in one
-    fold.
+    """Draw or validate the folds of a cross-fit.
+
+    Parameters
+    ----------
+    cv : int or splitter
+        Number of folds, or a scikit-learn splitter.
+    X : array-like
+        Features.
+    y : array of shape (n_rows,)
+        Labels.
+    random_state : int or None
+        Seed that the user chose, if `cv` is a number. None derives it from X and y.
+    units : array of int or None
+        Cluster of each row. All rows of a cluster are in one fold.
+    **split_params
+        Parameters of the splitter.
+
+    Returns
+    -------
+    list of pairs of arrays of int
+        Rows to fit and rows to score, for each fold.
+
+    Raises
+    ------
+    InputError
+        If a row is not scored exactly once, or if a cluster is divided.
     """
-    if isinstance(cv, bool) or (isinstance(cv, int | np.integer) and cv < 2):
+    is_number = isinstance(cv, int | np.integer)
+    if isinstance(cv, bool) or (is_number and cv < 2):
         raise InputError(
             f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}."
         )
-    if isinstance(cv, int | np.integer):
-        _, counts = np.unique(y, return_counts=True)
-        if counts.max() < cv:
+    if is_number:
+        _, class_counts = np.unique(y, return_counts=True)
+        if class_counts.max() < cv:
             raise InputError(
                 f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer"
                 " folds."
             )
-        folds = _drawn_folds(int(cv), y, units, row_draws(X, y, random_state, units))
+        folds = _draw_folds(int(cv), y, units, row_draws(X, y, random_state, units))
     else:
         if units is not None:
             split_params["groups"] = units
         folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
-    tested = np.sort(np.concatenate([test for _, test in folds]))
-    if not np.array_equal(tested, np.arange(len(y))):
+    test_rows = np.sort(np.concatenate([test for _, test in folds]))
+    if not np.array_equal(test_rows, np.arange(len(y))):
         raise InputError(
             "cv must put every row in one test fold, as KFold does; rows counted twice certify"
             " twice."
@@ -274,13 +405,31 @@ def checked_folds(
     return folds
 
 
-def _drawn_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
-    """Draw stratified folds. The rows are brought into an order of their own first, whatever that
-    of the file.
+def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
+    """Draw stratified folds that do not depend on the order of the rows.
+
+    Parameters
+    ----------
+    n_folds : int
+        Number of folds.
+    y : array of shape (n_rows,)
+        Labels.
+    units : array of int or None
+        Cluster of each row. Clusters are not divided.
+    draws : RowDraws
+        Source of random draws.
+
+    Returns
+    -------
+    list of pairs of arrays of int
+        Rows to fit and rows to score, for each fold.
     """
-    order, seed = draws.order("folds"), draws.seed("folds") % 2**31
-    kind = StratifiedKFold if units is None else StratifiedGroupKFold
-    splitter = kind(n_folds, shuffle=True, random_state=seed)
+    order = draws.order("folds")
+    seed = draws.seed("folds") % 2**31
+    splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
+    splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
     groups = None if units is None else units[order]
-    folds = splitter.split(np.zeros((len(y), 1)), y[order], groups)
-    return [(np.sort(order[train]), np.sort(order[test])) for train, test in folds]
+    folds = []
+    for train, test in splitter.split(np.zeros((len(y), 1)), y[order], groups):
+        folds.append((np.sort(order[train]), np.sort(order[test])))
+    return folds

@@ -1,6 +1,4 @@
-"""What a classifier says about rows, as logits: one column per class, whichever method it answers
-by.
-"""
+"""Logits of a classifier, whichever of its methods returns them."""
 
 from __future__ import annotations
 
@@ -13,98 +11,143 @@ from metacal.formulas import Array, Codes
 from metacal.rows import validate
 from metacal.rows.arrays import one_of
 
-#: The methods that answer with a number per class, in the order "auto" looks for them.
-METHODS = ("predict_proba", "decision_function")
+#: Methods that return one number per class, in the order in which "auto" tries them.
+RESPONSE_METHODS = ("predict_proba", "decision_function")
 
 
-def logits_of(classifier: Any, X: Any, method: str = "auto") -> Array:
-    """The classifier's answers as logits: the logarithm of its probabilities, or its decision
-    values.
+def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
+    """Return the logits of a classifier, one column per class.
 
-    Two classes by decision values s give the columns [0, s]: s > 0 means the second class, as
-    scikit-learn has it.
+    Parameters
+    ----------
+    classifier : estimator
+        Fitted classifier.
+    X : array-like
+        Features.
+    method : {"auto", "predict_proba", "decision_function"}, default="auto"
+        Method of the classifier. The logits are the logarithms of its probabilities, or its
+        decision values. For two classes, the decision value s becomes the columns [0, s]: s > 0
+        means the second class, as in scikit-learn.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
 
     Examples
     --------
     >>> from sklearn.svm import LinearSVC
-    >>> machine = LinearSVC().fit([[-1.0], [-2.0], [1.0], [2.0]], ["no", "no", "yes", "yes"])
-    >>> logits_of(machine, [[3.0]]).argmax(axis=1)
+    >>> svm = LinearSVC().fit([[-1.0], [-2.0], [1.0], [2.0]], ["no", "no", "yes", "yes"])
+    >>> classifier_logits(svm, [[3.0]]).argmax(axis=1)
     array([1])
     """
-    one_of("response_method", method, "auto", *METHODS)
-    names = METHODS if method == "auto" else (method,)
-    name = next((name for name in names if hasattr(classifier, name)), None)
-    if name is None:
-        raise InputError(f"{type(classifier).__name__} has neither of {' and '.join(names)}.")
-    response = np.asarray(getattr(classifier, name)(X))
-    if name == "predict_proba":
-        table = validate.logits_from(response, "probabilities")
+    one_of("response_method", method, "auto", *RESPONSE_METHODS)
+    candidates = RESPONSE_METHODS if method == "auto" else (method,)
+    method_name = next((name for name in candidates if hasattr(classifier, name)), None)
+    if method_name is None:
+        raise InputError(f"{type(classifier).__name__} has neither of {' and '.join(candidates)}.")
+    response = np.asarray(getattr(classifier, method_name)(X))
+    if method_name == "predict_proba":
+        logits = validate.logits_from(response, "probabilities")
+    elif response.ndim == 2:
+        logits = response
     else:
-        table = (
-            response if response.ndim == 2 else np.column_stack([np.zeros_like(response), response])
-        )
-    n_classes = len(getattr(classifier, "classes_", table.T))
-    if table.shape[1] != n_classes:
+        logits = np.column_stack([np.zeros_like(response), response])
+    n_classes = len(getattr(classifier, "classes_", logits.T))
+    if logits.shape[1] != n_classes:
         raise InputError(
-            f"{name} of {type(classifier).__name__} has {table.shape[1]} columns for {n_classes}"
-            " classes; one per class is needed (an SVC: decision_function_shape='ovr')."
+            f"{method_name} of {type(classifier).__name__} has {logits.shape[1]} columns for"
+            f" {n_classes} classes; one per class is needed (an SVC:"
+            " decision_function_shape='ovr')."
         )
-    return table
+    return logits
 
 
-def classes_of(classifier: Any, n_columns: int) -> Array:
-    """The classes in column order; 0 … K-1 where the classifier does not say."""
+def classifier_classes(classifier: Any, n_columns: int) -> Array:
+    """Return the classes of a classifier in column order; 0 ... K-1 if it has none."""
     return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
 
 
-def spread_columns(table: Array, own: Array, classes: Array) -> Array:
-    """Logits over `classes` from those over the classifier's `own`, some of which it may never have
-    seen.
+def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array:
+    """Expand logits of some classes to a table with a column for each class.
 
-    An unseen class gets what a probability of zero gets elsewhere: 2.2e-16 of the top class, or the
-    row's lowest.
+    A class that the classifier has never seen gets the same logit as a probability of zero: 2.2e-16
+    times the top class, or the lowest logit of the row.
+
+    Parameters
+    ----------
+    logits : array of shape (n_rows, n_known_classes)
+        Logits of the classifier.
+    known_classes : array of shape (n_known_classes,)
+        Classes of the classifier.
+    classes : array of shape (n_classes,)
+        All classes.
+
+    Returns
+    -------
+    array of shape (n_rows, n_classes)
 
     Examples
     --------
-    >>> spread_columns(np.array([[0.0, 5.0]]), np.array(["a", "c"]), np.array(["a", "b", "c"])).round(2)
+    >>> logits = np.array([[0.0, 5.0]])
+    >>> expand_columns(logits, np.array(["a", "c"]), np.array(["a", "b", "c"])).round(2)
     array([[  0.  , -31.04,   5.  ]])
     """
-    if len(own) == len(classes):
-        return table
-    columns, _ = validate.columns_of(own, classes)
-    top, low = table.max(axis=1, keepdims=True), table.min(axis=1, keepdims=True)
-    floor = np.minimum(low, top + np.log(np.finfo(np.float64).eps))
-    full = np.repeat(floor.astype(table.dtype), len(classes), axis=1)
-    full[:, columns] = table
-    return full
+    if len(known_classes) == len(classes):
+        return logits
+    known_columns, _ = validate.columns_of(known_classes, classes)
+    highest = logits.max(axis=1, keepdims=True)
+    lowest = logits.min(axis=1, keepdims=True)
+    floor = np.minimum(lowest, highest + np.log(np.finfo(np.float64).eps))
+    expanded = np.repeat(floor.astype(logits.dtype), len(classes), axis=1)
+    expanded[:, known_columns] = logits
+    return expanded
 
 
-def codes_of(y: Array, classes: Array) -> Codes:
-    """The column of each label; -1 for a label that the classifier was not fitted on, which it gets
-    wrong.
+def encode_labels(y: Array, classes: Array) -> Codes:
+    """Return the column of each label, or -1 for a label without a column.
 
-    Leaving such rows out, or sending rare labels to the fit, would certify an accuracy that new
-    rows do not have.
+    The classifier is wrong about a row with such a label. Leaving these rows out, or moving rare
+    labels to the rows for fitting, would be invalid: it would certify an accuracy that new rows do
+    not have.
+
+    Parameters
+    ----------
+    y : array of shape (n_rows,)
+        Labels of the calibration rows.
+    classes : array of shape (n_classes,)
+        Classes of the classifier.
+
+    Returns
+    -------
+    array of int of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If no label is one of the classes, or an unknown label has another type.
     """
-    codes, unknown = validate.columns_of(y, classes)
-    if unknown is None:
+    codes, unknown_row = validate.columns_of(y, classes)
+    if unknown_row is None:
         return codes
-    first = classes[:1].tolist()[0]
-    if (y.dtype.kind == "U") != isinstance(first, str):
+    first_class = classes[:1].tolist()[0]
+    unknown_label = y[unknown_row].item()
+    if (y.dtype.kind == "U") != isinstance(first_class, str):
         raise InputError(
-            f"label {y[unknown].item()!r} (row {unknown} of the calibration rows) is not one of the"
+            f"label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one of the"
             f" {len(classes)} classes the classifier was fitted on, nor of their type; the first of"
-            f" them is {first!r}."
+            f" them is {first_class!r}."
         )
-    found = np.where(classes[codes] == y, codes, -1)
-    if (found < 0).all():
+    known_codes = np.where(classes[codes] == y, codes, -1)
+    is_unknown = known_codes < 0
+    if is_unknown.all():
         raise InputError(
             f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the"
-            f" classifier was fitted on; row 0 has {y[0].item()!r}, the first class is {first!r}."
+            f" classifier was fitted on; row 0 has {y[0].item()!r}, the first class is"
+            f" {first_class!r}."
         )
     warn_caller(
-        f"{int((found < 0).sum()):,} of {len(y):,} calibration rows have a label that the"
-        f" classifier was not fitted on, such as {y[unknown].item()!r}; they count as wrong, as"
+        f"{int(is_unknown.sum()):,} of {len(y):,} calibration rows have a label that the"
+        f" classifier was not fitted on, such as {unknown_label!r}; they count as wrong, as"
         " such rows will be."
     )
-    return found
+    return known_codes

@@ -1,0 +1,59 @@
+"""Scorers of calibrated classifiers, for scikit-learn's searches and cross-validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.rows import validate
+
+if TYPE_CHECKING:
+    from metacal.estimators.classifier import CalibratedClassifier
+
+
+@dataclass(frozen=True)
+class SelectiveUtility:
+    """Scorer: P(accepted and correct) - wrong_cost · P(accepted and incorrect).
+
+    A rejected row counts 0. It is worth accepting a row if its probability of being correct is
+    above wrong_cost / (1 + wrong_cost) (Chow 1970).
+
+    Parameters
+    ----------
+    wrong_cost : float, default=1.0
+        Cost of an incorrect prediction, relative to the gain of a correct one.
+
+    Examples
+    --------
+    >>> SelectiveUtility(wrong_cost=9.0)  # accept if the probability is above 90%
+    SelectiveUtility(wrong_cost=9.0)
+    """
+
+    wrong_cost: float = 1.0
+
+    def __call__(
+        self,
+        classifier: CalibratedClassifier,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+    ) -> float:
+        """Return the mean utility on labelled rows."""
+        accept = classifier.accepts(X)
+        is_correct = classifier.predict(X) == np.asarray(y)
+        prediction_gains = np.where(is_correct, 1.0, -float(self.wrong_cost))
+        gains = np.where(accept, prediction_gains, 0.0)
+        weights = validate.row_weights(sample_weight, len(gains))
+        return float(np.average(gains, weights=weights))
+
+
+def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
+    """Return the fraction of accepted rows, a scorer for classifiers with the same promise.
+
+    It does not compare different promises, because the loosest promise always has the largest
+    coverage.
+    """
+    return float(classifier.accepts(X).mean())
