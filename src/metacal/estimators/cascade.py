@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
+from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed

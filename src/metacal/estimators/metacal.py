@@ -1,6 +1,4 @@
-"""MetaCal: calibrated probabilities and an accept/reject gate with a certificate, the estimator
-people import.
-"""
+"""Calibrated probabilities and an accept/reject gate with a certificate."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ from metacal.scores import Score
 
 @dataclass(frozen=True, eq=False)
 class EstimatorMap(Map):
-    """Any fitted estimator with `predict_proba` on logits, as a map. Its classes are column
-    numbers.
+    """Calibration map of any fitted estimator with `predict_proba` on logits.
+
+    The classes of the estimator are column indices.
     """
 
     estimator: Any
@@ -43,79 +42,78 @@ class EstimatorMap(Map):
     preserves_accuracy = False
 
     def write(self, block: Array, out: Array) -> None:
-        """Write probabilities with a column per class; a class the estimator never saw gets
-        zero.
-        """
-        known = np.asarray(self.estimator.predict_proba(block))
-        if known.shape[1] == block.shape[1]:
-            out[...] = known
+        """Write the probabilities; a class that the estimator has never seen gets zero."""
+        probabilities = np.asarray(self.estimator.predict_proba(block))
+        if probabilities.shape[1] == block.shape[1]:
+            out[...] = probabilities
             return
+        known_columns = np.asarray(self.estimator.classes_, dtype=np.intp)
         out[...] = 0.0
-        out[:, np.asarray(self.estimator.classes_, dtype=np.intp)] = known
+        out[:, known_columns] = probabilities
 
 
 class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
-    """Calibrate, and accept or reject each row under a written promise.
+    """Calibrator with a gate that accepts or rejects each row under a promise.
 
-    A row is accepted iff its ranking score is at most the threshold that `promise` certifies on the
-    calibration rows. Accepted rows get the base calibrator's probabilities, rejected ones 1/K in
-    every class. The promise is about the *uncalibrated* classifier's prediction, the largest logit,
-    which is also what `predict` returns.
+    The gate accepts a row iff its ranking score is at most the threshold that `promise` certifies
+    on the calibration rows. Accepted rows get the probabilities of the base calibrator, and
+    rejected rows get 1/K in every class. The promise is about the prediction of the uncalibrated
+    classifier, the largest logit, which `predict` returns too.
 
-    The score looks at no label, so the threshold and the base calibrator both use all rows: the
-    paper's split into tenths is not needed. The base calibrator is fitted on all of them, not on
-    the accepted ones alone: a calibrator learns from errors, and accepted rows have few.
+    The score does not depend on labels, so the threshold and the base calibrator both use all rows,
+    and the split into tenths of the paper is not needed. The base calibrator is fitted on all rows
+    and not only on accepted ones, because a calibrator learns from errors, and accepted rows have
+    few.
 
     Parameters
     ----------
-    promise : a promise
+    promise : Promise
         MaxMiscoverage, MinAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or
-        Cheapest. `metacal.promises.rules.paper` has the paper's own rules.
-    calibrator : str or estimator, optional
-        The base calibrator, by its name on the command line ("spline", "auto", …) or any estimator
-        with `fit` and `predict_proba` on logits. When None a monotone spline on temperature scaling
-        with a uniform part, ComposedCalibration(), of two classes MonotoneCalibration(); with the
-        paper's own rules TemperatureScaling(), as in the paper.
-    score : str or callable
-        The ranking score, higher = less sure: "entropy", "max_probability", "margin",
-        "maxlogit_pnorm", "energy", or a function of a block of logits that returns one number per
-        row. "auto": entropy, margin and maxlogit_pnorm share delta, and the one that accepts most
-        is taken.
-    reject_label : label, optional
-        What `predict` returns for a rejected row; of the same type as the classes, and none of
-        them. -1 when None (0 where the classes are -1 and 1), or "rejected" where the classes are
-        names.
-    input : "logits" or "probabilities"
-        What the columns of X are. Nothing is guessed from the values.
-    classes : sequence, optional
-        The labels in column order. When None the names of a frame's columns, if the labels are
-        strings; 0 … K-1 otherwise, or the two values that the labels of two classes have. Where the
-        classes are names, labels may also be column numbers.
-    positive : label, optional
-        Of two classes the one that a single score per row speaks for: X may then be what
-        `decision_function` gives, shape (n,) or (n, 1), or with input="probabilities" the
-        probability of this class. The larger label when None; names have no order, so that it must
-        be said.
-    decision : "largest" or "calibrated"
-        Of two classes, whose decision the promise is about and `predict` returns: the larger
-        logit's or, where class weights or resampling have moved that, the one at even calibrated
-        odds, learned from a tenth of the rows, which then certify nothing. Promises about what rows
-        are called (`MinPrecision`, `MinRecall`) have their own.
-    n_jobs : int, optional
-        Threads; -1 for one per core. It never changes the result.
+        Cheapest. `metacal.promises.rules.paper` has the rules of the paper.
+    calibrator : str, estimator or None, default=None
+        Base calibrator, by its name on the command line ("spline", "auto", ...), or any estimator
+        with `fit` and `predict_proba` on logits. The default is ComposedCalibration(), a monotone
+        spline on temperature scaling with a uniform part. It is MonotoneCalibration() for two
+        classes, and TemperatureScaling() for the rules of the paper.
+    score : str or callable, default="entropy"
+        Ranking score; a higher score means a more uncertain row. It is "entropy",
+        "max_probability", "margin", "maxlogit_pnorm", "energy", or a function of a block of logits
+        that returns one number per row. With "auto", entropy, margin and maxlogit_pnorm share
+        delta, and the one that accepts most rows is used.
+    reject_label : label or None, default=None
+        Prediction for a rejected row. It has the type of the classes and is none of them. The
+        default is -1 (0 if the classes are -1 and 1), or "rejected" if the classes are strings.
+    input : {"logits", "probabilities"}, default="logits"
+        Content of X. It is never guessed from the values.
+    classes : sequence or None, default=None
+        Labels in column order. If None, they are the column names of a data frame if the labels are
+        strings, the two values of the labels if there are two classes, and 0 ... K-1 otherwise. If
+        the classes are strings, labels may also be column indices.
+    positive : label or None, default=None
+        The positive one of two classes, which a higher score favours, if X has one score per row.
+        Then X is the result of `decision_function`, of shape (n_rows,) or (n_rows, 1), or with
+        input="probabilities" the probability of this class. The default is the larger label.
+        Strings have no such order, so it is required for them.
+    decision : {"largest", "calibrated"}, default="largest"
+        For two classes, the decision that the promise is about and that `predict` returns:
+        the larger logit, or the decision at even calibrated odds. Use "calibrated" if class weights
+        or resampling have shifted the logits. It is learned from a tenth of the rows, which then
+        certify nothing. `MinPrecision` and `MinRecall` have their own decisions.
+    n_jobs : int or None, default=None
+        Number of threads; -1 for one per core. It never changes the result.
 
     Attributes
     ----------
     certificate_ : Certificate
-        What is promised, how surely, from how many rows.
+        Certificate: what is promised, at which confidence level, from how many rows.
     threshold_ : float
-        Accept iff score <= threshold_.
+        Threshold of the gate, which accepts a row iff score <= threshold_.
     gate_ : Gate
-        What was fitted, a frozen value: map, score, threshold, certificate, classes.
+        Fitted gate, a frozen value: map, score, threshold, certificate, classes.
     calibrator_ : estimator
-        The fitted base calibrator; its labels are column numbers.
+        Fitted base calibrator. Its labels are column indices.
     data_hash_ : str
-        A fingerprint of the calibration rows: their scores and correctness.
+        Fingerprint of the calibration rows: their scores and correctness.
 
     References
     ----------
@@ -124,7 +122,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     Examples
     --------
     >>> import metacal as mc
-    >>> (fit_x, fit_y), (new_x, new_y) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+    >>> data = mc.datasets.load("cifar10-resnet110")
+    >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> cal.certificate_.statement
     'What is accepted is right at least 97% of the time, with 90% confidence.'
@@ -133,7 +132,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     True
     """
 
-    promise: Promise = None  # type: ignore[assignment]  # fit says what it needs
+    promise: Promise = None  # type: ignore[assignment]  # fit reports a missing promise
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
@@ -155,36 +154,43 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         random_state: int | None = None,
         executor: ExecutorLike | None = None,
     ) -> Self:
-        """Choose the threshold, fit the base calibrator.
+        """Certify the threshold and fit the base calibrator.
 
         Parameters
         ----------
-        X, y : table of shape (n, K) and labels of shape (n,)
-            Without labels, which MaxReview can do without, no calibrator is fitted: probabilities
-            are then the softmax of the logits.
-        sample_weight : array of shape (n,), optional
-            For the base calibrator; the certificate counts rows, each as one.
-        groups : array of shape (n,), optional
-            The group of each row (a hospital, a language), for a promise per group.
-        units : array of shape (n,) or Units, optional
-            Which rows belong together: copies, frames of one video, visits of one patient. One row
-            of each unit, drawn at random, counts for the certificate, and the promise is about such
-            a row; `Units(names, per="row")` counts every row, and promises about rows. The
-            calibrator learns from all.
-        importance : array of shape (n,) or Importance, optional
-            How much more often such a row comes in the target than here, up to a factor: known
-            label or covariate shift. Rows are kept in proportion, and the promise is about the
-            target. It is certified where the largest weight that a row can have is declared,
-            `Importance(weights, largest=...)`, and approximate otherwise.
-        random_state : int, optional
+        X : table of shape (n_rows, n_classes)
+            Logits or probabilities.
+        y : array-like of shape (n_rows,) or None, default=None
+            Labels. MaxReview does not need them. Without labels no calibrator is fitted, and the
+            probabilities are the softmax of the logits.
+        sample_weight : array-like of shape (n_rows,) or None, default=None
+            Weights for the base calibrator. The certificate counts each row once.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row (a hospital, a language), for a promise per group.
+        units : array-like of shape (n_rows,), Units or None, default=None
+            Cluster of each row: copies, frames of one video, visits of one patient. One row of each
+            cluster, drawn at random, counts for the certificate, and the promise is about such a
+            row. `Units(names, per="row")` counts every row and promises about rows. The calibrator
+            uses all rows.
+        importance : array-like of shape (n_rows,), Importance or None, default=None
+            Importance weight of each row, for a known label or covariate shift: how much more
+            frequent such a row is in the target distribution than here, up to a factor. Rows are
+            sampled in proportion, and the promise is about the target distribution. It is certified
+            if you declare the largest possible weight, `Importance(weights, largest=...)`, and
+            approximate otherwise.
+        random_state : int or None, default=None
             Seed of these two draws. By default it is derived from the rows, so that the same rows
-            always give the same certificate. A seed that you give is recorded in the certificate:
-            whoever tries several seeds and keeps the best certificate breaks the promise more often
-            than delta allows.
-        executor : concurrent.futures.Executor or distributed.Client, optional
-            Where blocks of the table are worked on, in place of `n_jobs` threads: a pool of
-            processes, or a Dask client. Of a table that stays in its files (`read_predictions`)
-            descriptions travel, never rows. It never changes the result.
+            always give the same certificate. A seed that you pass is recorded in the certificate.
+            It is not valid to try several seeds and keep the best certificate: the promise is then
+            violated more often than delta allows.
+        executor : concurrent.futures.Executor or distributed.Client or None, default=None
+            Executor of the work on blocks of the table, in place of `n_jobs` threads: a process
+            pool, or a Dask client. For a table that stays in its files (`read_predictions`), only
+            descriptions are sent, never rows. It never changes the result.
+
+        Returns
+        -------
+        self
         """
         check_gate(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
@@ -205,30 +211,52 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None,
         groups: ArrayLike | None,
     ) -> Self:
-        """The same where labels are column numbers, and -1 stands for a label that no column has:
-        always wrong.
+        """Certify the threshold and fit the base calibrator, with column indices as labels.
+
+        Parameters
+        ----------
+        X : table of shape (n_rows, n_classes)
+            Logits or probabilities.
+        codes : array of int of shape (n_rows,)
+            Column of each label. -1 is a label without a column, so that the prediction is always
+            incorrect.
+        weights : array of shape (n_rows,) or None
+            Weights for the base calibrator.
+        selection : RowSelection or None
+            Rows that count for the certificate.
+        groups : array-like of shape (n_rows,) or None
+            Group of each row.
+
+        Returns
+        -------
+        self
         """
         with self._rows(X, reset=True, later=True) as rows:
             self.classes_ = validate.class_list(self.classes, rows.n_classes)
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
+        """Fit a gate without labels, whose probabilities are the softmax of the logits."""
         if self.calibrator is not None:
             raise InputError(
                 "a calibrator learns from labels; give y, or leave the calibrator out."
             )
         self.classes_ = validate.class_list(self.classes, rows.n_classes)
         self.calibrator_ = make_calibrator("temperature")
-        self.calibrator_.classes_, self.calibrator_.n_features_in_ = (
-            np.arange(rows.n_classes),
-            rows.n_classes,
-        )
+        self.calibrator_.classes_ = np.arange(rows.n_classes)
+        self.calibrator_.n_features_in_ = rows.n_classes
         return self._fit_codes(rows, None, selection=selection)
 
-    def _fit_codes(self, rows: Rows, codes: Codes | None, **given: Any) -> Self:
-        """Fit the gate; `given` are further options of `fit_gate`: which rows count, weights,
-        groups.
-        """
+    def _fit_codes(
+        self,
+        rows: Rows,
+        codes: Codes | None,
+        *,
+        weights: Float | None = None,
+        selection: RowSelection | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the gate on validated rows; for the parameters see `fit_codes`."""
         gate = fit_gate(
             rows,
             codes,
@@ -242,47 +270,62 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             classes=self.classes_,
             classes_given=self._classes_given,
             reject_label=self.reject_label,
-            **given,
+            weights=weights,
+            selection=selection,
+            groups=groups,
         )
-        if self.calibrator is None and isinstance(self.calibrator_, Calibrator):
-            self.calibrator_.map_ = gate.source.map  # or what it has given way to
-        self.gate_ = gate.with_source(
-            recipe=None if self.calibrator is None else _recipe(self.calibrator_)
-        )
+        recipe = None
+        if self.calibrator is not None:
+            recipe = _calibrator_recipe(self.calibrator_)
+        elif isinstance(self.calibrator_, Calibrator):
+            # `fit_gate` may have replaced the default map by the softmax.
+            self.calibrator_.map_ = gate.source.map
+        self.gate_ = gate.with_source(recipe=recipe)
         return self
 
     def __sklearn_tags__(self) -> Any:
-        """A classifier, though not by `ClassifierMixin`: its `score` is a method, and here what
-        ranks the rows.
+        """Return the tags of a classifier.
+
+        `ClassifierMixin` cannot provide them, because it has a method `score`, and here `score` is
+        a parameter.
         """
         tags = super().__sklearn_tags__()
-        tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+        tags.estimator_type = "classifier"
+        tags.classifier_tags = ClassifierTags()
         return tags
 
     @property
     def map_(self) -> Gate:
-        """The gate as the paper's map: calibrated probabilities of accepted rows, 1/K for rejected
-        ones.
-        """
+        """Gate as the map of the paper: calibrated probabilities, 1/K for rejected rows."""
         check_is_fitted(self)
         return self.gate_
 
     @property
     def data_hash_(self) -> str | None:
-        """A fingerprint of the calibration rows: their scores and correctness."""
+        """Fingerprint of the calibration rows: their scores and correctness."""
         check_is_fitted(self)
         return self.gate_.data_hash
 
     @match_array_library
     def ranking_scores(self, X: ArrayLike) -> Float:
-        """h(x) of each row: higher is less sure."""
+        """Return the ranking score h(x) of each row; a higher score is more uncertain."""
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.doubts(rows)
 
     @match_array_library
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Flags:
-        """Whether each row is accepted; `groups` has the group of each row, for a promise per
-        group.
+        """Return whether each row is accepted.
+
+        Parameters
+        ----------
+        X : table of shape (n_rows, n_classes)
+            Logits or probabilities.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        array of bool of shape (n_rows,)
         """
         with self._rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
@@ -291,10 +334,21 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def predict_proba(
         self, X: ArrayLike, *, out: Array | None = None, groups: ArrayLike | None = None
     ) -> Array:
-        """Calibrated probabilities of accepted rows, 1/K for rejected ones; dtype and device are
-        kept.
+        """Return calibrated probabilities of accepted rows, and 1/K for rejected rows.
 
-        `out`, of the result's shape and dtype, is written to and returned.
+        Parameters
+        ----------
+        X : table of shape (n_rows, n_classes)
+            Logits or probabilities.
+        out : array or None, default=None
+            Array of the shape and dtype of the result, which is written to and returned.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        array of shape (n_rows, n_classes)
+            It has the dtype of X and is on its device.
         """
         with self._rows(X, reset=False) as rows:
             if out is not None:
@@ -303,28 +357,39 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     @match_array_library
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Array:
-        """The class with the largest logit for accepted rows, `reject_label` for rejected ones."""
+        """Return the class of the largest logit, and `reject_label` for rejected rows."""
         with self._rows(X, reset=False) as rows:
-            return self.gate_.decide(rows, probabilities=False, groups=groups).label  # type: ignore[return-value]
+            decision = self.gate_.decide(rows, probabilities=False, groups=groups)
+            return decision.label  # type: ignore[return-value]
 
     def decide(
         self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None
     ) -> Decision:
-        """Label, answer, confidence, decision, score and probabilities of each row, computed
-        once.
+        """Return labels, confidences, decisions, scores and probabilities of all rows.
+
+        Parameters
+        ----------
+        X : table of shape (n_rows, n_classes)
+            Logits or probabilities.
+        rejected : {"calibrated", "uniform"}, default="calibrated"
+            Probabilities of rejected rows: calibrated too, or 1/K in every class.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        Decision
         """
         with self._rows(X, reset=False) as rows:
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _refit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
-        """The map of one of metacal's own calibrators, fitted anew and kept nowhere."""
+        """Fit one of metacal's own calibrators again, and return its map without storing it."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
 
     def _check_remote(self) -> None:
-        """Raise, before anything is read, where the base calibrator cannot be fitted on other
-        machines.
-        """
+        """Raise InputError if the base calibrator cannot be fitted on a cluster."""
         base = base_calibrator(self.calibrator, self.promise)
         if not isinstance(base, Calibrator):
             raise InputError(
@@ -334,23 +399,23 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         method_of(type(base)).check_remote()
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
-        """Fit `calibrator_`; return its map."""
+        """Fit `calibrator_`, and return its map."""
         base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        if rows.on_device and not (isinstance(base, Calibrator) and base._stays_on_device):
-            rows, codes = rows.on_host(), validate.on_host(codes)
+        works_on_device = isinstance(base, Calibrator) and base._stays_on_device
+        if rows.on_device and not works_on_device:
+            rows = rows.on_host()
+            codes = validate.on_host(codes)
         if isinstance(base, Calibrator):
             self.calibrator_ = base.fit_rows(rows, codes, weights)
             return base.map_
-        keywords = {} if weights is None else {"sample_weight": weights}
-        kept = slice(None) if rows.keep is None else rows.keep
-        self.calibrator_ = base.fit(rows.table[kept], codes, **keywords)
+        fit_params = {} if weights is None else {"sample_weight": weights}
+        fit_index = slice(None) if rows.keep is None else rows.keep
+        self.calibrator_ = base.fit(rows.table[fit_index], codes, **fit_params)
         return EstimatorMap(self.calibrator_)
 
 
-def _recipe(base: Any) -> Recipe:
-    """How the base map was fitted: as asked for or, where that was to choose, as chosen."""
-    return (
-        base.recipe()
-        if isinstance(base, Calibrator)
-        else Recipe(type(base).__name__, base.get_params(deep=False))
-    )
+def _calibrator_recipe(calibrator: Any) -> Recipe:
+    """Return name and parameters of a calibrator, which may be that of another package."""
+    if isinstance(calibrator, Calibrator):
+        return calibrator.recipe()
+    return Recipe(type(calibrator).__name__, calibrator.get_params(deep=False))

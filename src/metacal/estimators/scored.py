@@ -1,4 +1,4 @@
-"""ScoreGate: a promise on any score with right and wrong, the estimator people import."""
+"""Accept/reject gate on any confidence score."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ from metacal.rows.score_columns import entries, is_table
 
 
 class ScoreGate(GateEstimator, kw_only=False):
-    """Accept or reject by a score that is not made of logits, under a written promise.
+    """Gate that accepts or rejects rows by a given score, under a promise.
 
-    An LLM judge's mark, the log-probability of an answer, the similarity of a passage, the
-    confidence of an OCR engine: any number per row will do, and for fitting whether the row is
-    right, or how bad it is. There are no classes and no probabilities to calibrate; `confidence` is
-    the probability of being right, read off the calibration rows.
+    The score is any number per row: the mark of an LLM judge, the log-probability of an answer, the
+    similarity of a passage, the confidence of an OCR engine. To fit, you also pass whether each row
+    is correct, or its loss. There are no classes and no probabilities to calibrate. `confidence` is
+    the probability of being correct, estimated on the calibration rows.
 
     Parameters
     ----------
     promise : Promise
-        Any but PerClass and MaxLoss: given scores have no classes, and there is one model.
-    higher_is : "surer" or "doubtful"
-        What a higher score says of a row: "doubtful" for losses, perplexities, distances.
-    score_name : str
-        What the certificate calls the score.
-    marks : sequence of numbers, optional
-        The values that a score can have, where it is a scale: a judge's marks from 1 to 5.
+        Any promise except PerClass and MaxLoss, because scores have no classes, and there is one
+        model.
+    higher_is : {"surer", "doubtful"}, default="surer"
+        Meaning of a higher score. Use "doubtful" for losses, perplexities and distances.
+    score_name : str, default="score"
+        Name of the score in the certificate.
+    marks : sequence of float or None, default=None
+        Possible values of the score, if it is a scale, such as the marks of a judge from 1 to 5.
 
     Attributes
     ----------
     certificate_ : Certificate
-        What is promised, how surely, from how many rows.
+        Certificate: what is promised, at which confidence level, from how many rows.
     threshold_ : float
-        Of the doubt: accept iff -score <= threshold_, or score <= threshold_ where higher is
-        doubtful.
+        Threshold of the uncertainty. The gate accepts a row iff -score <= threshold_, or
+        score <= threshold_ if a higher score is doubtful.
     gate_ : Gate
-        What was fitted, a frozen value.
+        Fitted gate, a frozen value.
 
     Examples
     --------
     >>> import metacal as mc
     >>> rng = np.random.default_rng(0)
-    >>> mark = rng.random(3000)                                 # what a judge thinks of an answer
-    >>> ok = rng.random(3000) > (1 - mark) ** 2                 # whether the answer is right
+    >>> mark = rng.random(3000)  # mark of a judge for an answer
+    >>> ok = rng.random(3000) > (1 - mark) ** 2  # whether the answer is correct
     >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark[:2000], ok[:2000])
     >>> gate.certificate_.statement
     'What is accepted is right at least 90% of the time, with 90% confidence.'
@@ -82,54 +83,47 @@ class ScoreGate(GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
         random_state: int | None = None,
     ) -> Self:
-        """Choose the threshold from a score per row and whether the row is right.
+        """Certify the threshold.
 
         Parameters
         ----------
-        score : array of shape (n,), or (n, K)
-            With K columns each row has several labels, or fields of a form: an entry is accepted or
-            not, by the score of its label. `correct` or `loss` has as many, `groups` may name the
-            labels. `PerGroup(MinAccuracy(0.9))` promises the precision of each label,
+        score : array-like of shape (n_rows,) or (n_rows, n_labels)
+            Score of each row. A score that is None, NaN or infinite is missing: the row is left out
+            here and never accepted later. A table has a column for each label of a multi-label
+            problem, or for each field of a form, and the gate decides on each entry. Then
+            `correct` or `loss` has the same shape, and `groups` may name the labels.
+            `PerGroup(MinAccuracy(0.9))` promises the precision of each label, and
             `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels together is about
-            rows, each by the mean of its labels: `MinAccuracy(0.9)` the mean precision of rows that
-            are given labels, `MaxMiscoverage(0.1)` the mean recall of those that have some. A score
-            that is None, NaN or infinite is none: the row is left out here, and never accepted
-            later.
-        correct : array of shape (n,)
-            True or false, 1 or 0, "yes" or "no".
-        loss : array of shape (n,), in place of `correct`
-            How bad each row is, from 0 to 1, for `MaxRisk`: `mc.losses` has the losses in use. What
-            verifies and evaluates the gate then takes losses too, in the place of right and wrong.
-        units : array of shape (n,) or Units, optional
-            Which rows belong together, as answers to one question: one row of each unit counts, or
-            with `Units(names, per="row")` every row.
-        importance : array of shape (n,) or Importance, optional
-            How much each row counts where new rows come from somewhere else; certified with a
-            declared `largest`.
-        groups : array of shape (n,), optional
-            The group of each row, for a promise per group.
-        random_state : int, optional
+            rows, each by the mean of its labels: `MinAccuracy(0.9)` promises the mean precision of
+            rows with accepted labels, `MaxMiscoverage(0.1)` the mean recall of rows with labels.
+        correct : array-like of shape (n_rows,) or None, default=None
+            Whether each row is correct: true or false, 1 or 0, "yes" or "no".
+        loss : array-like of shape (n_rows,) or None, default=None
+            Loss of each row from 0 to 1, for `MaxRisk`, in place of `correct`. `mc.losses` has
+            common losses. `verify` and `evaluate` then need losses too.
+        units : array-like of shape (n_rows,), Units or None, default=None
+            Cluster of each row, such as answers to one question. One row of each cluster counts, or
+            every row with `Units(names, per="row")`.
+        importance : array-like of shape (n_rows,), Importance or None, default=None
+            Importance weight of each row, if new rows have another distribution. The promise is
+            certified if you declare the largest possible weight (`largest`).
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+        random_state : int or None, default=None
             Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot
-            rows of an accuracy. By default it is derived from the rows. A seed that you give is
-            recorded in the certificate. Pilot rows choose the value at which the tests begin, and
-            certify nothing. There are about √n of n rows, or ten if no two of these ten have the
-            same score.
+            rows of an accuracy promise. By default it is derived from the rows. A seed that you
+            pass is recorded in the certificate. Pilot rows choose the score at which the tests
+            begin, and certify nothing. Of n rows, about √n are pilot rows, or ten if these ten have
+            distinct scores.
+
+        Returns
+        -------
+        self
         """
         if is_table(score):
-            truth: Any = correct if loss is None else loss
-            if units is not None or importance is not None or np.shape(truth) != np.shape(score):
-                raise InputError(
-                    f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
-                    f" {np.shape(truth)}; and no units or importance."
-                )
-            n, k = np.shape(score)
-            flat = np.asarray(truth).reshape(-1)
-            correct, loss = (flat, None) if loss is None else (None, flat)
-            score, groups = entries(score, groups)
-            if not isinstance(self.promise, PerGroup):
-                by_mean = isinstance(self.promise, OfUnits) and self.promise.delta is not None
-                units = Units(np.repeat(np.arange(n), k), *(("mean", k) if by_mean else ()))
-                groups = None
+            if units is not None or importance is not None:
+                raise _table_shape_error(score, correct if loss is None else loss)
+            score, correct, loss, units, groups = self._flatten_table(score, correct, loss, groups)
         self.gate_ = fit_scored(
             score,
             correct,
@@ -145,19 +139,68 @@ class ScoreGate(GateEstimator, kw_only=False):
         )
         return self
 
+    def _flatten_table(
+        self, score: Any, correct: Any, loss: Any, groups: Any
+    ) -> tuple[Any, Any, Any, Units | None, Any]:
+        """Flatten a table of scores to one entry per row and label.
+
+        Parameters
+        ----------
+        score : array-like of shape (n_rows, n_labels)
+            Scores.
+        correct, loss : array-like of the same shape or None
+            Whether each entry is correct, or its loss.
+        groups : array-like of shape (n_labels,) or None
+            Names of the labels.
+
+        Returns
+        -------
+        tuple
+            Flat score, correct and loss; the clusters, which are the rows of the table, for a
+            promise about rows; and the groups, which are the labels, for a promise per label.
+        """
+        truth = correct if loss is None else loss
+        if np.shape(truth) != np.shape(score):
+            raise _table_shape_error(score, truth)
+        n_rows, n_labels = np.shape(score)
+        flat_truth = np.asarray(truth).reshape(-1)
+        flat_correct = flat_truth if loss is None else None
+        flat_loss = None if loss is None else flat_truth
+        flat_score, label_names = entries(score, groups)
+        if isinstance(self.promise, PerGroup):
+            return flat_score, flat_correct, flat_loss, None, label_names
+        row_of_entry = np.repeat(np.arange(n_rows), n_labels)
+        units = Units(row_of_entry)
+        if isinstance(self.promise, OfUnits) and self.promise.delta is not None:
+            # The promise is about the mean over the labels of a row.
+            units = Units(row_of_entry, "mean", n_labels)
+        return flat_score, flat_correct, flat_loss, units, None
+
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
-        """Whether each row, or each entry of a table, is accepted; one without a score is not."""
+        """Return whether each row, or each entry of a table, is accepted.
+
+        Parameters
+        ----------
+        score : array-like of shape (n_rows,) or (n_rows, n_labels)
+            Scores. A row without a score is not accepted.
+        groups : array-like or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        array of bool of the shape of `score`
+        """
         check_is_fitted(self, "gate_")
-        if is_table(score):
-            flat, names = entries(score, groups)
-            return self.gate_.accepts(flat, names if self.gate_.by_group else None).reshape(
-                np.shape(score)
-            )
-        return self.gate_.accepts(score, groups)
+        if not is_table(score):
+            return self.gate_.accepts(score, groups)
+        flat_score, label_names = entries(score, groups)
+        accept = self.gate_.accepts(flat_score, label_names if self.gate_.by_group else None)
+        return accept.reshape(np.shape(score))
 
     def confidence(self, score: ArrayLike) -> Float:
-        """The calibrated probability that each row is right, which the promise does not cover; NaN
-        without a score.
+        """Return the calibrated probability that each row is correct; NaN without a score.
+
+        The promise does not cover these probabilities.
         """
         check_is_fitted(self, "gate_")
         confidence: Float | None = self.gate_.source.confidence(score)
@@ -165,8 +208,26 @@ class ScoreGate(GateEstimator, kw_only=False):
         return confidence
 
     def decide(self, score: ArrayLike, groups: ArrayLike | None = None) -> Decision:
-        """Decision, score and confidence of each row; `groups` has the group of each, for a promise
-        per group.
+        """Return decision, score and confidence of each row.
+
+        Parameters
+        ----------
+        score : array-like of shape (n_rows,)
+            Scores.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        Decision
         """
         check_is_fitted(self, "gate_")
         return self.gate_.decide(score, groups=groups)
+
+
+def _table_shape_error(score: Any, truth: Any) -> InputError:
+    """Build the error about a table of scores with an unsuitable truth, or with clusters."""
+    return InputError(
+        f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
+        f" {np.shape(truth)}; and no units or importance."
+    )

@@ -1,6 +1,4 @@
-"""verify: does the promise of a gate still stand on labelled rows? Without labels: how many would
-be right?
-"""
+"""Test of a promise on labelled rows, and estimate of the accuracy without labels."""
 
 from __future__ import annotations
 
@@ -28,38 +26,37 @@ def verify(
     groups: Any = None,
     units: Any = None,
 ) -> Verification:
-    """Test on labelled rows that the fit has not seen whether they refute what the gate promises.
+    """Test the promise of a gate on labelled rows that its fit has not used.
 
     Parameters
     ----------
     gate : Gate, MetaCal, CalibratedClassifier, ScoreGate or Cascade
-        What was fitted under a promise.
+        Gate that was fitted under a promise.
     X : table
-        What `gate` reads: logits or probabilities, the features of its classifier, or a score for
-        each row; of a gate that was fitted on a table of scores, a column for each label, such a
-        table, with y of its shape.
-    y : labels
-        Or, where X are scores, whether each row is right. They may be left out where nothing is
-        promised that needs them: MaxReview.
-    agrees : array of shape (n, m), optional
+        Input of the gate: logits or probabilities, features of its classifier, or a score for each
+        row. For a gate that was fitted on a table of scores with a column for each label, such a
+        table, with y of the same shape.
+    y : array-like or None, default=None
+        Labels or, if X are scores, whether each row is correct. It is not needed for a promise that
+        does not depend on labels, such as MaxReview.
+    agrees : array-like of shape (n_rows, n_models - 1) or None, default=None
         In place of y, for a cascade over scores that promises MaxLoss: whether each model but the
-        last gives the last model's answer.
-    large : table, optional
-        Of a cascade that reads tables: the large model's table of the same rows. X is then the
-        small one's.
-    confidence : float
-        A promise that is kept is called refuted with probability at most 1 - confidence.
-    groups : sequence, optional
-        The group of each row, for a promise per group.
-    units : sequence, optional
-        Which rows belong together. What is tested follows from the promise: one row of each unit,
-        or, where it is about rows, whole units by bets.
+        last gives the answer of the last model.
+    large : table or None, default=None
+        Table of the large model, for a cascade over tables. X is then the table of the small one.
+    confidence : float, default=0.95
+        Confidence level. A promise that is kept is refuted with probability at most 1 - confidence.
+    groups : sequence or None, default=None
+        Group of each row, for a promise per group.
+    units : sequence or None, default=None
+        Cluster of each row. Depending on the promise, the test uses one row of each cluster, or
+        bets on whole clusters if the promise is about rows.
 
     Returns
     -------
     Verification
-        Prints itself; `refuted`, `p_value`, `tests` with counts and intervals, `advice`,
-        `to_dict()`. If rows of the fit are among these rows, in any order, the verdict is "not
+        Printable result with `refuted`, `p_value`, `advice`, `to_dict()`, and `tests` with counts
+        and intervals. If rows of the fit are among these rows, in any order, the verdict is "not
         judged", and there are no tests.
 
     Examples
@@ -70,45 +67,46 @@ def verify(
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """
-    own, given = opened(gate, X, large)
-    if own is None or own.certificate is None:
+    fitted_gate, tables = opened(gate, X, large)
+    if fitted_gate is None or fitted_gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
-    y = _truth_for(own, y, agrees)
-    if (
-        own.kind == "scores"
-        and is_table(X)
-        and (own.by_group or own.certificate.circumstances.units is not None)
-    ):
-        if np.shape(y) != np.shape(X):
+    certificate = fitted_gate.certificate
+    truth = _truth_for(fitted_gate, y, agrees)
+    is_score_table = fitted_gate.kind == "scores" and is_table(X)
+    counts_clusters = certificate.circumstances.units is not None
+    if is_score_table and (fitted_gate.by_group or counts_clusters):
+        if np.shape(truth) != np.shape(X):
             raise InputError(
                 f"scores of {np.shape(X)} rows and labels take a truth of that shape, got"
-                f" {np.shape(y)}."
+                f" {np.shape(truth)}."
             )
-        column, names = entries(X, groups)
-        given, y, row = (
-            (column,),
-            np.asarray(y).reshape(-1),
-            np.repeat(np.arange(len(X)), np.shape(X)[1]),
-        )
-        groups, units = (names, units) if own.by_group else (None, row)
-    seen = judged(own, given, y, groups)
-    together = None if units is None else Units.of(units).at(seen.rows, len(given[0]))
+        flat_scores, label_names = entries(X, groups)
+        tables = (flat_scores,)
+        truth = np.asarray(truth).reshape(-1)
+        if fitted_gate.by_group:
+            groups = label_names
+        else:
+            groups = None
+            # The entries of one row of the table form a cluster.
+            units = np.repeat(np.arange(len(X)), np.shape(X)[1])
+    decisions = judged(fitted_gate, tables, truth, groups)
+    clusters = None
+    if units is not None:
+        clusters = Units.of(units).at(decisions.rows, len(tables[0]))
     return verify_decisions(
-        own.certificate,
-        seen.accept,
-        seen.correct,
+        certificate,
+        decisions.accept,
+        decisions.correct,
         confidence,
-        losses=seen.losses,
-        names=seen.names,
-        units=together,
-        fit_rows=seen.fit_rows,
+        losses=decisions.losses,
+        names=decisions.names,
+        units=clusters,
+        fit_rows=decisions.fit_rows,
     )
 
 
 def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return what the promise of a gate is tested with. Raise InputError if the other kind was
-    given.
-    """
+    """Return `y` or `agrees`, whichever the promise needs. Raise InputError for the other."""
     if gate.reads_agreement:
         if y is not None or agrees is None:
             raise InputError(
@@ -127,37 +125,43 @@ def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
 def estimate_accuracy(
     gate: Any, X: Any, *, level: float = 0.95, groups: Any = None
 ) -> AccuracyEstimate:
-    """Estimate from calibrated confidence alone how many of the accepted rows are right.
+    """Estimate the accuracy of accepted rows from calibrated confidence, without labels.
 
-    It is no promise and no test: it holds for rows from the source of the calibration rows, and
-    shift breaks it without a word. The error bar counts the chance in these rows, the calibrator's
-    own uncertainty about its level, and how far it was off on its calibration rows:
-    `metacal.promises.estimate`.
+    This is neither a promise nor a test. It is valid for rows from the distribution of the
+    calibration rows, and a shift invalidates it without warning. The error bar includes the
+    sampling error of these rows, the uncertainty of the calibrator about its level, and its error
+    on the calibration rows: see `metacal.promises.estimate`.
 
     Parameters
     ----------
     gate : Gate, MetaCal, CalibratedClassifier or ScoreGate
-        What was fitted under a promise, on labelled rows.
+        Gate that was fitted under a promise, on labelled rows.
     X : table
-        What `gate` reads; no labels.
-    level : float
-        How often the error bar should hold the truth.
-    groups : sequence, optional
-        The group of each row, for a promise per group.
+        Input of the gate.
+    level : float, default=0.95
+        Probability with which the error bar contains the true accuracy.
+    groups : sequence or None, default=None
+        Group of each row, for a promise per group.
+
+    Returns
+    -------
+    AccuracyEstimate
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> found = mc.estimate_accuracy(cal, data.logits[5000:])
-    >>> right = data.logits[5000:].argmax(axis=1) == data.labels[5000:]
-    >>> bool(found.low <= right[cal.accepts(data.logits[5000:])].mean() <= found.high)
+    >>> estimate = mc.estimate_accuracy(cal, data.logits[5000:])
+    >>> is_correct = data.logits[5000:].argmax(axis=1) == data.labels[5000:]
+    >>> accuracy = is_correct[cal.accepts(data.logits[5000:])].mean()
+    >>> bool(estimate.low <= accuracy <= estimate.high)
     True
     """
-    own, given = opened(gate, X)
-    if own is None or not own.is_calibrated:
+    fitted_gate, tables = opened(gate, X)
+    if fitted_gate is None or not fitted_gate.is_calibrated:
         raise InputError("this gate has no calibrated confidence to estimate from.")
-    decision = own.decide(*given, groups=groups)
-    sums = sums_of(np.nan_to_num(np.asarray(decision.confidence)), decision.accept)
-    return estimate_from_sums(own.certificate, own.profile, level=level, **sums)
+    decision = fitted_gate.decide(*tables, groups=groups)
+    confidence = np.nan_to_num(np.asarray(decision.confidence))
+    sums = sums_of(confidence, decision.accept)
+    return estimate_from_sums(fitted_gate.certificate, fitted_gate.profile, level=level, **sums)
