@@ -1,7 +1,6 @@
-"""evaluate: a gate on labelled rows: calibration before and after, the ranking, and whether the
-promise is kept.
+"""Evaluation of a gate on labelled rows: calibration, ranking, and verdict on the promise.
 
-One walk over the rows (`metacal.estimators.walk`) leaves all that is measured.
+All measurements come from one pass over the rows (`metacal.estimators.measurement`).
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import numpy as np
 
 from metacal import display
 from metacal.errors import InputError
-from metacal.estimators.walk import (
+from metacal.estimators.measurement import (
     MeasuredRows,
-    measured_rows,
-    room_for_table,
+    lazy_softmax,
+    measure_rows,
+    probability_buffer,
     softmax_gate,
-    softmaxes,
 )
 from metacal.formulas import Codes
 from metacal.gate import Gate
@@ -41,14 +40,24 @@ from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import label_codes
 
-#: Classes or groups that are shown, the worst first; `to_dict` has all.
-_FEW = 10
+#: Maximal number of classes or groups that the text shows, worst first; `to_dict` has all.
+_MAX_SHOWN_SUBGROUPS = 10
 
 
 @dataclass(frozen=True)
 class Answerer:
-    """One who answers in a cascade: how many rows, which share of all, and how often right; None
-    for people.
+    """Model of a cascade, or people, with the rows that they answer.
+
+    Attributes
+    ----------
+    name : str
+        Name of the model, or "person".
+    n_rows : int
+        Number of rows answered.
+    share : Interval
+        Fraction of all rows.
+    accuracy : Interval or None
+        Accuracy on these rows. None for people.
     """
 
     name: str
@@ -57,7 +66,7 @@ class Answerer:
     accuracy: Interval | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
+        """Return the fields as JSON types."""
         accuracy = None if self.accuracy is None else self.accuracy.to_dict()
         return {
             "name": self.name,
@@ -67,26 +76,29 @@ class Answerer:
         }
 
     def __str__(self) -> str:
-        right = "" if self.accuracy is None else f", right {self.accuracy} of them"
-        return f"answers {self.share} of all rows{right}"
+        accuracy = "" if self.accuracy is None else f", right {self.accuracy} of them"
+        return f"answers {self.share} of all rows{accuracy}"
 
 
 @dataclass(frozen=True)
 class GateEvaluation:
-    """The gate's probabilities and the classifier's own side by side, and the verdict on the
-    promise.
+    """Evaluation of a gate beside that of its classifier, and the verdict on the promise.
 
     Attributes
     ----------
-    after, before : Evaluation
-        Through the gate, and the softmax of the logits; `before` is None where there is no gate.
-    certificate, verdict : Certificate, Verdict or None
-        What was promised, and what these rows say of it.
+    after : Evaluation
+        Evaluation of the probabilities of the gate.
+    before : Evaluation or None
+        Evaluation of the softmax of the logits. None if there is no gate.
+    certificate : Certificate or None
+        Certificate of the gate.
+    verdict : Verdict or None
+        Whether the promise is kept on these rows.
     fit_rows : FitRows or None
-        Rows that the gate was fitted on. If there are any, the promise is not judged, and what is
-        measured of calibration is too good.
+        Rows that the gate was fitted on. If there are any, the promise is not judged, and the
+        calibration looks better than it is.
     answered_by : tuple of Answerer
-        Of a cascade: who answers how much, and how right each is.
+        For a cascade: how many rows each model answers, and how accurately.
     """
 
     after: Evaluation
@@ -97,63 +109,82 @@ class GateEvaluation:
     answered_by: tuple[Answerer, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain JSON types."""
+        """Return the evaluation as JSON types."""
         promise = None
         if self.certificate is not None and self.verdict is not None:
             promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
             promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
-        found = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
-        found |= (
-            {"answered_by": [one.to_dict() for one in self.answered_by]} if self.answered_by else {}
-        )
-        return {**found, "calibration": self.caveat}
+        answer = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        if self.answered_by:
+            answer["answered_by"] = [answerer.to_dict() for answerer in self.answered_by]
+        answer["calibration"] = self.caveat
+        return answer
 
     @property
     def caveat(self) -> str | None:
-        """What calibration makes worse on these rows, and whether the marginal check fails; None
-        where all is well.
-        """
-        harm = None if self.before is None else harm_in_words(self.after, self.before)
-        off = None if self.after.marginal is None else self.after.marginal.failure
-        note = None if off is None else str(off_by_class(**off))
-        return (
-            " ".join(f"{one[0].upper()}{one[1:]}" for one in (harm, note) if one is not None)
-            or None
-        )
+        """Note on metrics that calibration makes worse and on a failed marginal check, or None."""
+        notes = []
+        if self.before is not None:
+            notes.append(harm_in_words(self.after, self.before))
+        if self.after.marginal is not None and self.after.marginal.failure is not None:
+            notes.append(str(off_by_class(**self.after.marginal.failure)))
+        sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
+        return " ".join(sentences) or None
 
     def _uncalibrated(self) -> dict[str, Any] | None:
+        """Return the estimates of the softmax of the logits as JSON types."""
         if self.before is None:
             return None
-        groups = {"accepted_rows": self.before.accepted_rows, "all_rows": self.before.all_rows}
-        return {
-            title: (
-                None
-                if group is None
-                else {name: value.to_dict()["estimate"] for name, value in group.items()}
-            )
-            for title, group in groups.items()
+        metric_sets = {
+            "accepted_rows": self.before.accepted_rows,
+            "all_rows": self.before.all_rows,
         }
+        uncalibrated: dict[str, Any] = {}
+        for title, metrics in metric_sets.items():
+            uncalibrated[title] = None
+            if metrics is not None:
+                uncalibrated[title] = {
+                    name: value.to_dict()["estimate"] for name, value in metrics.items()
+                }
+        return uncalibrated
 
     def text(
         self, about: str = "", wrapped: Callable[[str], str] = str, *, few: bool = False
     ) -> str:
-        """All of it for people: `about` says of what, `wrapped` breaks long lines; with `few` in
-        fewer numbers.
+        """Return the evaluation as text.
+
+        Parameters
+        ----------
+        about : str, default=""
+            Beginning of the first line.
+        wrapped : callable, default=str
+            Wraps a long line.
+        few : bool, default=False
+            Whether to show fewer numbers.
+
+        Returns
+        -------
+        str
         """
-        sure, lines = "", [f"{about}{self.after.size}"]
-        if self.certificate is not None and self.certificate.confidence is not None:
-            # Two percentages stand close together; they are about different rows.
-            surely = at_least(self.certificate.confidence)
-            sure = f" of what these rows show; the promise's {surely} is about the fit"
-        lines.append(f"(in brackets: {100 * self.after.level:g}% intervals{sure})")
+        lines = [f"{about}{self.after.size}", self._interval_note()]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         if self.verdict is not None:
-            lines += [f"  {own.part}  {own.short}" for own in self.verdict.of_parts[:_FEW]]
-            lines += [f"to do     {self.verdict.advice}"]
-        lines += [f"  {one.name:<8}{one}" for one in self.answered_by]
-        caveat = [] if self.caveat is None else [wrapped(self.caveat)]
-        return self.after.text([*map(wrapped, lines)], self.before, caveat, few=few)
+            for subgroup_verdict in self.verdict.of_parts[:_MAX_SHOWN_SUBGROUPS]:
+                lines.append(f"  {subgroup_verdict.part}  {subgroup_verdict.short}")
+            lines.append(f"to do     {self.verdict.advice}")
+        lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
+        caveat = self.caveat
+        caveat_lines = [] if caveat is None else [wrapped(caveat)]
+        return self.after.text([*map(wrapped, lines)], self.before, caveat_lines, few=few)
+
+    def _interval_note(self) -> str:
+        """Return the line about the intervals, which have another level than the promise."""
+        subject = ""
+        if self.certificate is not None and self.certificate.confidence is not None:
+            promise_level = at_least(self.certificate.confidence)
+            subject = f" of what these rows show; the promise's {promise_level} is about the fit"
+        return f"(in brackets: {100 * self.after.level:g}% intervals{subject})"
 
     def __str__(self) -> str:
         return self.text()
@@ -161,21 +192,18 @@ class GateEvaluation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        promised = (
-            () if self.certificate is None else (self.certificate.statement, str(self.verdict))
-        )
-        return f"<div>{display.notes(*promised)}{self.after._repr_html_()}</div>"
+        notes: tuple[str, ...] = ()
+        if self.certificate is not None:
+            notes = (self.certificate.statement, str(self.verdict))
+        return f"<div>{display.notes(*notes)}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
-        """The frame of `after`, with the estimate before calibration beside it where there is
-        one.
-        """
+        """Return the frame of `after`, with the estimates of `before` as a further column."""
         frame = self.after.to_frame()
         if self.before is None:
             return frame
-        return frame.join(
-            self.before.to_frame()[["estimate"]].rename(columns={"estimate": "uncalibrated"})
-        )
+        estimates = self.before.to_frame()[["estimate"]]
+        return frame.join(estimates.rename(columns={"estimate": "uncalibrated"}))
 
 
 def evaluate(
@@ -193,158 +221,226 @@ def evaluate(
     executor: ExecutorLike | None = None,
     overwrite: bool = False,
 ) -> GateEvaluation:
-    """Measure a gate, or a calibrator, on labelled rows that its fit has not seen.
+    """Evaluate a gate, or a calibrator, on labelled rows that its fit has not used.
 
     Parameters
     ----------
-    gate : Gate, or fitted MetaCal, CalibratedClassifier, ScoreGate, Cascade or calibrator, or None
-        None: the classifier's own softmax.
-    X, y : table of shape (n, K) and labels of shape (n,)
-        For a gate on scores a score for each row, and whether it is right.
-    large : table, optional
-        Of a cascade that reads tables: the large model's table of the same rows. X is then the
-        small one's. What comes back says who answers how much, how right each is, and whether the
-        promise stands; its intervals are exact.
-    groups : array of shape (n,), optional
-        The group of each row, for a promise per group.
-    n_bins, level, n_resamples, random_state
-        Bins of the binned errors, level of the intervals, resamples of the bootstrap (0: no
-        intervals), its seed.
-    n_jobs : int, optional
-        Threads; -1 for one per core.
-    executor : concurrent.futures.Executor or distributed.Client, optional
-        Where blocks of a table that stays in its files are worked on: a pool of processes, a Dask
-        client. Some 80 bytes a row come back. All numbers are the same, but the class-wise ECE has
-        no interval, which needs every entry for each resample.
-    overwrite : bool
-        Whether an array of logits may be written over: it saves the memory of another.
+    gate : Gate, fitted MetaCal, CalibratedClassifier, ScoreGate, Cascade or calibrator, or None
+        Gate to evaluate. None evaluates the softmax of the classifier.
+    X : table of shape (n_rows, n_classes)
+        Logits or probabilities; scores for a gate on scores.
+    y : array-like of shape (n_rows,)
+        Labels; for a gate on scores, whether each row is correct.
+    large : table or None, default=None
+        Table of the large model, for a cascade over tables. X is then the table of the small model.
+        The result tells how many rows each model answers, how accurately, and whether the promise
+        is kept, with exact intervals.
+    groups : array-like of shape (n_rows,) or None, default=None
+        Group of each row, for a promise per group.
+    n_bins : int, default=15
+        Number of bins of binned errors.
+    level : float, default=0.95
+        Level of the intervals.
+    n_resamples : int, default=1000
+        Number of bootstrap resamples; 0 for no intervals.
+    random_state : int, default=0
+        Seed of the bootstrap.
+    n_jobs : int or None, default=None
+        Number of threads; -1 for one per core.
+    executor : concurrent.futures.Executor or distributed.Client or None, default=None
+        Executor of the work on blocks of a table that stays in its files: a process pool, or a Dask
+        client. It returns about 80 bytes per row. All numbers are the same, but the class-wise ECE
+        has no interval, because each resample needs every entry of the table.
+    overwrite : bool, default=False
+        Whether an array of logits may be overwritten, which saves the memory of a second table.
+
+    Returns
+    -------
+    GateEvaluation
 
     Examples
     --------
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> found = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
-    >>> round(found.after.gate["coverage_accuracy"].estimate, 3), found.verdict.refuted
+    >>> evaluation = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
+    >>> round(evaluation.after.gate["coverage_accuracy"].estimate, 3), evaluation.verdict.refuted
     (0.972, False)
     """
-    own, given = opened(gate, X, large)
-    if own is not None:
-        check_measurable(own)
-    plan = Resampling(level, n_resamples, random_state)
-    if own is not None and own.kind != "logits":
-        return measured_columns(
-            own, judged(own, given, y, groups, probabilities=True), plan, n_bins
-        )
-    through = softmax_gate(np.shape(given[0])[1]) if own is None else own
+    fitted_gate, tables = opened(gate, X, large)
+    if fitted_gate is not None:
+        check_measurable(fitted_gate)
+    resampling = Resampling(level, n_resamples, random_state)
+    if fitted_gate is not None and fitted_gate.kind != "logits":
+        decisions = judged(fitted_gate, tables, y, groups, probabilities=True)
+        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+    table = tables[0]
+    reading_gate = softmax_gate(np.shape(table)[1]) if fitted_gate is None else fitted_gate
     with workers(n_jobs, executor) as pool:
-        unseen = isinstance(given[0], StoredTable) and is_remote(pool)
-        rows = Rows(
-            given[0] if unseen else through.source.read(given[0]), executor=pool, unseen=unseen
+        # The workers of a cluster validate the rows that they read themselves.
+        is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
+        if not is_unvalidated:
+            table = reading_gate.source.read(table)
+        rows = Rows(table, executor=pool, unseen=is_unvalidated)
+        codes = label_codes(y, len(rows), reading_gate.classes)
+        _, evaluation = evaluate_table(
+            fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
         )
-        return walked(
-            own,
-            rows,
-            label_codes(y, len(rows), through.classes),
-            plan,
-            n_bins,
-            groups,
-            ours=overwrite,
-        )[1]
+        return evaluation
 
 
-def measured_columns(
-    gate: Gate, seen: Judged, plan: Resampling, n_bins: int = 15
+def evaluate_decisions(
+    gate: Gate, decisions: Judged, resampling: Resampling, n_bins: int = 15
 ) -> GateEvaluation:
-    """The same where there is no one table to walk over: by given scores, or through a cascade."""
-    assert seen.correct is not None
-    if not seen.known.all():
+    """Evaluate a gate on scores, or a cascade, from its decisions on labelled rows.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate on scores, or cascade.
+    decisions : Judged
+        Decisions on all rows, with their correctness.
+    resampling : Resampling
+        Level and resamples of the intervals.
+    n_bins : int, default=15
+        Number of bins of binned errors.
+
+    Returns
+    -------
+    GateEvaluation
+    """
+    assert decisions.correct is not None
+    if not decisions.known.all():
+        n_unlabelled = int((~decisions.known).sum())
         raise InputError(
-            f"{int((~seen.known).sum()):,} rows have no label, and measuring needs them all; verify"
+            f"{n_unlabelled:,} rows have no label, and measuring needs them all; verify"
             " (metacal verify) needs those alone on which the models disagree."
         )
-    accept, sure = None if gate.is_calibrator else seen.accept, seen.decision.confidence
-    result = evaluate_scores(
-        seen.decision.doubt, seen.correct, plan, n_bins, accept=accept, confidence=sure
+    evaluation = evaluate_scores(
+        decisions.decision.doubt,
+        decisions.correct,
+        resampling,
+        n_bins,
+        accept=None if gate.is_calibrator else decisions.accept,
+        confidence=decisions.decision.confidence,
     )
     if gate.certificate is None:
-        return GateEvaluation(result)
+        return GateEvaluation(evaluation)
     verdict = judge(
         gate.certificate,
-        seen.accept,
-        seen.correct,
-        result.level,
-        losses=seen.losses,
-        names=seen.names,
-        fit_rows=seen.fit_rows,
+        decisions.accept,
+        decisions.correct,
+        evaluation.level,
+        losses=decisions.losses,
+        names=decisions.names,
+        fit_rows=decisions.fit_rows,
     )
-    answers = answerers(gate, seen, result.level)
-    return GateEvaluation(result, None, gate.certificate, verdict, seen.fit_rows, answers)
+    return GateEvaluation(
+        after=evaluation,
+        certificate=gate.certificate,
+        verdict=verdict,
+        fit_rows=decisions.fit_rows,
+        answered_by=_count_answers(gate, decisions, evaluation.level),
+    )
 
 
-def answerers(gate: Gate, seen: Judged, level: float) -> tuple[Answerer, ...]:
-    """Who answers how much in a cascade, with exact intervals; nothing where one model does."""
-    by, n = seen.decision.by, len(seen)
-    if by is None or seen.correct is None or gate.certificate is None:
+def _count_answers(gate: Gate, decisions: Judged, level: float) -> tuple[Answerer, ...]:
+    """Count the answers of each model of a cascade; empty for a single model."""
+    answering_stage = decisions.decision.by
+    if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
-    found = []
-    for number, name in enumerate((*seen.decision.stages, *(("person",) if gate.people else ()))):
-        own = by == number
-        count, right = int(own.sum()), int((own & seen.correct).sum())
-        accuracy = (
-            clopper_pearson(right, count, level) if count and number < len(gate.stages) else None
-        )
-        found.append(Answerer(name, count, clopper_pearson(count, n, level), accuracy))
-    return tuple(found)
+    names = list(decisions.decision.stages)
+    if gate.people:
+        names.append("person")
+    answerers = []
+    for stage, name in enumerate(names):
+        is_answered = answering_stage == stage
+        n_answered = int(is_answered.sum())
+        n_correct = int((is_answered & decisions.correct).sum())
+        is_model = stage < len(gate.stages)
+        accuracy = None
+        if n_answered and is_model:
+            accuracy = clopper_pearson(n_correct, n_answered, level)
+        share = clopper_pearson(n_answered, len(decisions), level)
+        answerers.append(Answerer(name, n_answered, share, accuracy))
+    return tuple(answerers)
 
 
-def walked(
+def evaluate_table(
     gate: Gate | None,
     rows: Rows,
     codes: Codes,
-    plan: Resampling,
+    resampling: Resampling,
     n_bins: int,
     groups: Any,
     *,
-    ours: bool = False,
+    overwrite: bool = False,
 ) -> tuple[MeasuredRows, GateEvaluation]:
-    """Decide on every row once, and measure; the softmax of the logits beside it.
+    """Evaluate a gate, and the softmax of the logits, on a labelled table.
 
-    Rows that are `unseen` are looked over, and converted, where they are read. With `ours` the
-    table may be written over, which saves another.
+    Parameters
+    ----------
+    gate : Gate or None
+        Gate to evaluate. None evaluates the softmax alone.
+    rows : Rows
+        Logits. Rows that are not validated yet are validated when they are read.
+    codes : array of int of shape (n_rows,)
+        Column of each label.
+    resampling : Resampling
+        Level and resamples of the intervals.
+    n_bins : int
+        Number of bins of binned errors.
+    groups : array-like of shape (n_rows,) or None
+        Group of each row, for a promise per group.
+    overwrite : bool, default=False
+        Whether the table may be overwritten, which saves the memory of a second one.
+
+    Returns
+    -------
+    measured : MeasuredRows
+        Measurements of each row.
+    evaluation : GateEvaluation
     """
-    through = softmax_gate(rows.n_classes) if gate is None else gate
-    through.group_codes(
-        groups if gate is not None else None, len(rows)
-    )  # says now which groups are missing
-    tabled = any(
+    measured_gate = softmax_gate(rows.n_classes) if gate is None else gate
+    # Missing groups are reported before the rows are read.
+    measured_gate.group_codes(None if gate is None else groups, len(rows))
+    needs_whole_table = any(
         metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES)
     )
-    room = None
-    if (tabled or plan.n_resamples) and not is_remote(rows.executor):
-        # A metric of the whole table asks for the logits once more, to have their softmax.
-        room = room_for_table(rows.table, over=ours and not tabled)
-    found = measured_rows(through, rows, codes, n_bins, groups, beside=gate is not None, room=room)
-    accepted, correct, bare = found.accept, found.top == codes, None
-    fit_rows = None if gate is None else gate.find_fit_rows(found.score, correct)
-    by_class = ByClass(found.top, through.classes, fitted=fit_rows is not None)
-    columns = {"accept": accepted, "correct": correct, "by_class": by_class}
-    if found.before is not None:
-        before = found.before
-        if tabled and room is not None:
-            before = replace(before, checked=softmaxes(rows, codes, before.top))
-        without = replace(plan, n_resamples=0, shares=False)
-        bare = evaluate_rows(before, rows.n_classes, without, n_bins, **columns)
-    result = evaluate_rows(found.after, rows.n_classes, plan, n_bins, score=found.score, **columns)
-    if gate is None or gate.certificate is None or accepted is None:
-        return found, GateEvaluation(result, bare)
+    buffer = None
+    if (needs_whole_table or resampling.n_resamples) and not is_remote(rows.executor):
+        # A metric of the whole table needs the logits once more, for their softmax.
+        buffer = probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)
+    measured = measure_rows(
+        measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
+    )
+    correct = measured.top == codes
+    fit_rows = None if gate is None else gate.find_fit_rows(measured.score, correct)
+    columns = {
+        "accept": measured.accept,
+        "correct": correct,
+        "by_class": ByClass(measured.top, measured_gate.classes, fitted=fit_rows is not None),
+    }
+    before = None
+    if measured.before is not None:
+        softmax_metrics = measured.before
+        if needs_whole_table and buffer is not None:
+            softmax_table = lazy_softmax(rows, codes, softmax_metrics.top)
+            softmax_metrics = replace(softmax_metrics, checked=softmax_table)
+        no_resampling = replace(resampling, n_resamples=0, shares=False)
+        before = evaluate_rows(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
+    after = evaluate_rows(
+        measured.after, rows.n_classes, resampling, n_bins, score=measured.score, **columns
+    )
+    if gate is None or gate.certificate is None or measured.accept is None:
+        return measured, GateEvaluation(after, before)
     verdict = judge(
         gate.certificate,
-        accepted,
+        measured.accept,
         correct,
-        plan.level,
-        losses=gate.losses(codes, found.top),
-        names=through.part_names(found.top, groups),
+        resampling.level,
+        losses=gate.losses(codes, measured.top),
+        names=gate.part_names(measured.top, groups),
         fit_rows=fit_rows,
     )
-    return found, GateEvaluation(result, bare, gate.certificate, verdict, fit_rows)
+    return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)

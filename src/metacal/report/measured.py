@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.estimators.evaluate import Answerer, GateEvaluation, measured_columns, walked
+from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, Table
 from metacal.gate.judged import check_measurable, judged
@@ -193,7 +193,7 @@ def measure_logits(
     Measured
     """
     decision_groups = groups if reading_gate.by_group else None
-    columns, evaluation = walked(
+    columns, evaluation = evaluate_table(
         gate, rows, codes, settings.intervals, settings.n_bins, decision_groups
     )
     accept = columns.accept
@@ -256,7 +256,7 @@ def measure_decisions(
     ]
     judged_rows = judged(gate, stage_inputs, y, groups, probabilities=True)
     # Evaluation comes first, because its errors about missing labels are more specific.
-    evaluation = measured_columns(gate, judged_rows, settings.intervals, settings.n_bins)
+    evaluation = evaluate_decisions(gate, judged_rows, settings.intervals, settings.n_bins)
     assert judged_rows.correct is not None
     decision = judged_rows.decision
     correct = judged_rows.correct
