@@ -19,7 +19,7 @@ import pytest
 
 import metacal as mc
 from browser import modules
-from metacal.estimators.compare import Entry
+from metacal.estimators.comparison import Entry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.report import html
 from metacal.report.status import status

@@ -10,7 +10,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.compare import BUDGET, Comparison, Entry, Estimate
+from metacal.estimators.compare import BUDGET
+from metacal.estimators.comparison import Comparison, Entry, Estimate
 from metacal.estimators.cost import affordable_folds, fold_seconds
 from metacal.maps.methods import METHODS
 from metacal.metrics.paired import by_rows

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.evaluate import evaluate_table
+from metacal.estimators.evaluate import evaluate_table as evaluate_gate_table
 from metacal.gate import Table
 from metacal.metrics import evaluate as evaluate_table
 from metacal.metrics.resampling import Resampling
@@ -68,10 +68,10 @@ def test_a_table_that_is_ours_is_written_over(monkeypatch):
     gate = mc.MetaCal(mc.MinAccuracy(0.95)).fit(*FIT).gate_
     plan = Resampling(n_resamples=5)
     table = NEW.copy()
-    _, kept = evaluate_table(gate, Rows(table), LABELS, plan, 15, None)
+    _, kept = evaluate_gate_table(gate, Rows(table), LABELS, plan, 15, None)
     assert np.array_equal(table, NEW)
     assert (
-        evaluate_table(gate, Rows(table), LABELS, plan, 15, None, overwrite=True)[1].to_dict()
+        evaluate_gate_table(gate, Rows(table), LABELS, plan, 15, None, overwrite=True)[1].to_dict()
         == kept.to_dict()
     )
     np.testing.assert_array_equal(table, gate(NEW))

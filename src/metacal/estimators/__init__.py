@@ -1,8 +1,7 @@
-"""The scikit-learn faces of the maps, thin. X is a table of logits: one row per item, one column
-per class.
+"""scikit-learn estimators of the calibration maps and gates.
 
-Calibrators of one family share a file. Which ones there are is said in `metacal.maps.methods`; each
-is imported when it is first asked for.
+X is a table of logits, with one row per item and one column per class. Calibrators of one family
+share a file. The registry `metacal.maps.methods` lists them, and each is imported on first use.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
     from metacal.estimators.base import Calibrator as Calibrator
     from metacal.maps.methods import *  # noqa: F403 the calibrators
 
-    #: Every calibrator by the name that `compare` and the command line use, simplest first.
+    #: Calibrators by their name on the command line, simplest first.
     CALIBRATORS: dict[str, type[Calibrator[Any]]]
 else:
     _get, __dir__ = names_of(__name__, methods.homes)
 
     def __getattr__(name):
         if name == "CALIBRATORS":
-            return {row.name: row.estimator_class() for row in methods.METHODS.values()}
+            return {method.name: method.estimator_class() for method in methods.METHODS.values()}
         return _get(name)

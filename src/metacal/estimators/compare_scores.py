@@ -1,6 +1,4 @@
-"""compare_scores: which of several scores ranks best, what each would certify, and all of them
-fused into one.
-"""
+"""Comparison of confidence scores, and a fused score of all of them."""
 
 from __future__ import annotations
 
@@ -24,16 +22,28 @@ from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.rows.draws import generator
 from metacal.rows.score_columns import correct_column, score_column
 
-#: The name of the fused score, and the share of the rows that teach it.
-FUSED, _OWN_ROWS = "fused", 1 / 3
-#: Scores of which a higher one is doubtful, unless the caller says otherwise.
+#: Name of the fused score.
+FUSED = "fused"
+#: Fraction of the rows on which the fused score is fitted.
+_FUSION_FRACTION = 1 / 3
+#: Scores of which a higher value is doubtful, by default.
 DOUBTFUL = ("perplexity", "loss", "entropy")
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """One score: how well it tells right from wrong, and the share of rows that the promise would
-    let it accept.
+    """Result of one score.
+
+    Attributes
+    ----------
+    name : str
+        Name of the score.
+    auroc : float
+        Area under the ROC curve for correct against incorrect rows.
+    coverage : float
+        Fraction of rows that a gate under the promise accepts; 0 if it cannot be certified.
+    n_rows : int
+        Number of rows with this score.
     """
 
     name: str
@@ -44,8 +54,16 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """Scores on the same rows, the one that would accept most first; `stack` gives the fused score
-    of new columns.
+    """Scores compared on the same rows, largest coverage first.
+
+    Attributes
+    ----------
+    rows : tuple of ScoreRow
+        Result of each score.
+    promise : Promise
+        Promise under which the coverage was computed.
+    stack : estimator
+        Logistic regression on all scores.
     """
 
     rows: tuple[ScoreRow, ...]
@@ -53,28 +71,23 @@ class ScoreComparison:
     stack: Any
 
     def fused(self, columns: Mapping[str, Any]) -> Any:
-        """The fused score of new rows: the probability of being right by a logistic curve of all
-        scores.
+        """Return the fused score of new rows: the probability of being correct.
+
+        A row in which any score is missing gets NaN.
         """
-        table = np.stack([score_column(columns[name]) for name in self.stack.feature_names], axis=1)
-        found = np.full(len(table), np.nan)
-        there = ~np.isnan(table).any(axis=1)
-        if there.any():
-            found[there] = self.stack.predict_proba(table[there])[:, 1]
-        return found
+        return _fused_score(self.stack, columns)
 
     def __str__(self) -> str:
-        lines = [
-            f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows"
-            for row in self.rows
-        ]
-        below = f"under {self.promise!r}; certify the one you choose on other rows."
-        return "\n".join([f"{'score':<24} AUROC  would accept", *lines, below])
+        lines = [f"{'score':<24} AUROC  would accept"]
+        for row in self.rows:
+            lines.append(f"{row.name[:24]:<24} {row.auroc:.3f}  {row.coverage:.3f} of the rows")
+        lines.append(f"under {self.promise!r}; certify the one you choose on other rows.")
+        return "\n".join(lines)
 
     __repr__ = __str__
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each score."""
+        """Return a `pandas.DataFrame` with one row per score."""
         return display.frame([asdict(row) for row in self.rows])
 
 
@@ -86,54 +99,117 @@ def compare_scores(
     doubtful: tuple[str, ...] = DOUBTFUL,
     random_state: int = 0,
 ) -> ScoreComparison:
-    """Compare scores by name, each a number per row, and fuse them: which one is worth a gate?
+    """Compare confidence scores, and fuse them into one.
 
-    A third of the rows, drawn at random, teach the fused score, a logistic curve of all of them;
-    the others measure every score alike. Whoever takes the best of several has looked at these
-    rows: fit the gate on others.
+    A third of the rows, drawn at random, is used to fit the fused score, a logistic regression on
+    all scores. The other rows measure every score. If you choose the best of several scores, you
+    have used these rows for the choice: it is not valid to certify the gate on them, so fit it on
+    other rows.
+
+    Parameters
+    ----------
+    columns : mapping of str to array-like of shape (n_rows,)
+        Scores by name.
+    correct : array-like of shape (n_rows,)
+        Whether each row is correct.
+    promise : Promise or None, default=None
+        Promise of the gate. The default is MinAccuracy(0.9).
+    doubtful : tuple of str, default=("perplexity", "loss", "entropy")
+        Names of scores of which a higher value is doubtful.
+    random_state : int, default=0
+        Seed of the draw of the rows for the fused score.
+
+    Returns
+    -------
+    ScoreComparison
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> skill = rng.normal(size=3000)
     >>> columns = {name: skill + rng.normal(size=3000) for name in ("mean_logprob", "agreement")}
-    >>> found = compare_scores(columns, rng.random(3000) < 1 / (1 + np.exp(-2 * skill)), MinAccuracy(0.8))
-    >>> found.rows[0].name, found.rows[0].auroc > 0.75
+    >>> correct = rng.random(3000) < 1 / (1 + np.exp(-2 * skill))
+    >>> comparison = compare_scores(columns, correct, MinAccuracy(0.8))
+    >>> comparison.rows[0].name, comparison.rows[0].auroc > 0.75
     ('fused', True)
     """
-    asked = MinAccuracy(0.9) if promise is None else promise
-    right = correct_column(correct)
+    if promise is None:
+        promise = MinAccuracy(0.9)
+    is_correct = correct_column(correct)
+    n_rows = len(is_correct)
     scores = {name: score_column(column).astype(np.float64) for name, column in columns.items()}
-    if not scores or any(len(column) != len(right) for column in scores.values()):
-        raise InputError(f"give a number for each of {len(right)} rows and each score, by name.")
-    if right.all() or not right.any():
+    if not scores or any(len(score) != n_rows for score in scores.values()):
+        raise InputError(f"give a number for each of {n_rows} rows and each score, by name.")
+    if is_correct.all() or not is_correct.any():
         raise InputError("all rows are alike right or wrong; a comparison needs some of both.")
-    table = np.stack([-one if name in doubtful else one for name, one in scores.items()], axis=1)
-    own = np.zeros(len(right), dtype=bool)
-    own[generator(random_state).permutation(len(right))[: math.ceil(_OWN_ROWS * len(right))]] = True
+
+    n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)
+    order = generator(random_state).permutation(n_rows)
+    is_fusion_row = np.zeros(n_rows, dtype=bool)
+    is_fusion_row[order[:n_fusion_rows]] = True
+    stack = _fit_stack(scores, is_correct, is_fusion_row)
+
+    confidences = {name: -score if name in doubtful else score for name, score in scores.items()}
+    confidences[FUSED] = _fused_score(stack, scores)
+    rows = []
+    for name, confidence in confidences.items():
+        rows.append(
+            _measure_score(name, confidence[~is_fusion_row], is_correct[~is_fusion_row], promise)
+        )
+    rows.sort(key=lambda row: (-row.coverage, -row.auroc))
+    return ScoreComparison(tuple(rows), promise, stack)
+
+
+def _fit_stack(scores: Mapping[str, Any], is_correct: Any, is_fusion_row: Any) -> Any:
+    """Fit a logistic regression on all scores of the fusion rows."""
+    table = np.stack(list(scores.values()), axis=1)
+    is_complete = ~np.isnan(table).any(axis=1)
+    fit_rows = is_fusion_row & is_complete
     stack = make_pipeline(StandardScaler(), LogisticRegression())
-    whole = ~np.isnan(table).any(axis=1)
-    stack.fit(np.stack(list(scores.values()), axis=1)[own & whole], right[own & whole])
+    stack.fit(table[fit_rows], is_correct[fit_rows])
     stack.feature_names = tuple(scores)
-    found = ScoreComparison((), asked, stack)
-    named = {name: column[~own] for name, column in zip(scores, table.T, strict=True)}
-    named[FUSED] = found.fused(scores)[~own]
-    rows = [_measured(name, column, right[~own], asked) for name, column in named.items()]
-    return ScoreComparison(
-        tuple(sorted(rows, key=lambda row: (-row.coverage, -row.auroc))), asked, stack
-    )
+    return stack
 
 
-def _measured(name: str, column: Any, right: Any, promise: Promise) -> ScoreRow:
-    there = ~np.isnan(column)
-    mixed = len(np.unique(right[there])) == 2
-    auroc = float(roc_auc_score(right[there], column[there])) if mixed else math.nan
+def _fused_score(stack: Any, columns: Mapping[str, Any]) -> Any:
+    """Return the predicted probability of being correct; NaN if a score is missing."""
+    table = np.stack([score_column(columns[name]) for name in stack.feature_names], axis=1)
+    is_complete = ~np.isnan(table).any(axis=1)
+    fused = np.full(len(table), np.nan)
+    if is_complete.any():
+        fused[is_complete] = stack.predict_proba(table[is_complete])[:, 1]
+    return fused
+
+
+def _measure_score(name: str, confidence: Any, is_correct: Any, promise: Promise) -> ScoreRow:
+    """Measure AUROC and certifiable coverage of one score.
+
+    Parameters
+    ----------
+    name : str
+        Name of the score.
+    confidence : array of shape (n_rows,)
+        The score, or its negative if a higher value is doubtful. NaN if missing.
+    is_correct : array of bool of shape (n_rows,)
+        Whether each row is correct.
+    promise : Promise
+        Promise of the gate.
+
+    Returns
+    -------
+    ScoreRow
+    """
+    has_score = ~np.isnan(confidence)
+    has_both_outcomes = len(np.unique(is_correct[has_score])) == 2
+    auroc = math.nan
+    if has_both_outcomes:
+        auroc = float(roc_auc_score(is_correct[has_score], confidence[has_score]))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MetacalWarning)
-            certificate = fit_scored(column, right, promise).certificate
+            certificate = fit_scored(confidence, is_correct, promise).certificate
         assert certificate is not None
-        coverage = certificate.coverage * float(there.mean())
+        coverage = certificate.coverage * float(has_score.mean())
     except (InfeasibleTargetError, InputError):
         coverage = 0.0
-    return ScoreRow(name, auroc, coverage, int(there.sum()))
+    return ScoreRow(name, auroc, coverage, int(has_score.sum()))

@@ -20,7 +20,7 @@ from metacal.estimators.measurement import (
     probability_buffer,
     softmax_gate,
 )
-from metacal.formulas import Codes
+from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, check_measurable, judged, opened
 from metacal.metrics import registry
@@ -404,13 +404,7 @@ def evaluate_table(
     measured_gate = softmax_gate(rows.n_classes) if gate is None else gate
     # Missing groups are reported before the rows are read.
     measured_gate.group_codes(None if gate is None else groups, len(rows))
-    needs_whole_table = any(
-        metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES)
-    )
-    buffer = None
-    if (needs_whole_table or resampling.n_resamples) and not is_remote(rows.executor):
-        # A metric of the whole table needs the logits once more, for their softmax.
-        buffer = probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)
+    buffer = _make_buffer(rows, resampling, overwrite=overwrite)
     measured = measure_rows(
         measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
@@ -424,7 +418,7 @@ def evaluate_table(
     before = None
     if measured.before is not None:
         softmax_metrics = measured.before
-        if needs_whole_table and buffer is not None:
+        if _needs_whole_table() and buffer is not None:
             softmax_table = lazy_softmax(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, checked=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, shares=False)
@@ -444,3 +438,23 @@ def evaluate_table(
         fit_rows=fit_rows,
     )
     return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)
+
+
+def _needs_whole_table() -> bool:
+    """Check whether a registered metric needs all probabilities at once."""
+    return any(
+        metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES)
+    )
+
+
+def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Array | None:
+    """Return a buffer for the probabilities if a metric or an interval needs all of them.
+
+    On a cluster there is none, because the rows stay with the workers.
+    """
+    needs_whole_table = _needs_whole_table()
+    is_needed = needs_whole_table or resampling.n_resamples > 0
+    if not is_needed or is_remote(rows.executor):
+        return None
+    # A metric of the whole table needs the logits once more, for their softmax.
+    return probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)

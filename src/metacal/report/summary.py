@@ -40,7 +40,7 @@ from metacal.rows.arrays import fraction
 from metacal.rows.plausibility import unquestioned
 
 if TYPE_CHECKING:
-    from metacal.estimators.compare import Comparison
+    from metacal.estimators.comparison import Comparison
 
 #: Version of the JSON format. It changes when an entry changes its meaning.
 FORMAT = 1
@@ -467,7 +467,8 @@ def _compare_calibrators(
     if requested is None or requested is False:
         return None
     # Importing scikit-learn takes as long as the rest of a report.
-    from metacal.estimators.compare import Comparison, compare
+    from metacal.estimators.compare import compare
+    from metacal.estimators.comparison import Comparison
 
     if isinstance(requested, Comparison):
         return requested.to_dict()
