@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.gate import gate_in
-from metacal.io.column_selection import Picked
+from metacal.io.column_selection import ColumnSelection
 from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.arrow import InMemory, layout_of, pick
 from metacal.io.formats.arrow_columns import Layout, column_of, joined, pyarrow_for, table_of
@@ -48,7 +48,7 @@ class _BatchTable:
 
     Attributes
     ----------
-    picked : Picked
+    selection : ColumnSelection
         Names of the selected columns.
 
     layout : Layout
@@ -61,7 +61,7 @@ class _BatchTable:
         Column of each class of the gate. None if the columns are in the order of the gate.
     """
 
-    picked: Picked
+    selection: ColumnSelection
     layout: Layout
     class_names: ClassNames | None
     column_order: list[int] | None
@@ -233,7 +233,7 @@ class BatchGate:
             list_type = pa.list_(fixed_size_lists.type.value_type)
             result_columns["probs"] = fixed_size_lists.cast(list_type)
 
-        kept_columns = _kept_columns(batch, batch_table.picked)
+        kept_columns = _kept_columns(batch, batch_table.selection)
         merged_columns = merge_result_columns(kept_columns, result_columns)
         schema = pa.schema(
             [(name, column.type) for name, column in merged_columns.items()],
@@ -255,15 +255,15 @@ class BatchGate:
             group_key=self.group_key,
             keep=self.keep,
         )
-        picked = pick(request, batch.schema)
-        layout = layout_of(picked, InMemory(batch), _BATCH_NAME)
+        selection = pick(request, batch.schema)
+        layout = layout_of(selection, InMemory(batch), _BATCH_NAME)
         if layout.width == 0 and batch.num_rows == 0:
             # The length of the lists is not known without a row.
             layout = layout._replace(width=n_classes)
 
         has_class_columns = layout.width is None
         is_single_score = (
-            has_class_columns and n_classes == 2 and request.is_single_score(picked.table)
+            has_class_columns and n_classes == 2 and request.is_single_score(selection.table_names)
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise InputError(
@@ -274,9 +274,9 @@ class BatchGate:
         if not has_class_columns:
             class_names = stored_classes(batch.schema, _BATCH_NAME)
         elif not is_single_score:
-            class_names = picked.class_names
+            class_names = selection.class_names
         return _BatchTable(
-            picked=picked,
+            selection=selection,
             layout=layout,
             class_names=class_names,
             column_order=order_of_classes(class_names, gate_classes, _BATCH_NAME, self.name),
@@ -321,13 +321,13 @@ class BatchGate:
         return column_of(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
 
 
-def _kept_columns(batch: Any, picked: Picked) -> dict[str, Any]:
+def _kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
     """Return the ids and the kept columns of a batch, keyed by their name in the result."""
     kept_columns = {}
-    id_name = picked.beside.get("ids")
+    id_name = selection.role_names.get("ids")
     if id_name is not None:
         kept_columns["id"] = joined(batch.column(id_name))
-    for name in picked.kept:
+    for name in selection.kept_names:
         kept_columns[name] = joined(batch.column(name))
     return kept_columns
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.named_columns import missing_table_error, one_of
+from metacal.io.named_columns import find_named_column, missing_table_error
 from metacal.io.opening import one_score
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
@@ -40,7 +40,7 @@ def find_list_column(
 
     known_names = set(list_names)
     candidates = [name for name in header if name in known_names]
-    table_name = one_of(request, candidates, "logits_key", TABLE_KEYS[request.input])
+    table_name = find_named_column(request, candidates, "logits_key", TABLE_KEYS[request.input])
     if table_name is not None or not list_names:
         return table_name
     advice = (
@@ -145,7 +145,7 @@ def find_class_columns(
     InputError
         If the requested columns are missing, or if the remaining columns may not all be classes.
     """
-    excluded_names = {"", *role_names, *request.aside, *request.keep}
+    excluded_names = {"", *role_names, *request.excluded_columns, *request.keep}
     if request.id_key is not None:
         excluded_names.update(ID_KEYS)
     candidates = [name for name in header if name not in excluded_names]

@@ -20,7 +20,7 @@ from metacal.io.class_columns import (
     find_list_column,
 )
 from metacal.io.columns import Columns
-from metacal.io.named_columns import missing_table_error, one_of, pick_beside
+from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
 from metacal.io.opening import passed_on, two_columns_hint
 from metacal.io.request import CLASS_KEYS, TABLE_KEYS, ClassNames, Request
 from metacal.rows.labels import as_class_names
@@ -31,56 +31,56 @@ _MAX_DESCRIPTION_LENGTH = 80
 
 
 @dataclass(frozen=True)
-class Picked:
+class ColumnSelection:
     """Names of the selected columns or arrays.
 
     Attributes
     ----------
-    table : tuple of str
+    table_names : tuple of str
         Columns of the table: one per class, or one column of lists, array or score.
 
-    beside : mapping of str to str
+    role_names : mapping of str to str
         Column name of each role.
 
-    unused : tuple of str
+    unused_names : tuple of str
         Names that were not selected.
 
     class_names : tuple or None
         Class names, if there is one column per class.
 
-    places : tuple of int or None
+    class_positions : tuple of int or None
         Positions of the class columns in the file, if there is one column per class.
 
-    classes : str or None
+    class_list_name : str or None
         Name of the array that holds the class names.
 
-    kept : tuple of str
+    kept_names : tuple of str
         Columns to copy to the results.
 
     path : str
         Name of the file in messages.
     """
 
-    table: tuple[str, ...]
-    beside: Mapping[str, str]
-    unused: tuple[str, ...] = ()
+    table_names: tuple[str, ...]
+    role_names: Mapping[str, str]
+    unused_names: tuple[str, ...] = ()
     class_names: ClassNames | None = None
-    places: tuple[int, ...] | None = None
-    classes: str | None = None
-    kept: tuple[str, ...] = ()
+    class_positions: tuple[int, ...] | None = None
+    class_list_name: str | None = None
+    kept_names: tuple[str, ...] = ()
     path: str = ""
 
     @property
-    def others(self) -> list[str]:
+    def other_names(self) -> list[str]:
         """Names of the columns to read besides the table, without duplicates."""
-        return list(dict.fromkeys((*self.beside.values(), *self.kept)))
+        return list(dict.fromkeys((*self.role_names.values(), *self.kept_names)))
 
     @property
-    def names(self) -> list[str]:
+    def all_names(self) -> list[str]:
         """Names of all columns to read, the table first, without duplicates."""
-        return list(dict.fromkeys((*self.table, *self.others)))
+        return list(dict.fromkeys((*self.table_names, *self.other_names)))
 
-    def columns(
+    def build_columns(
         self,
         table: Any,
         read_column: Callable[[str], Any],
@@ -113,33 +113,33 @@ class Picked:
         -------
         Columns
         """
-        if self.classes is not None:
-            class_names = as_class_names(read_column(self.classes))
+        if self.class_list_name is not None:
+            class_names = as_class_names(read_column(self.class_list_name))
         elif class_names is None:
             class_names = self.class_names
 
         kept_columns = {}
-        for name in self.kept:
+        for name in self.kept_names:
             if read_values is None:
                 kept_columns[name] = read_column(name)
             else:
                 kept_columns[name] = passed_on(read_values(name))
 
-        role_columns = {role: read_column(name) for role, name in self.beside.items()}
+        role_columns = {role: read_column(name) for role, name in self.role_names.items()}
         return Columns(
             self.path,
             table,
             **role_columns,
             class_names=class_names,
-            unused=self.unused,
-            places=self.places,
-            names=self.beside,
+            unused=self.unused_names,
+            places=self.class_positions,
+            names=self.role_names,
             kept=kept_columns,
             lines=lines,
         )
 
 
-def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
+def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelection:
     """Select the requested arrays from named arrays.
 
     Parameters
@@ -152,7 +152,7 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
 
     Returns
     -------
-    Picked
+    ColumnSelection
 
     Raises
     ------
@@ -162,25 +162,25 @@ def pick_arrays(request: Request, arrays: Mapping[str, str]) -> Picked:
 
     Examples
     --------
-    >>> picked = pick_arrays(Request("a.npz"), {"logits": "(5, 3)", "y": "(5,)", "seed": "()"})
-    >>> picked.table, picked.beside, picked.unused
+    >>> selection = select_arrays(Request("a.npz"), {"logits": "(5, 3)", "y": "(5,)", "seed": "()"})
+    >>> selection.table_names, selection.role_names, selection.unused_names
     (('logits',), {'labels': 'y'}, ('seed',))
     """
-    table_name = one_of(request, arrays, "logits_key", TABLE_KEYS[request.input])
+    table_name = find_named_column(request, arrays, "logits_key", TABLE_KEYS[request.input])
     if table_name is None:
         raise _missing_array_error(request, arrays)
 
     classes_name = None
     if not request.scores:
         classes_name = next((key for key in CLASS_KEYS if key in arrays), None)
-    role_names = pick_beside(request, arrays, (table_name,))
+    role_names = find_role_columns(request, arrays, (table_name,))
     used_names = {table_name, classes_name, *role_names.values()}
-    return Picked(
-        table=(table_name,),
-        beside=role_names,
-        unused=_unused_names(request, arrays, used_names),
-        classes=classes_name,
-        kept=tuple(dict.fromkeys(request.keep)),
+    return ColumnSelection(
+        table_names=(table_name,),
+        role_names=role_names,
+        unused_names=_unused_names(request, arrays, used_names),
+        class_list_name=classes_name,
+        kept_names=tuple(dict.fromkeys(request.keep)),
         path=request.path,
     )
 
@@ -196,19 +196,19 @@ def _missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputEr
         content += f" and {len(arrays) - len(descriptions)} more"
 
     label_advice = ""
-    if "labels" not in pick_beside(request, arrays):
+    if "labels" not in find_role_columns(request, arrays):
         label_advice = f" and the labels, if any, with {option('label_key')}"
     advice = f"; name the table with {option('logits_key')}{label_advice}."
     return missing_table_error(request, "array", arrays, f"it holds {content}", advice)
 
 
-def pick_columns(
+def select_columns(
     request: Request,
     header: Sequence[str],
     list_names: Collection[str] = (),
     *,
     min_classes: int = 2,
-) -> Picked:
+) -> ColumnSelection:
     """Select the requested columns: a score, a column of lists, or one column per class.
 
     Parameters
@@ -228,7 +228,7 @@ def pick_columns(
 
     Returns
     -------
-    Picked
+    ColumnSelection
 
     Raises
     ------
@@ -238,52 +238,54 @@ def pick_columns(
 
     Examples
     --------
-    >>> picked = pick_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
-    >>> picked.table, picked.beside, picked.class_names
+    >>> selection = select_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
+    >>> selection.table_names, selection.role_names, selection.class_names
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
-    >>> pick_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table
+    >>> select_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table
     ('logits',)
     >>> request = Request("judge.csv", logits_key="mark", scores=True)
-    >>> picked = pick_columns(request, ["id", "mark", "ok"])
-    >>> picked.table, picked.beside
+    >>> selection = select_columns(request, ["id", "mark", "ok"])
+    >>> selection.table_names, selection.role_names
     (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
     _check_unique_names(request, header)
     if request.scores:
-        table_name = one_of(request, header, "logits_key", ())
+        table_name = find_named_column(request, header, "logits_key", ())
     else:
         table_name = find_list_column(request, header, list_names)
     if table_name is None:
-        return _pick_class_columns(request, header, min_classes)
+        return _select_class_columns(request, header, min_classes)
 
-    role_names = pick_beside(request, header, [table_name])
-    return Picked(
-        table=(table_name,),
-        beside=role_names,
-        unused=_unused_names(request, header, {table_name, *role_names.values()}),
-        kept=tuple(dict.fromkeys(request.keep)),
+    role_names = find_role_columns(request, header, [table_name])
+    return ColumnSelection(
+        table_names=(table_name,),
+        role_names=role_names,
+        unused_names=_unused_names(request, header, {table_name, *role_names.values()}),
+        kept_names=tuple(dict.fromkeys(request.keep)),
         path=request.path,
     )
 
 
-def _pick_class_columns(request: Request, header: Sequence[str], min_classes: int) -> Picked:
+def _select_class_columns(
+    request: Request, header: Sequence[str], min_classes: int
+) -> ColumnSelection:
     """Select the requested columns from a file with one column per class."""
     prefixes = class_column_prefixes(request)
     table_names = find_columns_of_known_classes(request, header, prefixes)
-    role_names = pick_beside(request, header, table_names)
+    role_names = find_role_columns(request, header, table_names)
     if not table_names:
         table_names = find_class_columns(request, header, prefixes, role_names.values())
     if len(table_names) < min_classes and not request.is_single_score(table_names):
         raise _too_few_classes_error(request, header, table_names)
 
     position_of_name = {name: position for position, name in enumerate(header)}
-    return Picked(
-        table=tuple(table_names),
-        beside=role_names,
-        unused=_unused_names(request, header, {*table_names, *role_names.values()}),
+    return ColumnSelection(
+        table_names=tuple(table_names),
+        role_names=role_names,
+        unused_names=_unused_names(request, header, {*table_names, *role_names.values()}),
         class_names=class_names_of_columns(table_names, prefixes),
-        places=tuple(position_of_name[name] for name in table_names),
-        kept=tuple(dict.fromkeys(request.keep)),
+        class_positions=tuple(position_of_name[name] for name in table_names),
+        kept_names=tuple(dict.fromkeys(request.keep)),
         path=request.path,
     )
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.request import BESIDE, ClassNames
+from metacal.io.request import ROLE_PARAMETERS, ClassNames
 from metacal.rows.stored import StoredTable
 
 
@@ -84,7 +84,7 @@ class Columns:
     def beside(self) -> dict[str, NDArray[Any]]:
         """Columns that have a role and are present, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}
-        for role in BESIDE:
+        for role in ROLE_PARAMETERS:
             column = getattr(self, role)
             if column is not None:
                 columns[role] = column

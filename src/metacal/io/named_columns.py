@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from metacal.display import listed
 from metacal.errors import InputError, option, spelled
 from metacal.io.opening import NoScoreError
-from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
+from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 
 
 class OtherKindError(InputError):
     """The file holds probabilities but logits were requested, or the other way round."""
 
 
-def pick_beside(
+def find_role_columns(
     request: Request, names: Collection[str], table: Collection[str] = ()
 ) -> dict[str, str]:
     """Find the column of each role by its given or default name.
@@ -42,8 +42,10 @@ def pick_beside(
     default_names = {"labels": request.label_keys, "ids": ID_KEYS}
     excluded_names = set(table)
     role_names: dict[str, str] = {}
-    for role, parameter in BESIDE.items():
-        name = one_of(request, names, parameter, default_names.get(role, ()), excluded_names)
+    for role, parameter in ROLE_PARAMETERS.items():
+        name = find_named_column(
+            request, names, parameter, default_names.get(role, ()), excluded_names
+        )
         if name is None:
             continue
         role_names[role] = name
@@ -52,12 +54,12 @@ def pick_beside(
     return role_names
 
 
-def labels_are_in(column: str) -> str:
+def label_column_advice(column: str) -> str:
     """Return the advice to name `column` as the column of labels, for use within a message."""
     return f"if it holds the labels say {option('label_key', column)}, "
 
 
-def one_of(
+def find_named_column(
     request: Request,
     names: Collection[str],
     key: str,

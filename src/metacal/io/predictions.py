@@ -181,7 +181,7 @@ def read_predictions(
         unit_key=unit_key,
         format=format,
         stream=stream,
-        aside=tuple(drop),
+        excluded_columns=tuple(drop),
         keep=tuple(keep),
         gate_classes=of_gate,
     )

@@ -21,7 +21,7 @@ from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
 from metacal.io.many import Paths, files_of, requests_for_files
 from metacal.io.opening import NoRowsError, unpacking
 from metacal.io.remote import suffix_of
-from metacal.io.request import BESIDE, STREAM_BYTES, Request
+from metacal.io.request import ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
 
@@ -243,7 +243,7 @@ def _check_same_columns(first_part: Columns, other_part: Columns) -> None:
             f"{other_part.path}: its classes are not those of {first_part.path}, or in another"
             f" order; name them with {option('classes')}, which chooses and orders the columns."
         )
-    for role in BESIDE:
+    for role in ROLE_PARAMETERS:
         first_has_role = role in first_part.beside
         other_has_role = role in other_part.beside
         if first_has_role == other_has_role:

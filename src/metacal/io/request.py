@@ -41,7 +41,12 @@ ID_KEYS = ("id", "ids")
 #: Default names of an array of class names.
 CLASS_KEYS = ("classes", "class_names")
 #: Parameter that names the column of each role.
-BESIDE = {"labels": "label_key", "ids": "id_key", "groups": "group_key", "units": "unit_key"}
+ROLE_PARAMETERS = {
+    "labels": "label_key",
+    "ids": "id_key",
+    "groups": "group_key",
+    "units": "unit_key",
+}
 #: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
@@ -86,7 +91,7 @@ class Request:
     file : str or None
         File to open if it is not `path`: a copy of standard input or of a remote file.
 
-    lasting : bool
+    copy_is_permanent : bool
         Whether the copy in `file` exists for as long as the table is used.
 
     format : str or None
@@ -95,7 +100,7 @@ class Request:
     stream : bool or None
         Whether the table stays in its file. None if the size of the table decides.
 
-    aside : tuple of str
+    excluded_columns : tuple of str
         Columns that are not classes.
 
     keep : tuple of str
@@ -129,10 +134,10 @@ class Request:
     group_key: str | None = None
     unit_key: str | None = None
     file: str | None = None
-    lasting: bool = False
+    copy_is_permanent: bool = False
     format: str | None = None
     stream: bool | None = None
-    aside: tuple[str, ...] = ()
+    excluded_columns: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     gate_classes: ClassNames | None = None
     scores: bool = False
@@ -184,7 +189,7 @@ class Request:
             return "agree_key"
         return "correct_key"
 
-    def stays(self, n_bytes: int, *, copied: bool = False) -> bool:
+    def keeps_table_in_file(self, n_bytes: int, *, is_held_open: bool = False) -> bool:
         """Check whether a table stays in its file instead of being read into memory.
 
         A temporary copy of standard input is deleted after reading. A table can stay in such a copy
@@ -195,15 +200,15 @@ class Request:
         n_bytes : int
             Size of the table.
 
-        copied : bool, default=False
+        is_held_open : bool, default=False
             Whether the reader holds the file open.
 
         Returns
         -------
         bool
         """
-        survives_deletion = copied and os.name != "nt"
-        can_stay = self.file is None or self.lasting or survives_deletion
+        survives_deletion = is_held_open and os.name != "nt"
+        can_stay = self.file is None or self.copy_is_permanent or survives_deletion
         if not can_stay:
             return False
         if self.stream is None:

@@ -243,7 +243,7 @@ def _with_copy(
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="metacal-"))
     copy_path = os.path.join(directory, f"copy{copy_suffix}")
     copy_function(request, copy_path)
-    return replace(request, file=copy_path, lasting=False)
+    return replace(request, file=copy_path, copy_is_permanent=False)
 
 
 def _copy_decompressed(request: Request, copy_path: str) -> None:

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from metacal.display import listed
 from metacal.errors import InputError, option
-from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import nested_in, parsed_object
 from metacal.io.formats.text_cells import line_cells
-from metacal.io.named_columns import pick_beside
-from metacal.io.request import BESIDE, ID_KEYS, TABLE_KEYS, Request
+from metacal.io.named_columns import find_role_columns
+from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 from metacal.io.stream_cells import (
     parse_group,
     parse_identifier,
@@ -297,7 +297,7 @@ class Reader:
         In JSON lines the object that determined the layout may lack a label or an id that later
         objects have under a default name.
         """
-        name = self._layout.role_names.get(role, getattr(self.request, BESIDE[role]))
+        name = self._layout.role_names.get(role, getattr(self.request, ROLE_PARAMETERS[role]))
         if name is None and self._delimiter is None:
             for default_name in default_names:
                 if default_name in cells and default_name not in self._layout.table:
@@ -331,18 +331,18 @@ class Reader:
         else:
             request = _without_missing_keys(request, column_names)
 
-        role_names = pick_beside(request, column_names)
+        role_names = find_role_columns(request, column_names)
         has_late_labels = "labels" in role_names and "ids" in role_names
         if request.scores and has_late_labels and request.logits_key not in column_names:
             return _Layout(role_names=role_names)
-        picked = pick_columns(request, column_names, list_names, min_classes=0)
-        n_required = _n_required_columns(request, picked)
-        if n_required and len(picked.table) != n_required:
+        selection = select_columns(request, column_names, list_names, min_classes=0)
+        n_required = _n_required_columns(request, selection)
+        if n_required and len(selection.table_names) != n_required:
             if has_late_labels:
                 return _Layout(role_names=role_names)
             raise InputError(
-                f"{request.path}: it has {len(picked.table)} columns of classes"
-                f" ({listed(picked.table)}), and the gate was fitted on {n_required}; give"
+                f"{request.path}: it has {len(selection.table_names)} columns of classes"
+                f" ({listed(selection.table_names)}), and the gate was fitted on {n_required}; give"
                 " predictions of the same classifier."
             )
         missing_names = {*request.later_scores, *request.flags} - set(column_names)
@@ -352,9 +352,9 @@ class Reader:
                 f" {listed(column_names)}."
             )
         return _Layout(
-            table=picked.table + request.later_scores,
-            holds_lists=picked.places is None and not request.scores,
-            role_names=dict(picked.beside),
+            table=selection.table_names + request.later_scores,
+            holds_lists=selection.class_positions is None and not request.scores,
+            role_names=dict(selection.role_names),
         )
 
     def _parse_row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
@@ -409,17 +409,17 @@ def _optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
 def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
     """Remove the keys of columns that the first object lacks, because later ones may have them."""
     missing_keys: dict[str, Any] = {}
-    for key in BESIDE.values():
+    for key in ROLE_PARAMETERS.values():
         if getattr(request, key) not in column_names:
             missing_keys[key] = None
     return replace(request, **missing_keys)
 
 
-def _n_required_columns(request: Request, picked: Picked) -> int:
+def _n_required_columns(request: Request, selection: ColumnSelection) -> int:
     """Return the number of class columns that the gate requires, or 0 if any number will do."""
-    has_class_columns = picked.places is not None
+    has_class_columns = selection.class_positions is not None
     if not has_class_columns:
         return 0
-    if request.is_single_score(picked.table):
+    if request.is_single_score(selection.table_names):
         return 1
     return len(request.classes or ())

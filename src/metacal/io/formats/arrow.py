@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.arrow_columns import (
     LIST_TYPES,
@@ -35,7 +35,7 @@ from metacal.io.formats.arrow_columns import (
     table_of,
 )
 from metacal.io.formats.arrow_metadata import stored_classes
-from metacal.io.named_columns import labels_are_in
+from metacal.io.named_columns import label_column_advice
 from metacal.io.opening import NoRowsError, check_unpacked
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
@@ -174,18 +174,18 @@ def read_batches(request: Request, source: Batches) -> Columns:
 
     layout = layout_of(picked, source, path)
     table: Any = None
-    if request.stays(source.n_rows * layout.row_bytes):
+    if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
         table = source.stored(layout)
     if table is None:
         table, side_columns = _read_table(source, picked, layout, path)
     else:
-        side_columns = _read_columns(source, picked.others, path)
+        side_columns = _read_columns(source, picked.other_names, path)
 
     class_names = None
     has_list_column = layout.width is not None
     if has_list_column:
         class_names = stored_classes(source.schema, path)
-    return picked.columns(
+    return picked.build_columns(
         table, side_columns.as_array, side_columns.as_list, class_names=class_names
     )
 
@@ -228,12 +228,12 @@ class _ColumnChunks:
         return values
 
 
-def _read_score_columns(source: Batches, picked: Picked, path: str) -> Columns:
+def _read_score_columns(source: Batches, picked: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
-    columns = _read_columns(source, picked.names, path)
-    score_name = picked.table[0]
+    columns = _read_columns(source, picked.all_names, path)
+    score_name = picked.table_names[0]
     scores = scores_of(columns.as_arrow(score_name), score_name, path)
-    return picked.columns(scores, columns.as_array, columns.as_list)
+    return picked.build_columns(scores, columns.as_array, columns.as_list)
 
 
 def _read_columns(source: Batches, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -247,7 +247,7 @@ def _read_columns(source: Batches, names: Sequence[str], path: str) -> _ColumnCh
 
 
 def _read_table(
-    source: Batches, picked: Picked, layout: Layout, path: str
+    source: Batches, picked: ColumnSelection, layout: Layout, path: str
 ) -> tuple[NDArray[Any], _ColumnChunks]:
     """Read the table into an array, and the side columns.
 
@@ -256,7 +256,7 @@ def _read_table(
     source : Batches
         Source of the record batches.
 
-    picked : Picked
+    picked : ColumnSelection
         Names of the table and side columns.
 
     layout : Layout
@@ -273,14 +273,14 @@ def _read_table(
     """
     # Repeated values compress to almost nothing, so the limit applies to the number of rows that
     # the metadata claim, before memory is allocated.
-    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(picked.others)
+    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(picked.other_names)
     check_unpacked(path, source.n_rows * row_bytes, source.held)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)
     side_batches = []
-    for start, record_batch in _iterate_batches(source, picked.names, row_bytes):
+    for start, record_batch in _iterate_batches(source, picked.all_names, row_bytes):
         stop = start + record_batch.num_rows
         table[start:stop] = table_of(record_batch, layout, path, start)
-        side_batches.append(record_batch.select(picked.others))
+        side_batches.append(record_batch.select(picked.other_names))
     return table, _ColumnChunks(record_batches=side_batches, source=source, path=path)
 
 
@@ -304,7 +304,7 @@ def _iterate_batches(
         raise EOFError(f"it ends at row {start} of {source.n_rows}")
 
 
-def pick(request: Request, schema: Any) -> Picked:
+def pick(request: Request, schema: Any) -> ColumnSelection:
     """Select the requested columns of a schema and check their types.
 
     Parameters
@@ -317,7 +317,7 @@ def pick(request: Request, schema: Any) -> Picked:
 
     Returns
     -------
-    Picked
+    ColumnSelection
 
     Raises
     ------
@@ -330,25 +330,25 @@ def pick(request: Request, schema: Any) -> Picked:
         if is_type(field.type, LIST_TYPES) and is_type(field.type.value_type, NUMBER_TYPES):
             list_columns.append(field.name)
 
-    picked = pick_columns(request, column_names, list_columns)
-    has_column_per_class = picked.places is not None
+    picked = select_columns(request, column_names, list_columns)
+    has_column_per_class = picked.class_positions is not None
     if has_column_per_class:
         _check_class_columns(picked, schema, request.path)
     _check_side_columns(picked, schema, request.path)
     return picked
 
 
-def _check_class_columns(picked: Picked, schema: Any, path: str) -> None:
+def _check_class_columns(picked: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless every class column is numeric."""
-    for name in picked.table:
+    for name in picked.table_names:
         arrow_type = schema.field(name).type
         if is_type(arrow_type, NUMBER_TYPES):
             continue
         is_list = is_type(arrow_type, LIST_TYPES)
         content = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
-        if "labels" not in picked.beside and not is_list:
-            label_hint = labels_are_in(name)
+        if "labels" not in picked.role_names and not is_list:
+            label_hint = label_column_advice(name)
         raise InputError(
             f"{path}: column {name!r} holds {content}, not numbers; {label_hint}say which"
             f" columns are classes with {option('classes')}, or name the column of lists or the"
@@ -356,9 +356,9 @@ def _check_class_columns(picked: Picked, schema: Any, path: str) -> None:
         )
 
 
-def _check_side_columns(picked: Picked, schema: Any, path: str) -> None:
+def _check_side_columns(picked: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless labels, ids and groups are numbers or text."""
-    for name in picked.beside.values():
+    for name in picked.role_names.values():
         arrow_type = schema.field(name).type
         value_type = arrow_type
         if is_type(arrow_type, ("dictionary",)):
@@ -370,12 +370,12 @@ def _check_side_columns(picked: Picked, schema: Any, path: str) -> None:
             )
 
 
-def layout_of(picked: Picked, source: Batches, path: str) -> Layout:
+def layout_of(picked: ColumnSelection, source: Batches, path: str) -> Layout:
     """Determine the layout of the table.
 
     Parameters
     ----------
-    picked : Picked
+    picked : ColumnSelection
         Names of the table columns.
 
     source : Batches
@@ -389,14 +389,14 @@ def layout_of(picked: Picked, source: Batches, path: str) -> Layout:
     -------
     Layout
     """
-    arrow_types = [source.schema.field(name).type for name in picked.table]
-    has_column_per_class = picked.places is not None
+    arrow_types = [source.schema.field(name).type for name in picked.table_names]
+    has_column_per_class = picked.class_positions is not None
     if has_column_per_class:
         dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
-        return Layout(columns=picked.table, width=None, dtype=common_dtype)
+        return Layout(columns=picked.table_names, width=None, dtype=common_dtype)
 
-    (name,) = picked.table
+    (name,) = picked.table_names
     (list_type,) = arrow_types
     list_size = getattr(list_type, "list_size", -1)
     if list_size < 0:

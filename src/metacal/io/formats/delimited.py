@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
-from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_cells import (
     is_number,
@@ -27,7 +27,7 @@ from metacal.io.formats.text_cells import (
     numbers_or_texts,
     unescaped,
 )
-from metacal.io.named_columns import labels_are_in, one_of
+from metacal.io.named_columns import find_named_column, label_column_advice
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
 from metacal.io.request import LABEL_KEYS, Request
 
@@ -63,18 +63,18 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     line_numbers = None
     with text_in(path, request.source) as file:
         header, list_columns, delimiter = header_of(path, file, delimiter)
-        picked = pick_columns(request, header, list_columns)
+        picked = select_columns(request, header, list_columns)
         cells = _parse_cells(request, picked, file, header, delimiter)
-        first_cells = cells.column(picked.table[0])
+        first_cells = cells.column(picked.table_names[0])
         if request.scores:
             table: Any = np.fromiter(
                 map(number_or_text, first_cells), dtype=object, count=len(first_cells)
             )
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
-        elif picked.places is None:
-            table = lists_of_numbers(path, picked.table[0], first_cells)
+        elif picked.class_positions is None:
+            table = lists_of_numbers(path, picked.table_names[0], first_cells)
         else:
-            table = np.stack([cells.column(name) for name in picked.table], axis=1)
+            table = np.stack([cells.column(name) for name in picked.table_names], axis=1)
 
     def read_labels_or_ids(name: str) -> NDArray[Any]:
         return labels_from_cells(path, name, cells.column(name))
@@ -82,7 +82,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     def read_values(name: str) -> list[Any]:
         return numbers_or_texts(cells.column(name))
 
-    return picked.columns(table, read_labels_or_ids, read_values, lines=line_numbers)
+    return picked.build_columns(table, read_labels_or_ids, read_values, lines=line_numbers)
 
 
 read_tabs = partial(read, delimiter="\t")
@@ -187,7 +187,7 @@ def _detect_delimiter(file: IO[str], usual: str = ",") -> str:
 
 
 def _parse_cells(
-    request: Request, picked: Picked, file: IO[str], header: Sequence[str], delimiter: str
+    request: Request, picked: ColumnSelection, file: IO[str], header: Sequence[str], delimiter: str
 ) -> _Cells:
     """Parse the cells below the header.
 
@@ -196,7 +196,7 @@ def _parse_cells(
     request : Request
         Columns to read.
 
-    picked : Picked
+    picked : ColumnSelection
         Names and positions of the requested columns.
 
     file : text stream
@@ -214,13 +214,13 @@ def _parse_cells(
     """
     label_column = None
     if not request.scores:
-        label_column = picked.beside.get("labels")
+        label_column = picked.role_names.get("labels")
     return _Cells(
         path=request.path,
         file=file,
         header=header,
         delimiter=delimiter,
-        class_columns=picked.places or (),
+        class_columns=picked.class_positions or (),
         label_column=label_column,
     )
 
@@ -346,7 +346,7 @@ class _Cells:
         if not text:
             raise InputError(f"{cell} is empty; fill it in or drop the line.")
         if name != self.label_column and not is_number(text):
-            label_hint = labels_are_in(name) if self.label_column is None else ""
+            label_hint = label_column_advice(name) if self.label_column is None else ""
             raise InputError(
                 f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number; mend it,"
                 f" {label_hint}or say which columns are classes with {option('classes')}."
@@ -376,7 +376,7 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
     path = request.path
     rows = _read_label_rows(request, ending)
     first_row = [cell.strip() for cell in rows[0]] if rows else []
-    label_column = one_of(request, first_row, "label_key", LABEL_KEYS)
+    label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
     if label_column is None and len(first_row) > 1:
         raise InputError(
             f"{path}:1: which column holds the labels? Say so with {option('label_key')}."

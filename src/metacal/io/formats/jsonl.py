@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Float
 from metacal.io.artifact.messages import shown, without_duplicates
-from metacal.io.column_selection import Picked, pick_columns
+from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import with_nested
 from metacal.io.opening import NoRowsError, check_texts, uneven
-from metacal.io.request import BESIDE, Request
+from metacal.io.request import ROLE_PARAMETERS, Request
 
 #: Largest number of bytes of a line. The limit bounds the memory that a file without line breaks
 #: can take.
@@ -67,32 +67,32 @@ def read(request: Request) -> Columns:
     """
     entries = _read_entries(request)
     picked = entries.picked
-    first_name = picked.table[0]
+    first_name = picked.table_names[0]
     if request.scores:
         table: Any = _object_array(entries.values[first_name])
-    elif picked.places is None:
+    elif picked.class_positions is None:
         table = entries.list_table(first_name)
     else:
-        table = np.column_stack([entries.number_column(name) for name in picked.table])
+        table = np.column_stack([entries.number_column(name) for name in picked.table_names])
 
     if not request.scores:
-        return picked.columns(table, entries.label_column, entries.values.__getitem__)
+        return picked.build_columns(table, entries.label_column, entries.values.__getitem__)
 
-    correctness_name = picked.beside.get("labels")
+    correctness_name = picked.role_names.get("labels")
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name == correctness_name:
             return _object_array(entries.values[name])
         return entries.label_column(name)
 
-    return picked.columns(
+    return picked.build_columns(
         table, read_side_column, entries.values.__getitem__, lines=entries.line_numbers
     )
 
 
 def _read_entries(request: Request) -> _Entries:
     """Read the requested entries of all lines; an entry that a line lacks is None."""
-    picked: Picked | None = None
+    picked: ColumnSelection | None = None
     values: dict[str, list[Any]] = {}
     line_numbers = []
     with open(request.source, "rb") as file:
@@ -100,8 +100,8 @@ def _read_entries(request: Request) -> _Entries:
             row = nested_in(request, line_number, json_object)
             if picked is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
-                picked = pick_columns(request, list(row), list_names)
-                values = {name: [] for name in picked.names}
+                picked = select_columns(request, list(row), list_names)
+                values = {name: [] for name in picked.all_names}
             line_numbers.append(line_number)
             for name, column in values.items():
                 column.append(row.get(name))
@@ -183,7 +183,7 @@ def nested_in(
     LineError
         If a dotted key leads to an unsupported value.
     """
-    side_keys = [getattr(request, key) for key in BESIDE.values()]
+    side_keys = [getattr(request, key) for key in ROLE_PARAMETERS.values()]
     keys = (
         request.logits_key,
         *side_keys,
@@ -274,7 +274,7 @@ class _Entries:
     path : str
         File name used in error messages.
 
-    picked : Picked
+    picked : ColumnSelection
         Names of the requested entries.
 
     values : dict of str to list
@@ -285,7 +285,7 @@ class _Entries:
     """
 
     path: str
-    picked: Picked
+    picked: ColumnSelection
     values: dict[str, list[Any]]
     line_numbers: list[int]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError
-from metacal.io.column_selection import pick_arrays
+from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
@@ -73,10 +73,10 @@ def read_npz(request: Request) -> Columns:
         descriptions = {
             name: f"{location.shape} {location.dtype}" for name, location in locations.items()
         }
-        picked = pick_arrays(request, descriptions)
-        array_names = list(picked.names)
-        if picked.classes is not None:
-            array_names.append(picked.classes)
+        picked = select_arrays(request, descriptions)
+        array_names = list(picked.all_names)
+        if picked.class_list_name is not None:
+            array_names.append(picked.class_list_name)
 
         for name in array_names:
             _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
@@ -85,7 +85,7 @@ def read_npz(request: Request) -> Columns:
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }
-    return picked.columns(arrays[picked.table[0]], arrays.__getitem__)
+    return picked.build_columns(arrays[picked.table_names[0]], arrays.__getitem__)
 
 
 def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
@@ -254,7 +254,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
     # A field has one entry per row, so it cannot hold the class names.
-    picked = replace(pick_arrays(request, field_types), classes=None)
+    picked = replace(select_arrays(request, field_types), class_list_name=None)
     records = location.read_array(partial(file.fill, offset=location.offset))
 
     def read_field(name: str) -> NDArray[Any]:
@@ -264,7 +264,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
             return values.astype(np.float64)
         return values
 
-    return picked.columns(read_field(picked.table[0]), read_field)
+    return picked.build_columns(read_field(picked.table_names[0]), read_field)
 
 
 @dataclass(frozen=True)

@@ -319,7 +319,7 @@ def load_array(
         table: StoredTable = RawTable(file, location)
         if conversion is not None:
             table = ConvertedTable(table, conversion.convert, conversion.dtype)
-        if request.stays(table.nbytes, copied=True):
+        if request.keeps_table_in_file(table.nbytes, is_held_open=True):
             return table
 
     array = location.read_array(partial(file.fill, offset=location.offset))
