@@ -51,10 +51,10 @@ def by_formula(fitted, table):
     """The plain formula, parts too."""
 
     class Plain(Operations):
-        def part(self, fitted, x):
+        def apply_map(self, fitted, x):
             return fitted.formula(self, fitted, x)
 
-    return Plain().run(fitted.formula, fitted, table.astype(np.float64))
+    return Plain().evaluate(fitted.formula, fitted, table.astype(np.float64))
 
 
 @pytest.mark.parametrize("n_classes", [2, 7])

@@ -21,7 +21,7 @@ from metacal.formulas.rowwise import gaps, mean_of_possible
 @formula
 def vector(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(scale * u + bias), where u are the centred logits."""
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     z = _center_logits(xp, x, unmasked)
     z *= fitted.scale
     return _softmax_with_bias(xp, fitted, z, unmasked)
@@ -30,7 +30,7 @@ def vector(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(matrix @ u + bias), where u are the centred logits."""
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     centred_logits = _center_logits(xp, x, unmasked)
     return _softmax_with_bias(xp, fitted, centred_logits @ fitted.matrix.T, unmasked)
 
@@ -38,7 +38,7 @@ def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def dirichlet(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(matrix @ log p + bias), where p = softmax(x)."""
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     log_p = _log_softmax(xp, gaps(xp, x), unmasked)
     return _softmax_with_bias(xp, fitted, log_p @ fitted.matrix.T, unmasked)
 
@@ -46,7 +46,7 @@ def dirichlet(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def structured(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(scale * log p + bias), where p = softmax(b x)."""
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     z = _log_softmax(xp, gaps(xp, x) * fitted.inverse_temperature, unmasked)
     z *= fitted.scale
     return _softmax_with_bias(xp, fitted, z, unmasked)

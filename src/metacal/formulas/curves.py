@@ -195,7 +195,7 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
     -------
     table of the same shape
     """
-    piece = xp.piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
+    piece = xp.find_piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
     value_at_knot = xp.take(fitted.values, piece)
     if fitted.interpolation == "step":
         return value_at_knot
@@ -295,7 +295,7 @@ def _normalise(xp: Operations, x: Any, q: Any, fallback: Any) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    unmasked_q = xp.where(xp.possible(x), q, 0.0)
+    unmasked_q = xp.where(xp.unmasked(x), q, 0.0)
     total = xp.sum(unmasked_q)
     is_zero = total <= 0.0
     return xp.where(is_zero, fallback, unmasked_q / xp.where(is_zero, 1.0, total))
@@ -325,7 +325,7 @@ def _join_two_classes(xp: Operations, x: Any, first: Any, second: Any, fallback:
     table of shape (n_rows, 2)
     """
     no_class_masked = xp.min(x) > -np.inf
-    q = xp.where(no_class_masked, xp.beside(first, second), 1.0)
+    q = xp.where(no_class_masked, xp.join_columns(first, second), 1.0)
     return _normalise(xp, x, q, fallback=fallback)
 
 

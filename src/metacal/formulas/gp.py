@@ -56,4 +56,4 @@ def centred(xp: Operations, x: Any, centre: str) -> Any:
     d = gaps(xp, x)
     if centre == "log_softmax":
         return d - xp.log(xp.sum(xp.exp(d)))
-    return d - mean_of_possible(xp, d, xp.possible(d))
+    return d - mean_of_possible(xp, d, xp.unmasked(d))

@@ -65,7 +65,7 @@ def inside(xp: Operations, x: Any, table: Any) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     has_several_classes = xp.count(unmasked, table) > 1
     smallest, largest = ends(xp.finfo(table))
     # Without masks this is a column of flags, which costs no pass over the table.

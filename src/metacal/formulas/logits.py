@@ -178,4 +178,4 @@ def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
     """
     top_logit = xp.max(x)
     shifted = x - xp.where(xp.absolute(top_logit) < reach, 0.0, top_logit)
-    return xp.where(xp.possible(x), xp.maximum(shifted, -reach), -np.inf)
+    return xp.where(xp.unmasked(x), xp.maximum(shifted, -reach), -np.inf)

@@ -13,7 +13,7 @@ Rules for a formula:
 - It may change in place what it has created itself (`d -= c`), which saves NumPy an
   array. It must not change `x`.
 
-A runtime can register a faster kernel for a formula in `fast`. Tests compare the kernel
+A runtime can register a faster kernel for a formula in `kernels`. Tests compare the kernel
 with the formula. The NumPy runtime is defined here, the torch runtime in
 `metacal.formulas.torch`, and the ONNX runtime in `metacal.export.onnx`.
 """
@@ -36,7 +36,7 @@ class Operations:
 
     Attributes
     ----------
-    fast : dict
+    kernels : dict
         Kernels that replace formulas in this runtime, keyed by formula. A kernel takes
         the same arguments.
     exp, log, log1p, sqrt, absolute, maximum, minimum : functions
@@ -47,14 +47,14 @@ class Operations:
     --------
     >>> from metacal.formulas.rowwise import mean_of_possible
     >>> xp, x = Operations(), np.array([[3.0, 1.0, -np.inf], [0.0, 3.0, 6.0]])
-    >>> mean_of_possible(xp, x, xp.possible(x))
+    >>> mean_of_possible(xp, x, xp.unmasked(x))
     array([[2.], [3.]])
     """
 
-    fast: dict[Callable[..., Any], Callable[..., Any]]
+    kernels: dict[Callable[..., Any], Callable[..., Any]]
 
     def __init__(self) -> None:
-        self.fast = {}
+        self.kernels = {}
 
     exp: Any = staticmethod(np.exp)
     log: Any = staticmethod(np.log)
@@ -78,27 +78,27 @@ class Operations:
         powers /= powers.sum(axis=1, keepdims=True)
         return powers
 
-    def where(self, flags: Any, one: Any, other: Any) -> Any:
-        """Choose elementwise `one` if the flag is true, else `other`.
+    def where(self, condition: Any, if_true: Any, if_false: Any) -> Any:
+        """Choose elementwise `if_true` if the flag is true, else `if_false`.
 
         Parameters
         ----------
-        flags : table or column of bool, or True
+        condition : table or column of bool, or True
             Conditions.
 
-        one, other : table, column, number or function without parameters
+        if_true, if_false : table, column, number or function without parameters
             Operands. A function is called only if its value is used.
 
         Returns
         -------
         table, column or number
         """
-        if flags is True:
-            return _evaluate(one)
-        other_is_array = not callable(other) and np.ndim(other)
-        if flags.shape[1] == 1 and other_is_array and not flags.any():
-            return other
-        return np.where(flags, _evaluate(one), _evaluate(other))
+        if condition is True:
+            return _evaluate(if_true)
+        if_false_is_array = not callable(if_false) and np.ndim(if_false)
+        if condition.shape[1] == 1 and if_false_is_array and not condition.any():
+            return if_false
+        return np.where(condition, _evaluate(if_true), _evaluate(if_false))
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
         """Limit x to the range from `low` to `high`."""
@@ -120,7 +120,7 @@ class Operations:
         """Return the index of the largest class as a column; the lowest on a tie."""
         return table.argmax(axis=1)[:, None]
 
-    def put(self, table: Any, places: Any, value: Any) -> Any:
+    def put(self, table: Any, class_index: Any, value: Any) -> Any:
         """Replace one entry of each row.
 
         Parameters
@@ -128,7 +128,7 @@ class Operations:
         table : table
             Table to change. It may be overwritten, so do not use it afterwards.
 
-        places : column of int
+        class_index : column of int
             Class index of the replaced entry in each row.
 
         value : number or column
@@ -141,16 +141,16 @@ class Operations:
         row_indices = np.arange(len(table))
         if np.ndim(value):
             value = value[:, 0]
-        table[row_indices, places[:, 0]] = value
+        table[row_indices, class_index[:, 0]] = value
         return table
 
-    def possible(self, x: Any) -> Any:
+    def unmasked(self, x: Any) -> Any:
         """Return flags of the unmasked classes, or True if no class is masked."""
         # The minimum is NaN if the table holds a NaN, and the comparison is then false.
         has_no_mask = bool(x.min(initial=0.0) > -np.inf)
         return has_no_mask or x > -np.inf
 
-    def number(self, flags: Any) -> Any:
+    def to_float(self, flags: Any) -> Any:
         """Convert flags to the numbers 1 and 0."""
         if flags is True:
             return 1.0
@@ -162,19 +162,19 @@ class Operations:
             return table.shape[1]
         return flags.sum(axis=1, keepdims=True)
 
-    def column(self, table: Any, place: int) -> Any:
-        """Return the column of the class with index `place`."""
-        return table[:, place : place + 1]
+    def column(self, table: Any, class_index: int) -> Any:
+        """Return the column of the class with index `class_index`."""
+        return table[:, class_index : class_index + 1]
 
-    def beside(self, one: Any, other: Any) -> Any:
+    def join_columns(self, first: Any, second: Any) -> Any:
         """Join two columns into a table of two classes."""
-        return np.concatenate([one, other], axis=1)
+        return np.concatenate([first, second], axis=1)
 
-    def take(self, values: Any, places: Any) -> Any:
+    def take(self, values: Any, indices: Any) -> Any:
         """Return the elements of a flat array at the given indices."""
-        return values[places]
+        return values[indices]
 
-    def piece(self, knots: Any, offsets: Any, longest: int, at: Any) -> Any:
+    def find_piece(self, knots: Any, offsets: Any, max_knots: int, points: Any) -> Any:
         """Find the last knot below each entry, or the first knot if there is none.
 
         Parameters
@@ -186,10 +186,10 @@ class Operations:
             Curve k has the knots `knots[offsets[k]:offsets[k + 1]]`. A single curve
             serves all columns.
 
-        longest : int
+        max_knots : int
             Largest number of knots of a curve.
 
-        at : table
+        points : table
             Entries. Column k belongs to curve k.
 
         Returns
@@ -199,24 +199,24 @@ class Operations:
         """
         n_curves = len(offsets) - 1
         if n_curves == 1:
-            return np.searchsorted(knots[1:], at, side="left")
-        pieces = np.empty(at.shape, dtype=np.intp, order="F")
+            return np.searchsorted(knots[1:], points, side="left")
+        pieces = np.empty(points.shape, dtype=np.intp, order="F")
         for k, first_knot in enumerate(offsets[:-1]):
             inner_knots = knots[first_knot + 1 : offsets[k + 1]]
-            pieces[:, k] = first_knot + np.searchsorted(inner_knots, at[:, k], side="left")
+            pieces[:, k] = first_knot + np.searchsorted(inner_knots, points[:, k], side="left")
         return pieces
 
     def finfo(self, x: Any) -> Any:
         """Return the floating-point limits of the precision of x (`max`, `tiny`)."""
         return np.finfo(np.float64)
 
-    def part(self, fitted: Any, x: Any) -> Any:
+    def apply_map(self, fitted: Any, x: Any) -> Any:
         """Compute the probabilities of a map that is a component of another map."""
         probabilities = np.empty(x.shape)
         fitted.write(x, probabilities)
         return probabilities
 
-    def run(self, formula: Callable[..., Any], *values: Any) -> Any:
+    def evaluate(self, formula: Callable[..., Any], *values: Any) -> Any:
         """Evaluate a formula without floating-point warnings.
 
         Formulas rely on the IEEE results of division by zero and overflow.
@@ -230,7 +230,7 @@ def formula(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def dispatch(xp: Operations, *values: Any) -> Any:
-        kernel = xp.fast.get(dispatch, function)
+        kernel = xp.kernels.get(dispatch, function)
         return kernel(xp, *values)
 
     return dispatch
@@ -243,5 +243,5 @@ def _evaluate(operand: Any) -> Any:
     return operand
 
 
-#: NumPy runtime. Modules with faster kernels register them in its `fast`.
+#: NumPy runtime. Modules with faster kernels register them in its `kernels`.
 NUMPY = Operations()

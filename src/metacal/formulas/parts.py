@@ -14,8 +14,8 @@ from metacal.formulas.operations import Operations, formula
 def composed(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute then(log first(x)). A class masked in x is masked for both maps."""
     smallest_log = math.log(xp.finfo(x).tiny)
-    log_p = xp.maximum(xp.log(xp.part(fitted.first, x)), smallest_log)
-    return xp.part(fitted.then, xp.where(xp.possible(x), log_p, -np.inf))
+    log_p = xp.maximum(xp.log(xp.apply_map(fitted.first, x)), smallest_log)
+    return xp.apply_map(fitted.then, xp.where(xp.unmasked(x), log_p, -np.inf))
 
 
 @formula
@@ -31,7 +31,7 @@ def lifted(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def stack(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute the mixture sum_m w_m map_m(x)."""
-    mixture = xp.part(fitted.members[0], x) * fitted.weights[0]
+    mixture = xp.apply_map(fitted.members[0], x) * fitted.weights[0]
     for m in range(1, len(fitted.members)):
-        mixture = mixture + xp.part(fitted.members[m], x) * fitted.weights[m]
+        mixture = mixture + xp.apply_map(fitted.members[m], x) * fitted.weights[m]
     return mixture

@@ -69,8 +69,8 @@ def mean_of_possible(xp: Operations, table: Any, possible: Any) -> Any:
 
 def even(xp: Operations, x: Any) -> Any:
     """Compute the uniform distribution over the unmasked classes of each row."""
-    unmasked = xp.possible(x)
-    return xp.number(unmasked) / xp.count(unmasked, x)
+    unmasked = xp.unmasked(x)
+    return xp.to_float(unmasked) / xp.count(unmasked, x)
 
 
 @formula
@@ -108,7 +108,7 @@ def free_energy(xp: Operations, x: Any) -> Any:
 @formula
 def spread(xp: Operations, x: Any) -> Any:
     """Compute the largest minus the smallest finite logit."""
-    return xp.max(xp.where(xp.possible(x), -gaps(xp, x), 0.0))
+    return xp.max(xp.where(xp.unmasked(x), -gaps(xp, x), 0.0))
 
 
 @formula
@@ -124,7 +124,7 @@ def rivals_norm(xp: Operations, x: Any) -> Any:
     their mean m, z_j / z_top = 1 - g_j / m, so a common factor of the logits cancels. The
     8th power is computed by squaring three times, the 8th root by three square roots.
     """
-    unmasked = xp.possible(x)
+    unmasked = xp.unmasked(x)
     largest_float = float(xp.finfo(x).max)
     distance = xp.where(unmasked, xp.minimum(-gaps(xp, x), largest_float), 0.0)
     max_distance = xp.max(distance)

@@ -104,7 +104,7 @@ def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
         Entropy of softmax(t), log(1 + margin of t), and log(1 + norm of t), where the
         norm is the standard deviation of the unmasked entries of the row.
     """
-    unmasked = xp.possible(t)
+    unmasked = xp.unmasked(t)
     lowest_logit = _LOWEST_LOGIT
     if xp.finfo(t).max <= -_LOWEST_LOGIT:
         lowest_logit = _LOWEST_LOGIT_SINGLE_PRECISION

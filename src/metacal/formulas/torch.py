@@ -51,16 +51,16 @@ class Torch(Operations):
     def softmax(self, x: Tensor) -> Tensor:
         return torch.softmax(x, dim=1)
 
-    def where(self, flags: Tensor, one: Any, other: Any) -> Tensor:
-        if callable(one):
-            one = one()
-        if callable(other):
-            other = other()
-        if not isinstance(one, Tensor):
-            one = torch.full_like(other, one)
-        if not isinstance(other, Tensor):
-            other = torch.full_like(one, other)
-        return torch.where(flags, one, other)
+    def where(self, condition: Tensor, if_true: Any, if_false: Any) -> Tensor:
+        if callable(if_true):
+            if_true = if_true()
+        if callable(if_false):
+            if_false = if_false()
+        if not isinstance(if_true, Tensor):
+            if_true = torch.full_like(if_false, if_true)
+        if not isinstance(if_false, Tensor):
+            if_false = torch.full_like(if_true, if_false)
+        return torch.where(condition, if_true, if_false)
 
     def maximum(self, one: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
@@ -78,40 +78,40 @@ class Torch(Operations):
     def min(self, table: Tensor) -> Tensor:
         return torch.amin(table, dim=1, keepdim=True)
 
-    def put(self, table: Tensor, places: Tensor, value: Any) -> Tensor:
-        return table.scatter(1, places, value)
+    def put(self, table: Tensor, class_index: Tensor, value: Any) -> Tensor:
+        return table.scatter(1, class_index, value)
 
-    def possible(self, x: Tensor) -> Tensor:
+    def unmasked(self, x: Tensor) -> Tensor:
         return x > -torch.inf
 
-    def number(self, flags: Tensor) -> Tensor:
+    def to_float(self, flags: Tensor) -> Tensor:
         """Convert flags to 1 and 0 in float32, which takes the other operand's precision."""
         return flags.to(torch.float32)
 
     def count(self, flags: Tensor, table: Tensor) -> Tensor:
         return flags.to(table.dtype).sum(dim=1, keepdim=True)
 
-    def beside(self, one: Tensor, other: Tensor) -> Tensor:
-        return torch.cat([one, other], dim=1)
+    def join_columns(self, first: Tensor, second: Tensor) -> Tensor:
+        return torch.cat([first, second], dim=1)
 
-    def piece(self, knots: Tensor, offsets: Tensor, longest: int, at: Tensor) -> Tensor:
-        # Binary search for all entries at once.
-        piece = offsets[:-1] + torch.zeros_like(at, dtype=torch.int64)
+    def find_piece(self, knots: Tensor, offsets: Tensor, max_knots: int, points: Tensor) -> Tensor:
+        # Binary search for all entries points once.
+        piece = offsets[:-1] + torch.zeros_like(points, dtype=torch.int64)
         end = offsets[1:]
-        step = 1 << (longest - 1).bit_length()
+        step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
             candidate = torch.where(piece + step < end, piece + step, piece)
-            piece = torch.where(knots[candidate] < at, candidate, piece)
+            piece = torch.where(knots[candidate] < points, candidate, piece)
         return piece
 
     def finfo(self, x: Tensor) -> Any:
         return torch.finfo(x.dtype)
 
-    def part(self, fitted: Any, x: Tensor) -> Tensor:
+    def apply_map(self, fitted: Any, x: Tensor) -> Tensor:
         """Compute the probabilities of a module that is a component of another map."""
         return fitted(x)
 
 
-#: torch runtime. Device kernels register themselves in its `fast`.
+#: torch runtime. Device kernels register themselves in its `kernels`.
 TORCH = Torch()

@@ -281,14 +281,14 @@ class FormulaKernel:
             return device_kernels().of_formula(block, self.formula, **how)
         if self.host is not None:
             return self.host(block, **how)
-        found = NUMPY.run(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
+        found = NUMPY.evaluate(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
         legal = np.isfinite(block.max(axis=1))
         return found if legal.all() else np.where(legal, found, np.nan)
 
 
 def _fast(formula: Callable[..., Any], host: Callable[..., Any]) -> FormulaKernel:
     """A score that has a kernel, which stands in place of its formula in NumPy, too."""
-    NUMPY.fast[formula] = lambda xp, table: host(table)[:, None]
+    NUMPY.kernels[formula] = lambda xp, table: host(table)[:, None]
     return FormulaKernel(formula, host)
 
 

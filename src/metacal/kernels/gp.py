@@ -25,7 +25,7 @@ CENTRES = ("mean", "log_softmax")
 def tempered(block: Array, centre: str, inverse_temperature: float) -> Float:
     """t = b·(x - centre of the row), a fresh array."""
     table = np.asarray(within_reach(block), dtype=np.float64)
-    return np.asarray(NUMPY.run(centred, table, centre) * inverse_temperature)
+    return np.asarray(NUMPY.evaluate(centred, table, centre) * inverse_temperature)
 
 
 def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
@@ -50,7 +50,7 @@ def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
     return t
 
 
-NUMPY.fast[latent] = write_latent
+NUMPY.kernels[latent] = write_latent
 
 
 @dataclass(frozen=True, eq=False)

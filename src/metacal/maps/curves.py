@@ -276,5 +276,5 @@ def _tempered(_: Operations, x: NDArray[Any], inverse_temperature: float) -> Flo
     return softmax(x, inverse_temperature)
 
 
-NUMPY.fast[formulas.evaluate_curves] = _evaluate_curves
-NUMPY.fast[tempered] = _tempered
+NUMPY.kernels[formulas.evaluate_curves] = _evaluate_curves
+NUMPY.kernels[tempered] = _tempered

@@ -175,7 +175,7 @@ def _squared_error_terms(
         Sums of the products of two members, and in the last row the sums of the probabilities
         of the true class.
     """
-    uniform = np.broadcast_to(NUMPY.run(even, block), block.shape)
+    uniform = np.broadcast_to(NUMPY.evaluate(even, block), block.shape)
     members = (softmax(block, inverse_temperature), softmax(block), uniform)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))

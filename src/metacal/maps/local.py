@@ -101,7 +101,7 @@ class LocalTemperatureMap(Map):
 
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
         """Compute b(x) of each row of a block."""
-        return np.asarray(NUMPY.run(local_inverse, self, _compute_gaps(block))[:, 0])
+        return np.asarray(NUMPY.evaluate(local_inverse, self, _compute_gaps(block))[:, 0])
 
 
 def fit_local_temperature(
@@ -200,7 +200,7 @@ def _fit_coefficients(
 def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
     """Compute the features of each row; a constant added to a row changes none."""
     tempered_gaps = _compute_gaps(block) * inverse_temperature
-    return np.concatenate(NUMPY.run(local_features, tempered_gaps), axis=1)
+    return np.concatenate(NUMPY.evaluate(local_features, tempered_gaps), axis=1)
 
 
 def _compute_gaps(block: NDArray[Any]) -> Float:

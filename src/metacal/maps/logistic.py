@@ -336,7 +336,7 @@ def _block_class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -
 def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
     """Compute log p and -log(1 - p) of the class of each curve."""
     logits = np.asarray(within_reach(block), dtype=np.float64)
-    log_p, minus_log_rest = NUMPY.run(formulas.log_probabilities, logits)
+    log_p, minus_log_rest = NUMPY.evaluate(formulas.log_probabilities, logits)
     return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_rest)
 
 

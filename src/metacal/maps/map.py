@@ -81,7 +81,7 @@ class Map(ABC):
         assert self.formula is not None
         predictions = kernels.predicted(block) if self.preserves_accuracy else None
         logits = np.asarray(within_reach(block), dtype=np.float64)
-        probabilities = NUMPY.run(self.formula, self, logits)
+        probabilities = NUMPY.evaluate(self.formula, self, logits)
         np.copyto(out, probabilities, casting="same_kind")
         if predictions is not None:
             kernels.keep_winner(predictions, out)

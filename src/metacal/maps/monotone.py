@@ -340,7 +340,7 @@ def _fit_both_families(sample: _BinarySample, n_rows: float) -> tuple[CurveFamil
     total_weight = float(sample.weights.sum())
     weight_scale = n_rows / total_weight if total_weight else 1.0
     cells = _group_into_cells(sample, weight_scale)
-    shrunken_log_odds = NUMPY.run(formulas.shrink_log_odds, n_rows, cells.log_odds)
+    shrunken_log_odds = NUMPY.evaluate(formulas.shrink_log_odds, n_rows, cells.log_odds)
     return fit_curves(cells.log_odds, cells), fit_curves(shrunken_log_odds, cells)
 
 

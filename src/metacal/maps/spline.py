@@ -90,7 +90,7 @@ class SplineMap(Map):
 
 # The curve sums over the knots in the order of the kernels that compute spline and softmax
 # in one pass, so that both give the same bits.
-NUMPY.fast[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(z)
+NUMPY.kernels[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(z)
 
 
 def fit_spline(
@@ -151,7 +151,7 @@ def fit_spline(
 
 def confidence_log_odds(block: NDArray[Any]) -> Float:
     """Compute log(max p / (1 - max p)) of each row accurately, at most 700 in size."""
-    return np.asarray(NUMPY.run(formulas.confidence_log_odds, block)[:, 0])
+    return np.asarray(NUMPY.evaluate(formulas.confidence_log_odds, block)[:, 0])
 
 
 def tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:

@@ -38,9 +38,9 @@ def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
             f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}."
         )
     if fitted.in_table_precision:
-        return _inside(xp, x, replace(xp, fast=SHORTCUTS).part(fitted, x))
-    double = replace(xp, dtype="float64", masks_read=True, fast=SHORTCUTS)
-    written = double.part(fitted, double.value(_doubles(xp, x)))
+        return _inside(xp, x, replace(xp, kernels=SHORTCUTS).apply_map(fitted, x))
+    double = replace(xp, dtype="float64", masks_read=True, kernels=SHORTCUTS)
+    written = double.apply_map(fitted, double.value(_doubles(xp, x)))
     return _inside(xp, x, written if xp.dtype == "float64" else xp.cast(written))
 
 
@@ -164,7 +164,7 @@ def _even(xp: Traced, x: Value) -> Value:
 
 def _possible(xp: Traced, x: Value) -> Value:
     """1 where a class is possible, else 0; finite masks are read where they have not been."""
-    return xp.number(xp.possible(xp.value(x) if xp.masks_read else with_masks(xp, x)))
+    return xp.to_float(xp.unmasked(xp.value(x) if xp.masks_read else with_masks(xp, x)))
 
 
 #: formula -> what is written in its stead.

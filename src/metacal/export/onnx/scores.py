@@ -196,7 +196,7 @@ def _two_largest(xp: Traced, x: Value) -> list[Value]:
     def one_by_one(inner: Traced) -> list[Value]:
         table = inner.value(x)
         others = inner.put(table, inner.argmax(table), -np.inf)
-        return [inner.beside(inner.max(table), inner.max(others)), is_usable(inner, table)]
+        return [inner.join_columns(inner.max(table), inner.max(others)), is_usable(inner, table)]
 
     return xp.choose(least == 1.0, at_once, one_by_one, [xp.dtype, "bool"])
 

@@ -97,7 +97,7 @@ class Traced(Operations):
     dtype: str
     n_classes: int = 0
     masks_read: bool = False
-    fast: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
+    kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def value(self, value: str | Value) -> Value:
         """A value by its name, or one of another precision or branch as it is."""
@@ -192,52 +192,52 @@ class Traced(Operations):
             "Softmax", x, axis=1
         )  # on tables of rank 2 the same before and after operator set 13
 
-    def where(self, flags: Value, one: Any, other: Any) -> Value:
-        one, other = (value() if callable(value) else value for value in (one, other))
-        return self.op("Where", flags, one, other)
+    def where(self, condition: Value, if_true: Any, if_false: Any) -> Value:
+        if_true, if_false = (value() if callable(value) else value for value in (if_true, if_false))
+        return self.op("Where", condition, if_true, if_false)
 
     def argmax(self, table: Value) -> Value:
         return self.op("ArgMax", table, axis=1, keepdims=1)
 
-    def put(self, table: Value, places: Value, value: Any) -> Value:
+    def put(self, table: Value, class_index: Value, value: Any) -> Value:
         if not isinstance(value, Value):
-            value = self.op("Expand", value, self.op("Shape", places))
-        return self.op("ScatterElements", table, places, value, axis=1)
+            value = self.op("Expand", value, self.op("Shape", class_index))
+        return self.op("ScatterElements", table, class_index, value, axis=1)
 
-    def possible(self, x: Value) -> Value:
+    def unmasked(self, x: Value) -> Value:
         return x > -np.inf
 
-    def number(self, flags: Value) -> Value:
+    def to_float(self, flags: Value) -> Value:
         return self.cast(flags)
 
     def count(self, flags: Value, table: Value) -> Value:
-        return self.sum(self.number(flags))
+        return self.sum(self.to_float(flags))
 
-    def column(self, table: Value, place: int) -> Value:
-        return self.op("Gather", table, self.graph.integers(place), axis=1)
+    def column(self, table: Value, class_index: int) -> Value:
+        return self.op("Gather", table, self.graph.integers(class_index), axis=1)
 
-    def beside(self, one: Value, other: Value) -> Value:
-        return self.op("Concat", one, other, axis=1)
+    def join_columns(self, first: Value, second: Value) -> Value:
+        return self.op("Concat", first, second, axis=1)
 
-    def take(self, values: Any, places: Value) -> Value:
-        return self.op("Gather", values, places, axis=0)
+    def take(self, values: Any, indices: Value) -> Value:
+        return self.op("Gather", values, indices, axis=0)
 
-    def piece(self, knots: Array, offsets: Array, longest: int, at: Value) -> Value:
+    def find_piece(self, knots: Array, offsets: Array, max_knots: int, points: Value) -> Value:
         whole = self.to("int64")
         first, end = (whole.value(whole.name(side[None])) for side in (offsets[:-1], offsets[1:]))
-        place = whole.op("Expand", first, whole.op("Shape", at))
-        step = 1 << (longest - 1).bit_length()
+        place = whole.op("Expand", first, whole.op("Shape", points))
+        step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
             further = place + np.array([step])
             inside = whole.where(further < end, further, place)
-            place = whole.where(self.take(knots, inside) < at, inside, place)
+            place = whole.where(self.take(knots, inside) < points, inside, place)
         return self.value(place)
 
     def finfo(self, x: Value) -> Any:
         return np.finfo(self.dtype)
 
-    def part(self, fitted: Any, x: Value) -> Value:
+    def apply_map(self, fitted: Any, x: Value) -> Value:
         return fitted.formula(self, fitted, x)
 
 
