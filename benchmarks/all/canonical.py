@@ -64,8 +64,6 @@ class _Writer:
     def _emit(self, *tokens: str | Reference) -> None:
         self.form.tokens.extend(tokens)
 
-    # ── statements and expressions ────────────────────────────────────────────────────────────────
-
     def write(self, node: object) -> None:
         """Write a node, a list of nodes, or a plain value."""
         if isinstance(node, list):
@@ -452,8 +450,6 @@ class _Writer:
 
     _write_ListComp = _write_SetComp = _write_DictComp = _write_GeneratorExp = _write_comprehension
 
-    # ── classes of expressions ────────────────────────────────────────────────────────────────────
-
     def _note_class(self, target: ast.Name, key: str) -> None:
         for scope in reversed(self.scopes):
             if target.id in scope.names:
@@ -473,6 +469,8 @@ class _Writer:
             target = self._target_of(node.func)
             if isinstance(target, Definition):
                 return target.key if target.kind == "class" else self._class_returned(target)
+            if target == External("dataclasses.replace") and node.args:
+                return self._class_of(node.args[0])
             if target is None and isinstance(node.func, ast.Attribute):
                 member = self._member(node.func)
                 return self._class_of_member(member.owner, member.name, is_call=True)

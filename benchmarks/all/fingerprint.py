@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUNDS = 3
 #: Keys of a stamp: all code that the result uses, and the part of it that the result is about.
 USED, ABOUT = "all", "about"
-#: Stands for a definition that is never used, or in a room that the result is not about.
+#: Stands for a definition or member that is never used, or in a room that does not count.
 _OUTSIDE = "outside"
 
 
@@ -119,15 +119,15 @@ class _Labels:
             return "module"
         if isinstance(reference, KeywordRef):
             return self._keyword_label(reference)
-        members = self._reach.members(reference)
-        found = {self._member_label(one) for one in members}
+        # An attribute of an unknown object keeps its name: many unrelated classes may have one.
+        found = {self._member_label(one) for one in self._reach.members(reference)}
         return short_hash(sorted(found)) if found else reference.name
 
     def _member_label(self, member: Definition | tuple[str, int]) -> str:
         if isinstance(member, Definition):
             return self.last.get(member.key, _OUTSIDE)
         setter, ordinal = member
-        return f"field {ordinal} of {self.last.get(setter, _OUTSIDE)}"
+        return f"field {ordinal} of {self.last[setter]}" if setter in self.last else _OUTSIDE
 
     def _keyword_label(self, reference: KeywordRef) -> str:
         """Return the position of a keyword argument in the signature, or its name if unknown."""
@@ -138,6 +138,8 @@ class _Labels:
         else:
             members = self._reach.members(reference.callee)
             callees = [one for one in members if isinstance(one, Definition)]
+        if callees and not any(callee.key in self.last for callee in callees):
+            return _OUTSIDE
         found = {_position(index, callee, reference.name) for callee in callees} - {""}
         return ",".join(sorted(found)) or reference.name
 

@@ -82,21 +82,16 @@ class Reach:
         self._run()
 
     def members(self, request: MemberRef) -> list[Definition | tuple[str, int]]:
-        """Return the live methods, functions and fields that an attribute may be.
+        """Return the live methods and fields that an attribute of a known class may be.
 
         A field is the pair of the definition that sets it and its ordinal there.
         """
         found: list[Definition | tuple[str, int]] = []
         for key in self.index.classes_with_member.get(request.name, ()):
-            if key in self._live_classes and self._is_related(key, request.owner):
+            if key in self._live_classes and self._is_relative(key, request.owner):
                 info = self.index.classes[key]
                 method = info.methods.get(request.name)
                 found.append(method if method else info.fields[request.name])
-        if not request.owner:
-            for module in self._live_modules:
-                target = self.index.resolve(module, request.name)
-                if isinstance(target, Definition):
-                    found.append(target)
         return found
 
     def _enter(self, entry: str) -> None:
@@ -187,6 +182,12 @@ class Reach:
         """Whether an object of the class `owner` may be of class `key`, or inherit from it."""
         if not owner or self.index.classes[owner].is_protocol:
             return True
+        return self._is_relative(key, owner)
+
+    def _is_relative(self, key: str, owner: str) -> bool:
+        """Whether one of two classes inherits from the other, or both are the same."""
+        if not owner:
+            return False
         return key in self.index.lineage(owner) or owner in self.index.lineage(key)
 
     def _reach_rows(self) -> None:
