@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
-from metacal.formulas.logits import finite_masks, with_masks
+from metacal.formulas.logits import find_finite_masks, replace_finite_masks
 from metacal.kernels import definition
 from metacal.rows import validate
 from metacal.rows.stored import StoredTable
@@ -164,7 +164,7 @@ ORDINARY = {
 @pytest.mark.parametrize("case", ORDINARY)
 def test_nothing_is_guessed_from_ordinary_numbers(case):
     table = np.array(ORDINARY[case], dtype=np.float64)
-    assert finite_masks(table) is None
+    assert find_finite_masks(table) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert np.array_equal(validate.logits_table(table), table)
@@ -172,7 +172,7 @@ def test_nothing_is_guessed_from_ordinary_numbers(case):
 
 def test_a_class_always_stays_possible():
     hostile = np.array([[-1e4, -1e9, -1e30], [-1.7e308] * 3, [-65504.0, -65504.0, -1e300]])
-    assert (with_masks(hostile).max(axis=1) > -np.inf).all()
+    assert (replace_finite_masks(hostile).max(axis=1) > -np.inf).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.estimators import CALIBRATORS
-from metacal.formulas.logits import REACH, with_masks, within_reach
+from metacal.formulas.logits import MAX_LOGIT_SIZE, limit_logits, replace_finite_masks
 from metacal.scores import NAMED
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -122,7 +122,7 @@ def test_every_calibrator_in_onnx(kind, fitted):
         base, gates = base_of(kind, width), fitted[width][2]
         for place, dtype in enumerate(DTYPES):
             rows = huge_rows(width, dtype)
-            read = with_masks(rows)  # Python's front door
+            read = replace_finite_masks(rows)  # Python's front door
             assert_numbers(base.predict_proba(read), base.predict_proba(read), 1e-5)
             if place == WIDTHS.index(
                 width
@@ -148,7 +148,7 @@ def test_every_calibrator_in_torch(kind, fitted):
         base, gates = base_of(kind, width), fitted[width][2]
         for place, dtype in enumerate(DTYPES):
             rows = huge_rows(width, dtype)
-            read = with_masks(rows)
+            read = replace_finite_masks(rows)
             for gate in gates if kind == "temperature" else [gates[(place + width) % len(gates)]]:
                 probs, _, accept = to_module(with_base(gate, base))(torch.from_numpy(rows))
                 np.testing.assert_array_equal(accept.numpy(), gate.accepts(read))
@@ -166,7 +166,7 @@ def test_a_gate_that_accepts_everything_still_gives_numbers(fitted):
         rows = huge_rows(40, "float32")
         found = run(to_onnx(gate), rows)
         assert found["accept"].all()
-        assert_numbers(found["probs"], gate.predict_proba(with_masks(rows)), 1e-5)
+        assert_numbers(found["probs"], gate.predict_proba(replace_finite_masks(rows)), 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["vector", "isotonic", "temperature"])
@@ -221,12 +221,12 @@ def test_batches_of_none_one_and_many(kind, fitted):
 
 def test_rows_of_an_ordinary_size_are_not_touched():
     table = np.random.default_rng(0).normal(size=(50, 4)) * 1e6
-    assert within_reach(table) is table
+    assert limit_logits(table) is table
     table[0, 0] = -np.inf
-    np.testing.assert_array_equal(within_reach(table), table)
-    assert within_reach(table.astype(np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(limit_logits(table), table)
+    assert limit_logits(table.astype(np.float32)).dtype == np.float32
     far = np.where(np.arange(4) == 2, -1.7e308, table)
-    assert (within_reach(far)[:, 2] == -REACH).all()
+    assert (limit_logits(far)[:, 2] == -MAX_LOGIT_SIZE).all()
     np.testing.assert_array_equal(
-        np.delete(within_reach(far), 2, axis=1), np.delete(table, 2, axis=1)
+        np.delete(limit_logits(far), 2, axis=1), np.delete(table, 2, axis=1)
     )

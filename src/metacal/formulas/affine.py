@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import gaps, mean_of_possible
+from metacal.formulas.rowwise import gaps, mean_over_unmasked
 
 
 @formula
@@ -54,7 +54,7 @@ def structured(xp: Operations, fitted: Any, x: Any) -> Any:
 
 def _center_logits(xp: Operations, x: Any, unmasked: Any) -> Any:
     """Subtract the mean of each row's unmasked logits; masked classes become zero."""
-    return xp.where(unmasked, x - mean_of_possible(xp, x, unmasked), 0.0)
+    return xp.where(unmasked, x - mean_over_unmasked(xp, x, unmasked), 0.0)
 
 
 def _log_softmax(xp: Operations, t: Any, unmasked: Any) -> Any:
@@ -63,7 +63,7 @@ def _log_softmax(xp: Operations, t: Any, unmasked: Any) -> Any:
     `t` is overwritten. Its largest entry in each row must be zero.
     """
     t -= xp.log(xp.sum(xp.exp(t)))
-    return xp.where(unmasked, t, lambda: mean_of_possible(xp, t, unmasked))
+    return xp.where(unmasked, t, lambda: mean_over_unmasked(xp, t, unmasked))
 
 
 def _softmax_with_bias(xp: Operations, fitted: Any, z: Any, unmasked: Any) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import doubt, tail
-from metacal.formulas.temperature import tempered
+from metacal.formulas.temperature import tempered_softmax
 
 #: Limit on the size of log-odds and log-probabilities. e^-700 is the smallest probability
 #: with full precision.
@@ -47,7 +47,7 @@ def piecewise(xp: Operations, fitted: Any, x: Any) -> Any:
 
     If every q_k of a row is zero, the result is p.
     """
-    p = tempered(xp, x, fitted.inverse_temperature)
+    p = tempered_softmax(xp, x, fitted.inverse_temperature)
     if fitted.n_curves > 1:
         return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
     second = evaluate_curves(xp, fitted, xp.column(p, 1))
@@ -57,7 +57,7 @@ def piecewise(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def shared(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute q_k = curve(p_k), one curve for all classes, normalised to sum 1."""
-    p = tempered(xp, x, fitted.inverse_temperature)
+    p = tempered_softmax(xp, x, fitted.inverse_temperature)
     return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
 
 
@@ -113,7 +113,9 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
         p_first, p_second = p_own, p_other
     else:
         p_first, p_second = p_other, p_own
-    return _join_two_classes(xp, x, p_first, p_second, fallback=lambda: tempered(xp, x, 1.0))
+    return _join_two_classes(
+        xp, x, p_first, p_second, fallback=lambda: tempered_softmax(xp, x, 1.0)
+    )
 
 
 def _two_class_log_odds(xp: Operations, x: Any, *, is_flipped: bool) -> Any:
@@ -267,7 +269,7 @@ def _logistic_curves(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any
     z = log_p * a + minus_log_rest * b + fitted.intercept
 
     def softmax() -> Any:
-        return tempered(xp, x, 1.0)
+        return tempered_softmax(xp, x, 1.0)
 
     if has_one_curve:
         return _join_two_classes(xp, x, xp.logistic(-z), xp.logistic(z), fallback=softmax)

@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import gaps, mean_of_possible
+from metacal.formulas.rowwise import gaps, mean_over_unmasked
 
 #: Distance, in lengthscales, beyond which a bump is exactly zero: e^(-40²/2) underflows.
-REACH = 40.0
+BUMP_REACH = 40.0
 
 
 @formula
 def gaussian_process(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(f(t)) with f of `latent` and t = b (x - centre of the row)."""
-    t = centred(xp, x, fitted.centre) * fitted.inverse_temperature
+    t = center_rows(xp, x, fitted.centre) * fitted.inverse_temperature
     return xp.softmax(latent(xp, fitted, t))
 
 
 @formula
 def latent(xp: Operations, fitted: Any, t: Any) -> Any:
     """Compute f(t) = t + sum_m w_m exp(-½ ((t - z_m) / lengthscale)²)."""
-    reach = REACH * fitted.lengthscale
+    reach = BUMP_REACH * fitted.lengthscale
     lowest = fitted.inducing[0] - reach
     highest = fitted.inducing[-1] + reach
     scaled_t = xp.clip(t, lowest, highest) / fitted.lengthscale
@@ -35,7 +35,7 @@ def latent(xp: Operations, fitted: Any, t: Any) -> Any:
     return t
 
 
-def centred(xp: Operations, x: Any, centre: str) -> Any:
+def center_rows(xp: Operations, x: Any, centre: str) -> Any:
     """Subtract the centre of each row from its logits.
 
     Parameters
@@ -56,4 +56,4 @@ def centred(xp: Operations, x: Any, centre: str) -> Any:
     d = gaps(xp, x)
     if centre == "log_softmax":
         return d - xp.log(xp.sum(xp.exp(d)))
-    return d - mean_of_possible(xp, d, xp.unmasked(d))
+    return d - mean_over_unmasked(xp, d, xp.unmasked(d))

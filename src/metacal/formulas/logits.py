@@ -6,7 +6,7 @@ as Hugging Face did. A softmax treats both alike, but a map that uses the logits
 numbers (their mean, a matrix product) would be ruined. This module defines the one rule,
 for arrays, tensors and exported graphs. A finite logit is read as -inf if both hold:
 
-1. it is at most -2^49, or it equals one of the numbers in `NAMED` that programs write:
+1. it is at most -2^49, or it equals one of the numbers in `KNOWN_MASKS` that programs write:
    -10^4, ..., -10^10, -65504 (the smallest float16), and the bfloat16 values of -10^4
    and -10^9;
 2. it is at least a hundred times further from zero than the largest logit of the row:
@@ -15,14 +15,14 @@ for arrays, tensors and exported graphs. A finite logit is read as -inf if both 
 The rule does not misread computed logits. No model computes a logit of -2^49 (-5.6e14)
 or less: a double has no correct decimal there, and the log-likelihoods of the crudest
 density (a Gaussian with almost no variance, of hundreds of pixels) stay about a hundred
-times above it. Above -2^49 only the exact numbers of `NAMED` count, which a computed
+times above it. Above -2^49 only the exact numbers of `KNOWN_MASKS` count, which a computed
 logit equals no more often than any other single float; condition 2 protects even
 integer logits that count thousandths. The largest logit of a row is never a mask, so at
 least one class stays unmasked.
 
 **Reach.** A softmax subtracts the largest logit first, so nothing overflows upwards. A
 map that multiplies or averages before that obtains inf - inf from float64 logits near
-1e308. Such logits are first brought within `REACH`. float32 logits are computed in
+1e308. Such logits are first brought within `MAX_LOGIT_SIZE`. float32 logits are computed in
 float64 and are never that large.
 """
 
@@ -37,19 +37,30 @@ if TYPE_CHECKING:
     from metacal.formulas.operations import Operations
 
 #: Largest finite number that can be a mask: -10^4 in bfloat16.
-LOWEST_ORDINARY = -9984.0
+LARGEST_FINITE_MASK = -9984.0
 #: At or below this number every finite logit can be a mask: -1e15, -1e30, and `finfo.min`
 #: of float32, float64 and bfloat16.
-NO_LOGIT = -(2.0**49)
+LARGEST_ARBITRARY_MASK = -(2.0**49)
 #: Other numbers written for a mask. -998244352 and -9984 are -10^9 and -10^4 in bfloat16.
-NAMED = (-1e4, -1e5, -1e6, -1e7, -1e8, -1e9, -1e10, -65504.0, -998244352.0, LOWEST_ORDINARY)
+KNOWN_MASKS = (
+    -1e4,
+    -1e5,
+    -1e6,
+    -1e7,
+    -1e8,
+    -1e9,
+    -1e10,
+    -65504.0,
+    -998244352.0,
+    LARGEST_FINITE_MASK,
+)
 #: Smallest ratio of the size of a mask to the size of the largest logit of its row.
-FURTHER = 100.0
+MIN_MASK_RATIO = 100.0
 #: Largest size of a logit in computations: its square, times any number of classes, is finite.
-REACH = 1e100
+MAX_LOGIT_SIZE = 1e100
 
 
-def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
+def find_finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
     """Find the finite logits that stand for a masked class.
 
     Parameters
@@ -64,25 +75,25 @@ def finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
 
     Examples
     --------
-    >>> finite_masks(np.array([[3.0, 0.5, -1e9], [0.0, -9999.0, -1e30]]))
+    >>> find_finite_masks(np.array([[3.0, 0.5, -1e9], [0.0, -9999.0, -1e30]]))
     array([[False, False,  True], [False, False,  True]])
-    >>> finite_masks(np.array([[-7e4, -1e4], [300.0, -1e4]])) is None
+    >>> find_finite_masks(np.array([[-7e4, -1e4], [300.0, -1e4]])) is None
     True
     """
     logits = np.asarray(block, dtype=np.float64)
-    is_mask = (logits <= LOWEST_ORDINARY) & (logits > -np.inf)
+    is_mask = (logits <= LARGEST_FINITE_MASK) & (logits > -np.inf)
     if not is_mask.any():
         return None
     with np.errstate(over="ignore"):
-        highest_mask = -FURTHER * np.abs(logits.max(axis=1, keepdims=True))
+        highest_mask = -MIN_MASK_RATIO * np.abs(logits.max(axis=1, keepdims=True))
     is_mask &= logits <= highest_mask
-    is_mask &= (logits <= NO_LOGIT) | np.isin(logits, NAMED)
+    is_mask &= (logits <= LARGEST_ARBITRARY_MASK) | np.isin(logits, KNOWN_MASKS)
     if not is_mask.any():
         return None
     return is_mask
 
 
-def with_masks(block: NDArray[Any]) -> NDArray[Any]:
+def replace_finite_masks(block: NDArray[Any]) -> NDArray[Any]:
     """Replace finite numbers that stand for a masked class by -inf.
 
     Parameters
@@ -97,10 +108,10 @@ def with_masks(block: NDArray[Any]) -> NDArray[Any]:
 
     Examples
     --------
-    >>> with_masks(np.array([[3.0, np.finfo(np.float32).min]], dtype=np.float32))
+    >>> replace_finite_masks(np.array([[3.0, np.finfo(np.float32).min]], dtype=np.float32))
     array([[  3., -inf]], dtype=float32)
     """
-    is_mask = finite_masks(block)
+    is_mask = find_finite_masks(block)
     if is_mask is None:
         return block
     masked_block = block.copy()
@@ -108,19 +119,19 @@ def with_masks(block: NDArray[Any]) -> NDArray[Any]:
     return masked_block
 
 
-def read_masks(xp: Operations, x: Any) -> Any:
+def replace_finite_masks_formula(xp: Operations, x: Any) -> Any:
     """Replace finite numbers that stand for a masked class by -inf, as a formula.
 
-    It equals `with_masks` and runs in every runtime.
+    It equals `replace_finite_masks` and runs in every runtime.
     """
-    is_written_mask = x <= NO_LOGIT
-    for number in NAMED:
+    is_written_mask = x <= LARGEST_ARBITRARY_MASK
+    for number in KNOWN_MASKS:
         is_written_mask = is_written_mask | (x == number)
-    is_far_below = x <= xp.absolute(xp.max(x)) * -FURTHER
+    is_far_below = x <= xp.absolute(xp.max(x)) * -MIN_MASK_RATIO
     return xp.where(is_written_mask & is_far_below, -np.inf, x)
 
 
-def without_zeros(xp: Operations, p: Any) -> Any:
+def replace_zero_probabilities(xp: Operations, p: Any) -> Any:
     """Replace zero probabilities by small ones, so that their logarithms are finite.
 
     A zero stands for a probability too small to be written. It becomes the smaller of
@@ -135,8 +146,8 @@ def without_zeros(xp: Operations, p: Any) -> Any:
     return xp.where(is_positive, p, floor)
 
 
-def within_reach(block: NDArray[Any]) -> NDArray[Any]:
-    """Bring huge logits within `REACH` without changing their softmax.
+def limit_logits(block: NDArray[Any]) -> NDArray[Any]:
+    """Bring huge logits within `MAX_LOGIT_SIZE` without changing their softmax.
 
     If the largest logit of a row is out of reach, it is subtracted from the row. Logits
     below -1e100 then become -1e100; -inf stays.
@@ -153,28 +164,28 @@ def within_reach(block: NDArray[Any]) -> NDArray[Any]:
 
     Examples
     --------
-    >>> within_reach(np.array([[1.5e308, 1.5e308, -1.5e308], [1.0, 0.0, -np.inf]]))
+    >>> limit_logits(np.array([[1.5e308, 1.5e308, -1.5e308], [1.0, 0.0, -np.inf]]))
     array([[   0.e+000,    0.e+000, -1.e+100], [   1.e+000,    0.e+000,       -inf]])
     """
     if block.dtype != np.float64 or not block.size:
         return block
     top_logit = block.max(axis=1, keepdims=True)
-    if np.abs(top_logit).max() < REACH and not (block < -REACH).any():
+    if np.abs(top_logit).max() < MAX_LOGIT_SIZE and not (block < -MAX_LOGIT_SIZE).any():
         return block
     with np.errstate(over="ignore"):
-        shifted = block - np.where(np.abs(top_logit) < REACH, 0.0, top_logit)
-    return np.where(np.isneginf(block), -np.inf, np.maximum(shifted, -REACH))
+        shifted = block - np.where(np.abs(top_logit) < MAX_LOGIT_SIZE, 0.0, top_logit)
+    return np.where(np.isneginf(block), -np.inf, np.maximum(shifted, -MAX_LOGIT_SIZE))
 
 
-def scaled(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
+def scale_logits(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:
     """Compute b x in float64, with huge logits brought within reach first."""
-    return np.asarray(np.multiply(within_reach(block), inverse_temperature, dtype=np.float64))
+    return np.asarray(np.multiply(limit_logits(block), inverse_temperature, dtype=np.float64))
 
 
-def bring_within_reach(xp: Operations, x: Any, reach: float = REACH) -> Any:
+def limit_logits_formula(xp: Operations, x: Any, reach: float = MAX_LOGIT_SIZE) -> Any:
     """Bring huge logits within reach, as a formula.
 
-    It equals `within_reach` and runs in every runtime.
+    It equals `limit_logits` and runs in every runtime.
     """
     top_logit = xp.max(x)
     shifted = x - xp.where(xp.absolute(top_logit) < reach, 0.0, top_logit)

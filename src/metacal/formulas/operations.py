@@ -45,9 +45,9 @@ class Operations:
 
     Examples
     --------
-    >>> from metacal.formulas.rowwise import mean_of_possible
+    >>> from metacal.formulas.rowwise import mean_over_unmasked
     >>> xp, x = Operations(), np.array([[3.0, 1.0, -np.inf], [0.0, 3.0, 6.0]])
-    >>> mean_of_possible(xp, x, xp.unmasked(x))
+    >>> mean_over_unmasked(xp, x, xp.unmasked(x))
     array([[2.], [3.]])
     """
 

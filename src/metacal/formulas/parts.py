@@ -19,7 +19,7 @@ def composed(xp: Operations, fitted: Any, x: Any) -> Any:
 
 
 @formula
-def lifted(xp: Operations, fitted: Any, x: Any) -> Any:
+def spline_after_uniform(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute `composed` for a spline after uniform temperature scaling.
 
     The default calibrator has this form. It is a separate formula so that a runtime can

@@ -62,12 +62,12 @@ def tail(xp: Operations, x: Any) -> RowTail:
     return RowTail(winner=winner, gaps=d, powers=powers, mass=xp.sum(powers))
 
 
-def mean_of_possible(xp: Operations, table: Any, possible: Any) -> Any:
+def mean_over_unmasked(xp: Operations, table: Any, unmasked: Any) -> Any:
     """Compute the mean of each row over its unmasked classes."""
-    return xp.sum(xp.where(possible, table, 0.0)) / xp.count(possible, table)
+    return xp.sum(xp.where(unmasked, table, 0.0)) / xp.count(unmasked, table)
 
 
-def even(xp: Operations, x: Any) -> Any:
+def uniform_probabilities(xp: Operations, x: Any) -> Any:
     """Compute the uniform distribution over the unmasked classes of each row."""
     unmasked = xp.unmasked(x)
     return xp.to_float(unmasked) / xp.count(unmasked, x)

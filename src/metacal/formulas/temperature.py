@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import entropy, even, gaps, mean_of_possible, negative_margin
+from metacal.formulas.rowwise import (
+    entropy,
+    gaps,
+    mean_over_unmasked,
+    negative_margin,
+    uniform_probabilities,
+)
 
 #: Upper limit of the margin and the norm used as features of a row.
 LARGEST_LOGIT = 100.0
@@ -23,7 +29,7 @@ _LOWEST_LOGIT_SINGLE_PRECISION = -1e15
 
 
 @formula
-def tempered(xp: Operations, x: Any, inverse_temperature: Any) -> Any:
+def tempered_softmax(xp: Operations, x: Any, inverse_temperature: Any) -> Any:
     """Compute softmax(b x)."""
     return xp.softmax(gaps(xp, x) * inverse_temperature)
 
@@ -31,14 +37,14 @@ def tempered(xp: Operations, x: Any, inverse_temperature: Any) -> Any:
 @formula
 def temperature(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(b x) with the fitted inverse temperature b."""
-    return tempered(xp, x, fitted.inverse_temperature)
+    return tempered_softmax(xp, x, fitted.inverse_temperature)
 
 
 @formula
 def uniform_temperature(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute (1 - e) softmax(b x) + e / K, the second term over unmasked classes."""
-    tempered_p = tempered(xp, x, fitted.inverse_temperature)
-    return tempered_p * (1.0 - fitted.uniform) + even(xp, x) * fitted.uniform
+    tempered_p = tempered_softmax(xp, x, fitted.inverse_temperature)
+    return tempered_p * (1.0 - fitted.uniform) + uniform_probabilities(xp, x) * fitted.uniform
 
 
 @formula
@@ -47,9 +53,9 @@ def ensemble(xp: Operations, fitted: Any, x: Any) -> Any:
     tempered_weight = fitted.weights[0]
     softmax_weight = fitted.weights[1]
     uniform_weight = fitted.weights[2]
-    mixture = tempered(xp, x, fitted.inverse_temperature) * tempered_weight
-    mixture = mixture + tempered(xp, x, 1.0) * softmax_weight
-    return mixture + even(xp, x) * uniform_weight
+    mixture = tempered_softmax(xp, x, fitted.inverse_temperature) * tempered_weight
+    mixture = mixture + tempered_softmax(xp, x, 1.0) * softmax_weight
+    return mixture + uniform_probabilities(xp, x) * uniform_weight
 
 
 @formula
@@ -109,7 +115,7 @@ def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
     if xp.finfo(t).max <= -_LOWEST_LOGIT:
         lowest_logit = _LOWEST_LOGIT_SINGLE_PRECISION
     bounded_t = xp.where(unmasked, xp.maximum(t, lowest_logit), t)
-    mean = mean_of_possible(xp, bounded_t, unmasked)
+    mean = mean_over_unmasked(xp, bounded_t, unmasked)
     centred_t = xp.where(unmasked, bounded_t - mean, 0.0)
     norm = xp.sqrt(xp.sum(centred_t * centred_t) / xp.count(unmasked, t))
     margin = -negative_margin(xp, t)

@@ -24,8 +24,8 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float, rowwise
-from metacal.formulas.inside import ends
 from metacal.formulas.operations import NUMPY
+from metacal.formulas.probabilities import probability_limits
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
 
@@ -242,8 +242,8 @@ def keep_winner(winner: Codes, out: Array) -> None:
 
 @_for_either
 def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
-    """What `formulas.inside` says, in place; `possible` where the block has been written over."""
-    least, most = ends(np.finfo(out.dtype))
+    """What `formulas.probabilities` says, in place; `possible` where the block has been written over."""
+    least, most = probability_limits(np.finfo(out.dtype))
     if possible is None and takes_whole_blocks and active.inside(block, least, most, out):
         return
     if not out.size or (out.min() >= least and out.max() <= most):

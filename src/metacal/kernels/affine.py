@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.formulas.logits import within_reach
+from metacal.formulas.logits import limit_logits
 
 #: From a block of logits to features, and the mask of -inf entries (None when there are none).
 Features = Callable[[Array], tuple[Float, Flags | None]]
@@ -23,7 +23,7 @@ Features = Callable[[Array], tuple[Float, Flags | None]]
 
 def centred(block: Array) -> tuple[Float, Flags | None]:
     """u = x - mean x, over the classes that are not masked."""
-    table = np.array(within_reach(block), dtype=np.float64, order="C")
+    table = np.array(limit_logits(block), dtype=np.float64, order="C")
     masked = _fill_masked(table)
     table -= table.mean(axis=1, keepdims=True)
     return table, masked
@@ -31,7 +31,7 @@ def centred(block: Array) -> tuple[Float, Flags | None]:
 
 def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
     """u = log softmax(b·x)."""
-    table = np.array(within_reach(block), dtype=np.float64, order="C")
+    table = np.array(limit_logits(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
     if inverse_temperature != 1.0:
         table *= inverse_temperature

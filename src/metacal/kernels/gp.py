@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas import Array, Codes, Float
-from metacal.formulas.gp import REACH, centred, latent
-from metacal.formulas.logits import within_reach
+from metacal.formulas.gp import BUMP_REACH, center_rows, latent
+from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY, Operations
 
 #: How a row of logits is made independent of the constant that softmax ignores.
@@ -24,8 +24,8 @@ CENTRES = ("mean", "log_softmax")
 
 def tempered(block: Array, centre: str, inverse_temperature: float) -> Float:
     """t = b·(x - centre of the row), a fresh array."""
-    table = np.asarray(within_reach(block), dtype=np.float64)
-    return np.asarray(NUMPY.evaluate(centred, table, centre) * inverse_temperature)
+    table = np.asarray(limit_logits(block), dtype=np.float64)
+    return np.asarray(NUMPY.evaluate(center_rows, table, centre) * inverse_temperature)
 
 
 def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
@@ -36,7 +36,7 @@ def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
 
 def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
     """The formula `latent`, in two arrays: t itself is written over."""
-    reach = REACH * fitted.lengthscale
+    reach = BUMP_REACH * fitted.lengthscale
     near = np.clip(t, fitted.inducing[0] - reach, fitted.inducing[-1] + reach)
     near /= fitted.lengthscale
     work = np.empty_like(t)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas import Array, Codes, Float
-from metacal.formulas.logits import LOWEST_ORDINARY
+from metacal.formulas.logits import LARGEST_FINITE_MASK
 from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
 from metacal.kernels.grid import Grid
@@ -35,7 +35,7 @@ from metacal.kernels.grid import Grid
 _ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 #: float16 as integers: where a number may stand for a mask, and -inf.
 _HALF_LOWEST_ORDINARY, _HALF_MINUS_INFINITY_BITS = np.array(
-    [LOWEST_ORDINARY, -np.inf], np.float16
+    [LARGEST_FINITE_MASK, -np.inf], np.float16
 ).view(np.uint16)
 #: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on
 #: the way.
@@ -344,8 +344,8 @@ def looked_over(block: Array) -> tuple[int | None, bool]:
         return None, bool(
             ((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any()
         )
-    low = block.min(initial=0.0) <= LOWEST_ORDINARY
-    return None, bool(low and ((block <= LOWEST_ORDINARY) & (block > -np.inf)).any())
+    low = block.min(initial=0.0) <= LARGEST_FINITE_MASK
+    return None, bool(low and ((block <= LARGEST_FINITE_MASK) & (block > -np.inf)).any())
 
 
 def mixed_sums(

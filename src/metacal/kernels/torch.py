@@ -20,8 +20,12 @@ import torch
 from torch import Tensor
 
 from metacal.formulas import Array, Codes, Flags, rowwise
-from metacal.formulas.inside import inside
-from metacal.formulas.logits import LOWEST_ORDINARY, read_masks, without_zeros
+from metacal.formulas.logits import (
+    LARGEST_FINITE_MASK,
+    replace_finite_masks_formula,
+    replace_zero_probabilities,
+)
+from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
@@ -86,7 +90,7 @@ def of_formula(
     """
     if formula in _FUSED:
         found = fused.score(
-            block, formula.__name__, torch.float64, top, LOWEST_ORDINARY if careful else None
+            block, formula.__name__, torch.float64, top, LARGEST_FINITE_MASK if careful else None
         )
         if found is not None:
             return found
@@ -96,7 +100,7 @@ def of_formula(
         score = formula(TORCH, part.to(torch.float64))[:, 0]
         legal = torch.isfinite(part.amax(dim=1))
         if careful:
-            legal &= ~((part <= LOWEST_ORDINARY) & (part > -math.inf)).any(dim=1)
+            legal &= ~((part <= LARGEST_FINITE_MASK) & (part > -math.inf)).any(dim=1)
         parts.append(torch.where(legal, score, math.nan))
     if top is not None:
         top.copy_(predicted(block))
@@ -249,10 +253,10 @@ def laid(parts: list[Tensor]) -> Tensor:
 
 
 def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
-    """What `formulas.inside` says, in place; `possible` where the block has been written over."""
+    """What `formulas.probabilities` says, in place; `possible` where the block has been written over."""
     for rows in _chunks(block):
         seen = block[rows] if possible is None else torch.where(possible[rows], 0.0, -torch.inf)
-        out[rows] = inside(TORCH, seen, out[rows])
+        out[rows] = limit_probabilities(TORCH, seen, out[rows])
 
 
 def chosen_rows(table: Tensor, chosen: Codes) -> Tensor:
@@ -322,7 +326,7 @@ def looked_over(table: Tensor) -> tuple[int | None, bool]:
     """
     low, top = torch.aminmax(table, dim=1)
     bad = ~torch.isfinite(top)
-    flags = int(2 * bad.any() + (low <= LOWEST_ORDINARY).any())  # one number to the host
+    flags = int(2 * bad.any() + (low <= LARGEST_FINITE_MASK).any())  # one number to the host
     return (int(bad.to(torch.uint8).argmax()) if flags & 2 else None), bool(flags & 1)
 
 
@@ -333,7 +337,7 @@ def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
     masked, example = table, None
     for rows in _chunks(table):
         values = table[rows].to(torch.float64)
-        found = (values > -math.inf) & (read_masks(TORCH, values) == -math.inf)
+        found = (values > -math.inf) & (replace_finite_masks_formula(TORCH, values) == -math.inf)
         if bool(found.any()):
             if example is None:
                 masked, example = table.clone(), float(values[found][0])
@@ -360,7 +364,9 @@ def log_probabilities(table: Tensor) -> Tensor:
     """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
-        out[rows] = without_zeros(TORCH, table[rows].to(out.dtype)).to(torch.float64).log()
+        out[rows] = (
+            replace_zero_probabilities(TORCH, table[rows].to(out.dtype)).to(torch.float64).log()
+        )
     return out
 
 

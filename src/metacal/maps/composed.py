@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.formulas.parts import composed, lifted
+from metacal.formulas.parts import composed, spline_after_uniform
 from metacal.maps.averaged_spline import fit_averaged
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
@@ -71,7 +71,7 @@ class ComposedMap(CombinedMap):
     @property
     def formula(self) -> Callable[..., Any]:  # type: ignore[override]
         """Formula of the composition, a special one for the default pair."""
-        return composed if self.usual is None else lifted
+        return composed if self.usual is None else spline_after_uniform
 
     @property
     def in_table_precision(self) -> bool:  # type: ignore[override]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Float
-from metacal.formulas.logits import scaled
+from metacal.formulas.logits import scale_logits
 from metacal.maps.curves import PiecewiseMap, TopLabelMap, softmax
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.temperature import fit_temperature
@@ -252,4 +252,4 @@ def group_ties(column: BinaryColumn) -> TiedPoints:
 
 def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
     """Compute the confidence max p of each row."""
-    return np.asarray(1.0 - kernels.doubt(scaled(block, inverse_temperature)))
+    return np.asarray(1.0 - kernels.doubt(scale_logits(block, inverse_temperature)))

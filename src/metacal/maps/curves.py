@@ -32,7 +32,7 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY, Operations
-from metacal.formulas.temperature import tempered
+from metacal.formulas.temperature import tempered_softmax
 from metacal.maps.map import Map, TemperedMap
 
 #: Shift of the knots of a step function for the lookup, in units of 2⁻⁵³ (1 + |log knot|).
@@ -272,9 +272,9 @@ def _evaluate_curves(_: Operations, fitted: CurvesMap, points: Float) -> Float:
 
 
 def _tempered(_: Operations, x: NDArray[Any], inverse_temperature: float) -> Float:
-    """Compute the formula `tempered` by the softmax kernel."""
+    """Compute the formula `tempered_softmax` by the softmax kernel."""
     return softmax(x, inverse_temperature)
 
 
 NUMPY.kernels[formulas.evaluate_curves] = _evaluate_curves
-NUMPY.kernels[tempered] = _tempered
+NUMPY.kernels[tempered_softmax] = _tempered

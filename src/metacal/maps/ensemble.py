@@ -20,7 +20,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.operations import NUMPY
-from metacal.formulas.rowwise import even
+from metacal.formulas.rowwise import uniform_probabilities
 from metacal.formulas.temperature import ensemble
 from metacal.maps.curves import softmax
 from metacal.maps.fitting.mixture import likeliest_mixture
@@ -175,7 +175,7 @@ def _squared_error_terms(
         Sums of the products of two members, and in the last row the sums of the probabilities
         of the true class.
     """
-    uniform = np.broadcast_to(NUMPY.evaluate(even, block), block.shape)
+    uniform = np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
     members = (softmax(block, inverse_temperature), softmax(block), uniform)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.formulas.logits import within_reach
+from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import gaps
 from metacal.formulas.temperature import (
@@ -205,7 +205,7 @@ def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
 
 def _compute_gaps(block: NDArray[Any]) -> Float:
     """Compute x - max x of each row in float64."""
-    return np.asarray(gaps(NUMPY, np.asarray(within_reach(block), dtype=np.float64)))
+    return np.asarray(gaps(NUMPY, np.asarray(limit_logits(block), dtype=np.float64)))
 
 
 def design_matrix(features: Float, means: Float, scales: Float) -> Float:

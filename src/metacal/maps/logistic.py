@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import curves as formulas
-from metacal.formulas.logits import within_reach
+from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
 from metacal.maps.curves import OneVsRestMap, one_vs_rest_columns
 from metacal.maps.fitting.newton import (
@@ -335,7 +335,7 @@ def _block_class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -
 
 def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
     """Compute log p and -log(1 - p) of the class of each curve."""
-    logits = np.asarray(within_reach(block), dtype=np.float64)
+    logits = np.asarray(limit_logits(block), dtype=np.float64)
     log_p, minus_log_rest = NUMPY.evaluate(formulas.log_probabilities, logits)
     return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_rest)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.formulas.logits import within_reach
+from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
 from metacal.rows.validate import on_host, room_for_probabilities
@@ -80,7 +80,7 @@ class Map(ABC):
         """
         assert self.formula is not None
         predictions = kernels.predicted(block) if self.preserves_accuracy else None
-        logits = np.asarray(within_reach(block), dtype=np.float64)
+        logits = np.asarray(limit_logits(block), dtype=np.float64)
         probabilities = NUMPY.evaluate(self.formula, self, logits)
         np.copyto(out, probabilities, casting="same_kind")
         if predictions is not None:

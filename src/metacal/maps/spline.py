@@ -23,7 +23,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas import curves as formulas
 from metacal.formulas.curves import spline
-from metacal.formulas.logits import scaled
+from metacal.formulas.logits import scale_logits
 from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
 from metacal.maps.fitting.spline import fit_spline_slopes, weighted_quantiles
@@ -156,4 +156,4 @@ def confidence_log_odds(block: NDArray[Any]) -> Float:
 
 def tempered_log_odds(inverse_temperature: float, block: NDArray[Any]) -> Float:
     """Compute the log-odds of the confidence of the tempered softmax(b x)."""
-    return confidence_log_odds(scaled(block, inverse_temperature))
+    return confidence_log_odds(scale_logits(block, inverse_temperature))

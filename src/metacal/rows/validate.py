@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, option, warn_caller
 from metacal.formulas import Float
-from metacal.formulas.logits import finite_masks, with_masks, without_zeros
+from metacal.formulas.logits import (
+    find_finite_masks,
+    replace_finite_masks,
+    replace_zero_probabilities,
+)
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import first_row, one_of, plain_array
 from metacal.rows.arrays import on_host as on_host
@@ -67,7 +71,7 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
             _raise_bad_logit(array, span.start + bad)
         if low and device:
             array, mask = kernels.device_kernels().with_masks(array)
-        elif low and mask is None and (masked := finite_masks(array[span])) is not None:
+        elif low and mask is None and (masked := find_finite_masks(array[span])) is not None:
             mask = float(array[span][masked][0])
     if mask is None:
         return array
@@ -78,8 +82,10 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     if device:
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
-        return ConvertedTable(array, with_masks, array.dtype)  # type: ignore[return-value]
-    return np.concatenate([with_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)])
+        return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
+    return np.concatenate(
+        [replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)]
+    )
 
 
 def is_one_score(table: Any) -> bool:
@@ -246,7 +252,7 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
     work = np.empty(table.shape, dtype)
     for start, block in blocks_of(table, BLOCK_ELEMENTS):
         wide = block.astype(dtype, copy=False)
-        positive = wide if wide.min() > 0.0 else without_zeros(NUMPY, wide)
+        positive = wide if wide.min() > 0.0 else replace_zero_probabilities(NUMPY, wide)
         work[start : start + len(block)] = np.log(positive, dtype=np.float64)
     return work
 

@@ -19,7 +19,7 @@ from metacal.export.onnx.probe import GUARD
 from metacal.export.onnx.reading import all_names, opset_of
 from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
 from metacal.export.onnx.traced import Traced, Value
-from metacal.formulas.logits import without_zeros
+from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
@@ -276,7 +276,9 @@ def _logarithms(xp: Traced, table: Value, tolerance: float) -> Value:
     double = xp.to("float64")
     wide = double.cast(table)
     sound = (xp.min(table) >= 0.0) & (double.absolute(double.sum(wide) - 1.0) <= tolerance)
-    return xp.where(sound, xp.cast(double.log(double.cast(without_zeros(xp, table)))), np.nan)
+    return xp.where(
+        sound, xp.cast(double.log(double.cast(replace_zero_probabilities(xp, table)))), np.nan
+    )
 
 
 def _overwritten(xp: Traced, gate: Gate, x: Value, accept: Value) -> tuple[Value, Value]:

@@ -19,8 +19,8 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
 from metacal.formulas import curves, parts, temperature
-from metacal.formulas.inside import ends, inside
-from metacal.formulas.logits import bring_within_reach
+from metacal.formulas.logits import limit_logits_formula
+from metacal.formulas.probabilities import limit_probabilities, probability_limits
 from metacal.kernels.columns import lifted
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -48,14 +48,14 @@ def _inside(xp: Traced, x: Value, probs: Value) -> Value:
     """None of them 0 or 1; masks are looked for where there may be some."""
 
     def over_all(inner: Traced) -> Value:
-        least, most = ends(np.finfo(xp.dtype))
+        least, most = probability_limits(np.finfo(xp.dtype))
         own = inner.value(probs)
         own = inner.where(own < least, least, own)
         return inner.where(own > most, most, own)
 
     def over_possible(inner: Traced) -> Value:
         own = inner.value(x) if inner.masks_read else with_masks(inner, x)
-        return inside(inner, own, inner.value(probs))
+        return limit_probabilities(inner, own, inner.value(probs))
 
     return unless_masked(xp, x, over_all, over_possible)
 
@@ -70,7 +70,7 @@ def _doubles(xp: Traced, x: Value) -> Value:
 
     table = unless_masked(xp, x, lambda inner: inner.cast(x), masked, "float64")
     # No float32 logit is out of a double's reach.
-    return bring_within_reach(xp, table) if xp.dtype == "float64" else table
+    return limit_logits_formula(xp, table) if xp.dtype == "float64" else table
 
 
 def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
@@ -169,8 +169,8 @@ def _possible(xp: Traced, x: Value) -> Value:
 
 #: formula -> what is written in its stead.
 SHORTCUTS: dict[Callable[..., Any], Callable[..., Any]] = {
-    temperature.tempered: tempered,
+    temperature.tempered_softmax: tempered,
     temperature.uniform_temperature: _uniform_temperature,
     temperature.ensemble: _ensemble,
-    parts.lifted: _lifted,
+    parts.spline_after_uniform: _lifted,
 }

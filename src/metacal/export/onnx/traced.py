@@ -12,7 +12,7 @@ import numpy as np
 
 from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
 from metacal.formulas import Array
-from metacal.formulas.logits import LOWEST_ORDINARY, read_masks
+from metacal.formulas.logits import LARGEST_FINITE_MASK, replace_finite_masks_formula
 from metacal.formulas.operations import Operations
 
 
@@ -253,7 +253,7 @@ def unless_masked(
     """
     written, ordinary = (
         xp.to(dtype or xp.dtype),
-        xp.op("ReduceMin", x, keepdims=0) > LOWEST_ORDINARY,
+        xp.op("ReduceMin", x, keepdims=0) > LARGEST_FINITE_MASK,
     )
     (chosen,) = written.choose(
         ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)]
@@ -265,4 +265,4 @@ def with_masks(xp: Traced, x: Value) -> Value:
     """The logits with -inf where a finite number stands for a masked class, by the rule of
     `formulas.logits`.
     """
-    return read_masks(xp, xp.value(x))
+    return replace_finite_masks_formula(xp, xp.value(x))

@@ -15,8 +15,13 @@ from metacal.errors import InputError
 from metacal.export.fitted import SUM_TOLERANCE, gate_of
 from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
 from metacal.export.torch.scores import score_module
-from metacal.formulas.inside import inside
-from metacal.formulas.logits import REACH, bring_within_reach, read_masks, without_zeros
+from metacal.formulas.logits import (
+    MAX_LOGIT_SIZE,
+    limit_logits_formula,
+    replace_finite_masks_formula,
+    replace_zero_probabilities,
+)
+from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
@@ -167,7 +172,7 @@ class Gate(Fixed):
         tolerance = SUM_TOLERANCE.get(dtype_name, SUM_TOLERANCE["float64"])
         in_range = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         sums_to_one = (table.sum(dim=1) - 1.0).abs() <= tolerance
-        logits = torch.log(without_zeros(TORCH, table))
+        logits = torch.log(replace_zero_probabilities(TORCH, table))
         if source.dtype != torch.float64:
             logits = logits.to(torch.float32).to(table.dtype)
         return logits, in_range & sums_to_one
@@ -215,13 +220,13 @@ class Gate(Fixed):
         is_rounded = not self.in_table_precision or dtype in (torch.float16, torch.bfloat16)
         if self.keeps_predictions and is_rounded:
             probs = _restore_prediction(table, probs)
-        return inside(TORCH, table, probs)
+        return limit_probabilities(TORCH, table, probs)
 
 
 def _limit_logits(table: Tensor) -> Tensor:
     """Replace finite masks by -inf, and limit logits so that their squares are finite."""
-    reach = REACH if table.dtype == torch.float64 else _FLOAT32_REACH
-    return bring_within_reach(TORCH, read_masks(TORCH, table), reach)
+    reach = MAX_LOGIT_SIZE if table.dtype == torch.float64 else _FLOAT32_REACH
+    return limit_logits_formula(TORCH, replace_finite_masks_formula(TORCH, table), reach)
 
 
 def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:

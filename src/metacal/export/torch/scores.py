@@ -13,7 +13,7 @@ from torch import Tensor
 from metacal.errors import InputError
 from metacal.export.torch.maps import Fixed, beside
 from metacal.formulas import rowwise
-from metacal.formulas.logits import read_masks
+from metacal.formulas.logits import replace_finite_masks_formula
 from metacal.formulas.torch import TORCH
 from metacal.scores import NAMED, Score, name_of
 from metacal.scores.learned import FARTHEST, LARGEST_GAP, Ranker
@@ -38,7 +38,7 @@ class NamedScore(Fixed):
     def forward(self, table: Tensor) -> Tensor:
         """Compute the score of each row of logits."""
         if self.reads_masks:
-            table = read_masks(TORCH, table)
+            table = replace_finite_masks_formula(TORCH, table)
         return self.formula(TORCH, table)[:, 0]
 
     def extra_repr(self) -> str:

@@ -2,7 +2,7 @@
 
 A map can assign a class a probability such as e^-200. In single precision this rounds
 to 0, and the log loss of a single such row is infinite. Every map in every runtime
-therefore ends with `inside`, in the precision of the output:
+therefore ends with `limit_probabilities`, in the precision of the output:
 
 - no unmasked class has less than the smallest normal number of that precision;
 - no class has probability 1 while another class is unmasked.
@@ -23,7 +23,7 @@ from metacal.formulas.operations import Operations, formula
 _MAX_FLOOR = 2.0**-24
 
 
-def ends(info: Any) -> tuple[float, float]:
+def probability_limits(info: Any) -> tuple[float, float]:
     """Return the smallest and the largest allowed probability of a precision.
 
     Parameters
@@ -38,7 +38,7 @@ def ends(info: Any) -> tuple[float, float]:
     Examples
     --------
     >>> import numpy as np
-    >>> ends(np.finfo(np.float32)) == (float(np.finfo(np.float32).tiny), 1.0 - 2.0**-24)
+    >>> probability_limits(np.finfo(np.float32)) == (float(np.finfo(np.float32).tiny), 1.0 - 2.0**-24)
     True
     """
     smallest = min(float(info.tiny), _MAX_FLOOR)
@@ -47,7 +47,7 @@ def ends(info: Any) -> tuple[float, float]:
 
 
 @formula
-def inside(xp: Operations, x: Any, table: Any) -> Any:
+def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
     """Move the probabilities 0 and 1 of unmasked classes strictly between 0 and 1.
 
     Parameters
@@ -67,7 +67,7 @@ def inside(xp: Operations, x: Any, table: Any) -> Any:
     """
     unmasked = xp.unmasked(x)
     has_several_classes = xp.count(unmasked, table) > 1
-    smallest, largest = ends(xp.finfo(table))
+    smallest, largest = probability_limits(xp.finfo(table))
     # Without masks this is a column of flags, which costs no pass over the table.
     has_floor = unmasked & has_several_classes
     table = xp.where((table < smallest) & has_floor, smallest, table)
