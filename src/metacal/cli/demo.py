@@ -156,19 +156,7 @@ def command(options: Options) -> None:
     rows, gate = _compare_methods(data, beta, options.seed)
     n_fit = len(data.fit_labels)
     n_test = len(data.test_labels)
-    report_size = metacal.report.write_report(
-        gate,
-        data.test_logits,
-        data.test_labels,
-        options.output,
-        seed=options.seed,
-        # A demonstration needs no narrower bootstrap intervals.
-        n_resamples=200,
-        title=f"metacal demo: {introduction}",
-        class_names=CLASSES.get(options.dataset),
-        file=f"{options.dataset}, {n_test:,} test rows",
-        command="metacal fit test.npz",
-    )
+    report_size = _write_report(gate, data, introduction, options)
     certificate = None if gate is None else gate.certificate_
     answer = {
         "dataset": options.dataset,
@@ -185,6 +173,41 @@ def command(options: Options) -> None:
     print_note(
         f"The report is in {options.output} ({report_size / 1000:,.0f} kB). Open it in a browser:"
         f" {Path(options.output).resolve().as_uri()}"
+    )
+
+
+def _write_report(gate: MetaCal | None, data: DemoData, introduction: str, options: Options) -> int:
+    """Write the report on the test rows, and return its size in bytes.
+
+    Parameters
+    ----------
+    gate : MetaCal or None
+        Certified gate, if there is one.
+    data : DemoData
+        Rows to test on.
+    introduction : str
+        Description of the data set.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    int
+    """
+    import metacal
+
+    return metacal.report.write_report(
+        gate,
+        data.test_logits,
+        data.test_labels,
+        options.output,
+        seed=options.seed,
+        # A demonstration needs no narrower bootstrap intervals.
+        n_resamples=200,
+        title=f"metacal demo: {introduction}",
+        class_names=CLASSES.get(options.dataset),
+        file=f"{options.dataset}, {len(data.test_labels):,} test rows",
+        command="metacal fit test.npz",
     )
 
 

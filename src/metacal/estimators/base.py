@@ -211,7 +211,9 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             # A wrong number of columns is reported before any other problem.
             if _is_two_dimensional(X):
                 self._check_columns(X, reset=False)
-        source = X if self._stays_on_device else validate.on_host(X, self.input)
+        source = X
+        if not self._stays_on_device:
+            source = validate.on_host(X, self.input)
         table = validate.logits_from(source, self.input, executor=executor, later=later)
         self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
@@ -463,8 +465,9 @@ def base_calibrator(calibrator_or_name: Any, promise: object, n_classes: int | N
     """
     if calibrator_or_name is not None:
         return make_calibrator(calibrator_or_name)
-    promise_default = promise.calibrator if isinstance(promise, Promise) else None
-    return make_calibrator(promise_default or default_base(n_classes))
+    if isinstance(promise, Promise) and promise.calibrator:
+        return make_calibrator(promise.calibrator)
+    return make_calibrator(default_base(n_classes))
 
 
 def calibrator_name(calibrator_or_name: Any) -> str:

@@ -237,7 +237,8 @@ class Cascade(GateEstimator, kw_only=False):
         is_single_column = X is not None and np.ndim(X) == 1
         if not is_list and not is_single_column:
             return None
-        return [X] if np.ndim(X[0]) == 0 else X
+        has_one_model = np.ndim(X[0]) == 0
+        return [X] if has_one_model else X
 
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
@@ -344,8 +345,9 @@ class Cascade(GateEstimator, kw_only=False):
             large = None
             if needs_large.any():
                 large = _safe_indexing(X, np.flatnonzero(needs_large))
-        large_rows = None if large is None else Rows(self._table(self.large, large))
-        return self.gate_.decide(small_rows, large_rows)
+        if large is None:
+            return self.gate_.decide(small_rows, None)
+        return self.gate_.decide(small_rows, Rows(self._table(self.large, large)))
 
     def predict(self, X: Any, large: Any = None) -> Array:
         """Return the answer of each row, and `reject_label` for rows that go to review."""

@@ -175,8 +175,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         X, y = check_features_and_labels(X, y)
         self._check_parameters(y, groups)
         weights = validate.row_weights(sample_weight, len(y))
-        clusters = None if units is None else Units.of(units)
-        cluster_codes = None if clusters is None else clusters.codes(len(y))
+        clusters = None
+        cluster_codes = None
+        if units is not None:
+            clusters = Units.of(units)
+            cluster_codes = clusters.codes(len(y))
         estimator_params, splitter_params = self._route_params(weights, fit_params)
         calibration = self._compute_logits(X, y, estimator_params, splitter_params, cluster_codes)
         if calibration.rows is not None:
@@ -222,7 +225,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         self.calibrator_ = base_calibrator(self.calibrator, None, logits.shape[1])
         # A label without a column teaches a calibrator nothing.
         is_known = codes >= 0
-        fit_params = {} if weights is None else {"sample_weight": weights[is_known]}
+        fit_params = {}
+        if weights is not None:
+            fit_params["sample_weight"] = weights[is_known]
         self.calibrator_.fit(logits[is_known], codes[is_known], **fit_params)
         # The calibrator of another package has column indices as classes.
         if isinstance(self.calibrator_, Calibrator):
@@ -385,7 +390,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             if weights is not None:
                 metadata["sample_weight"] = weights
             routed = process_routing(self, "fit", **metadata)
-            splitter_params = dict(routed.splitter.split) if "splitter" in routed else {}
+            splitter_params: dict[str, Any] = {}
+            if "splitter" in routed:
+                splitter_params = dict(routed.splitter.split)
             return dict(routed.estimator.fit), splitter_params
         estimator_params = dict(fit_params)
         if weights is not None and not is_fitted(self.estimator):

@@ -264,8 +264,8 @@ def split_rows(
     """
     n_rows = len(y)
     n_units = n_rows
-    if units is not None:
-        n_units = int(units.max()) + 1 if n_rows else 0
+    if units is not None and n_rows:
+        n_units = int(units.max()) + 1
     n_held_out = min(round(holdout * n_units), n_units - 1)
     if n_held_out < 1:
         unit_name = "samples" if units is None else "units"

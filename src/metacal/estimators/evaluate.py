@@ -174,8 +174,9 @@ class GateEvaluation:
                 lines.append(f"  {subgroup_verdict.part}  {subgroup_verdict.short}")
             lines.append(f"to do     {self.verdict.advice}")
         lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
-        caveat = self.caveat
-        caveat_lines = [] if caveat is None else [wrapped(caveat)]
+        caveat_lines = []
+        if self.caveat is not None:
+            caveat_lines.append(wrapped(self.caveat))
         return self.after.text([*map(wrapped, lines)], self.before, caveat_lines, few=few)
 
     def _interval_note(self) -> str:
@@ -275,7 +276,9 @@ def evaluate(
         decisions = judged(fitted_gate, tables, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
     table = tables[0]
-    reading_gate = softmax_gate(np.shape(table)[1]) if fitted_gate is None else fitted_gate
+    reading_gate = fitted_gate
+    if reading_gate is None:
+        reading_gate = softmax_gate(np.shape(table)[1])
     with workers(n_jobs, executor) as pool:
         # The workers of a cluster validate the rows that they read themselves.
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
@@ -401,15 +404,19 @@ def evaluate_table(
         Measurements of each row.
     evaluation : GateEvaluation
     """
-    measured_gate = softmax_gate(rows.n_classes) if gate is None else gate
-    # Missing groups are reported before the rows are read.
-    measured_gate.group_codes(None if gate is None else groups, len(rows))
+    measured_gate = softmax_gate(rows.n_classes)
+    if gate is not None:
+        measured_gate = gate
+        # Missing groups are reported before the rows are read.
+        gate.group_codes(groups, len(rows))
     buffer = _make_buffer(rows, resampling, overwrite=overwrite)
     measured = measure_rows(
         measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
     correct = measured.top == codes
-    fit_rows = None if gate is None else gate.find_fit_rows(measured.score, correct)
+    fit_rows = None
+    if gate is not None:
+        fit_rows = gate.find_fit_rows(measured.score, correct)
     columns = {
         "accept": measured.accept,
         "correct": correct,

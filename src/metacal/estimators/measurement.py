@@ -119,7 +119,7 @@ def measure_rows(
     """
     # Every block allocates and frees the same arrays, so freed memory is kept.
     keep_freed_memory()
-    n_tables = 2 if with_softmax else 1
+    n_tables = 1 + with_softmax
     make_reduction = partial(_Reduction, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.unseen)
     group_column = np.asarray(groups) if gate.by_group else None
@@ -180,7 +180,9 @@ def _measure_block(
     tables : list of CheckedTable
         Probabilities of the gate and, if requested, the softmax.
     """
-    logits = gate.source.read(block) if is_unvalidated else block
+    logits = block
+    if is_unvalidated:
+        logits = gate.source.read(block)
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
     assert decision.probabilities is not None
     tables = [checked_table(decision.probabilities, codes)]

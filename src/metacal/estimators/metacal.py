@@ -409,6 +409,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             self.calibrator_ = base.fit_rows(rows, codes, weights)
             return base.map_
         fit_params = {} if weights is None else {"sample_weight": weights}
+        # Indexing reads a stored table into memory, as an estimator of another package needs it.
         fit_index = slice(None) if rows.keep is None else rows.keep
         self.calibrator_ = base.fit(rows.table[fit_index], codes, **fit_params)
         return EstimatorMap(self.calibrator_)
