@@ -26,7 +26,7 @@ class Benchmarks(Commands):
             "Time every part of metacal against a plain read of the table and against its peers."
         ),
     }
-    place: ClassVar[str] = "benchmarks.{}.command"
+    module_template: ClassVar[str] = "benchmarks.{}.command"
 
 
 @click.command(

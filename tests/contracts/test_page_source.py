@@ -19,7 +19,7 @@ import pytest
 
 import metacal as mc
 from browser import modules
-from metacal.estimators.comparison import Entry
+from metacal.estimators.comparison import ComparisonEntry
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.report import html
 from metacal.report.status import status
@@ -142,7 +142,9 @@ def data():
     gate = mc.MetaCal(mc.Both(alpha=0.9, beta=0.5)).fit(tables[400:], truth[400:])
     table, labels = tables[:400], truth[:400]
     found = mc.compare(table, labels, calibrators=["temperature"])
-    found = replace(found, entries=(*found.entries, Entry("odd", {}, 0.0, failed="too few rows")))
+    found = replace(
+        found, entries=(*found.entries, ComparisonEntry("odd", {}, 0.0, failed="too few rows"))
+    )
     return {
         "title": "Report",
         **summarise(table, labels, gate, n_resamples=5, compare=found).to_dict(),

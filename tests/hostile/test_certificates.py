@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.errors import ArtifactError
-from metacal.estimators.crossfit import approximate
+from metacal.estimators.crossfit import mark_approximate
 from metacal.export import saved as artifact
 from metacal.io.artifact.audit import certificate_of
 from metacal.promises.circumstances import Circumstances
@@ -132,7 +132,7 @@ def test_what_is_certified_never_contradicts_itself(promise):
             continue
         found += 1
         assert promise.contradiction(certificate) is None
-        assert promise.contradiction(approximate(certificate, 3)) is None
+        assert promise.contradiction(mark_approximate(certificate, 3)) is None
         assert (
             MaxMiscoverage(0.123)
             .contradiction(certificate)
@@ -153,7 +153,7 @@ def test_facts_that_are_not_its_own(promise):
             assert "does not belong" in promise.contradiction(
                 replace(certificate, guarantee=guarantee)
             )
-    crossed = approximate(certificate, 5)
+    crossed = mark_approximate(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
     for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
         around = replace(crossed.circumstances, folds=folds)

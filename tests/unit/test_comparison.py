@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.compare import BUDGET
-from metacal.estimators.comparison import Comparison, Entry, Estimate
+from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import affordable_folds, fold_seconds
 from metacal.maps.methods import METHODS
 from metacal.metrics.paired import by_rows
@@ -170,7 +170,9 @@ def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
 def test_infinite_losses_do_not_break_the_table():
     finite = dict.fromkeys(METRICS, Estimate(0.1, 0.01))
     infinite = {**finite, "nll": Estimate(math.inf, math.nan)}
-    table = Comparison((Entry("a", finite, 0.0), Entry("b", infinite, 0.0)), 10, 2, 2, 1, 2)
+    table = Comparison(
+        (ComparisonEntry("a", finite, 0.0), ComparisonEntry("b", infinite, 0.0)), 10, 2, 2, 1, 2
+    )
     assert table.best("nll") == "a"
     assert json.dumps(table.to_dict(), allow_nan=False)
 

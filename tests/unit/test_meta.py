@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.base import base_calibrator
+from metacal.estimators.base import make_base_calibrator
 from metacal.gate import Gate
 from metacal.maps.composed import ComposedMap
 
@@ -60,7 +60,7 @@ def test_base_is_fitted_on_all_rows(halves, calibrator):
     x, y, *_ = halves
     cal = mc.MetaCal(BOTH[1], calibrator).fit(x, y)
     assert not cal.accepts(x).all()
-    assert cal.gate_.source.map == base_calibrator(calibrator, None).fit(x, y).map_
+    assert cal.gate_.source.map == make_base_calibrator(calibrator, None).fit(x, y).map_
 
 
 def test_any_estimator_on_logits_is_a_base_calibrator(halves):

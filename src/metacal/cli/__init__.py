@@ -76,12 +76,12 @@ class Commands(click.Group):
     ----------
     summaries : dict of str to str
         Summary of each command.
-    place : str
+    module_template : str
         Format of the name of the module that defines a command as `command`.
     """
 
     summaries: ClassVar[dict[str, str]] = SUMMARIES
-    place: ClassVar[str] = "metacal.cli.{}"
+    module_template: ClassVar[str] = "metacal.cli.{}"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order in which people need them."""
@@ -94,7 +94,7 @@ class Commands(click.Group):
         _import_plugins(ctx)
         from metacal.cli.options import quiet_option
 
-        module = importlib.import_module(self.place.format(cmd_name))
+        module = importlib.import_module(self.module_template.format(cmd_name))
         command: click.Command = module.command
         if quiet_option not in command.params:
             command.params.append(quiet_option)

@@ -441,7 +441,9 @@ def make_calibrator(calibrator_or_name: Any) -> Any:
     return clone(calibrator_or_name)
 
 
-def base_calibrator(calibrator_or_name: Any, promise: object, n_classes: int | None = None) -> Any:
+def make_base_calibrator(
+    calibrator_or_name: Any, promise: object, n_classes: int | None = None
+) -> Any:
     """Return a new calibrator for the base map of a gate.
 
     Parameters
@@ -460,7 +462,7 @@ def base_calibrator(calibrator_or_name: Any, promise: object, n_classes: int | N
 
     Examples
     --------
-    >>> base_calibrator(None, None), base_calibrator("platt", None), base_calibrator(None, None, 2)
+    >>> make_base_calibrator(None, None), make_base_calibrator("platt", None), make_base_calibrator(None, None, 2)
     (ComposedCalibration(), PlattScaling(), MonotoneCalibration())
     """
     if calibrator_or_name is not None:

@@ -11,7 +11,7 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, GateEstimator, base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator, make_base_calibrator
 from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
@@ -429,7 +429,7 @@ class Cascade(GateEstimator, kw_only=False):
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit the base calibrator of one model, and return its map."""
-        base = base_calibrator(self.calibrator, None, rows.n_classes)
+        base = make_base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):
             raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
         return base.fit_rows(rows, codes, weights).map_

@@ -16,14 +16,14 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, warn_caller
-from metacal.estimators.base import Calibrator, DataclassEstimator, base_calibrator
+from metacal.estimators.base import Calibrator, DataclassEstimator, make_base_calibrator
 from metacal.estimators.crossfit import (
     ClassifierFit,
     ClassifierLogits,
-    approximate,
     check_features_and_labels,
     is_fitted,
     make_folds,
+    mark_approximate,
     split_rows,
 )
 from metacal.estimators.metacal import MetaCal
@@ -209,7 +209,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     def _check_parameters(self, y: Array, groups: Any) -> None:
         """Check the parameters before the classifier is trained, which may take hours."""
-        base_calibrator(self.calibrator, self.promise)
+        make_base_calibrator(self.calibrator, self.promise)
         one_of("response_method", self.response_method, "auto", *RESPONSE_METHODS)
         if self.promise is not None:
             check_gate(self.promise, self.ranking, "logits")
@@ -222,7 +222,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit `calibrator_` without a promise."""
-        self.calibrator_ = base_calibrator(self.calibrator, None, logits.shape[1])
+        self.calibrator_ = make_base_calibrator(self.calibrator, None, logits.shape[1])
         # A label without a column teaches a calibrator nothing.
         is_known = codes >= 0
         fit_params = {}
@@ -264,7 +264,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         self.calibrator_.fit_codes(calibration.logits, codes, weights, selection, groups)
         gate = self.calibrator_.gate_
         if calibration.n_folds:
-            gate = replace(gate, certificate=approximate(gate.certificate, calibration.n_folds))
+            gate = replace(
+                gate, certificate=mark_approximate(gate.certificate, calibration.n_folds)
+            )
         if calibration.is_drawn and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
             gate = replace(gate, certificate=under(gate.certificate, circumstances))

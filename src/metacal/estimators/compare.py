@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
 
 from metacal.errors import InputError
-from metacal.estimators.comparison import Comparison, Entry, Estimate
+from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import affordable_folds
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.fitting.crossvalidation import random_folds, said_once
@@ -330,7 +330,7 @@ def _group_results(names: Iterable[str], results: list[Any], n_folds: int) -> di
 
 def _summarise(
     results_by_name: dict[str, list[Any]], held_out_rows: list[Codes], n_splits: int
-) -> tuple[tuple[Entry, ...], dict[str, tuple[str, ...]]]:
+) -> tuple[tuple[ComparisonEntry, ...], dict[str, tuple[str, ...]]]:
     """Combine the results of all folds.
 
     Parameters
@@ -344,7 +344,7 @@ def _summarise(
 
     Returns
     -------
-    entries : tuple of Entry
+    entries : tuple of ComparisonEntry
         Result of each calibrator, lowest log loss first.
     near_best_names : dict of str to tuple of str
         For each metric, the best calibrator and those that are hardly worse.
@@ -366,7 +366,7 @@ def _summarise(
     entries = []
     for name, results in results_by_name.items():
         if name in error_by_name:
-            entries.append(Entry(name, {}, float("nan"), failed=error_by_name[name]))
+            entries.append(ComparisonEntry(name, {}, float("nan"), failed=error_by_name[name]))
         else:
             entries.append(_build_entry(name, results, fitted_names.index(name), paired_metrics))
     entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
@@ -421,7 +421,7 @@ def _compare_metric(
 
 def _build_entry(
     name: str, results: list[_FoldResult], index: int, paired_metrics: dict[str, Paired]
-) -> Entry:
+) -> ComparisonEntry:
     """Build the result of one calibrator.
 
     Parameters
@@ -437,13 +437,13 @@ def _build_entry(
 
     Returns
     -------
-    Entry
+    ComparisonEntry
     """
     metrics = {
         metric: Estimate(float(paired.estimates[index]), paired.error(index))
         for metric, paired in paired_metrics.items()
     }
-    return Entry(
+    return ComparisonEntry(
         name,
         metrics,
         fit_seconds=float(np.median([result.seconds for result in results])),

@@ -35,7 +35,7 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Entry:
+class ComparisonEntry:
     """Result of one calibrator.
 
     Attributes
@@ -106,7 +106,7 @@ class Comparison:
 
     Attributes
     ----------
-    entries : tuple of Entry
+    entries : tuple of ComparisonEntry
         Result of each calibrator.
     n_rows, n_classes : int
         Shape of the table.
@@ -118,7 +118,7 @@ class Comparison:
         Calibrators that `near_best` returns.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparisonEntry, ...]
     n_rows: int
     n_classes: int
     n_splits: int
@@ -229,7 +229,7 @@ class Comparison:
                 )
         return notes
 
-    def _fitted_entries(self) -> list[Entry]:
+    def _fitted_entries(self) -> list[ComparisonEntry]:
         """Return the calibrators that could be fitted."""
         return [entry for entry in self.entries if entry.failed is None]
 

@@ -171,14 +171,14 @@ class ClassifierFit:
         return ClassifierLogits(classifier, classes, logits, n_folds=len(folds))
 
 
-def approximate(certificate: Certificate, n_folds: int) -> Certificate:
+def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     """Return the certificate of cross-fitted rows, which is marked as approximate.
 
     Examples
     --------
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> approximate(exact, 5).statement
+    >>> mark_approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
     approximate_certificate = under(certificate, Circumstances(folds=n_folds))

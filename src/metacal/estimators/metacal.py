@@ -15,7 +15,7 @@ from metacal.estimators.base import (
     Calibrator,
     GateEstimator,
     LogitsEstimator,
-    base_calibrator,
+    make_base_calibrator,
     make_calibrator,
     match_array_library,
 )
@@ -385,12 +385,12 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _refit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit one of metacal's own calibrators again, and return its map without storing it."""
-        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
+        base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
 
     def _check_remote(self) -> None:
         """Raise InputError if the base calibrator cannot be fitted on a cluster."""
-        base = base_calibrator(self.calibrator, self.promise)
+        base = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(base, Calibrator):
             raise InputError(
                 f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a"
@@ -400,7 +400,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit `calibrator_`, and return its map."""
-        base = base_calibrator(self.calibrator, self.promise, rows.n_classes)
+        base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         works_on_device = isinstance(base, Calibrator) and base._stays_on_device
         if rows.on_device and not works_on_device:
             rows = rows.on_host()

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import ArtifactError
-from metacal.estimators.base import Calibrator, base_calibrator
+from metacal.estimators.base import Calibrator, make_base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
@@ -200,7 +200,7 @@ def _find_changed_parameter(estimator: Any) -> str | None:
         return None if has_same_classes else "classes"
 
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
-        calibrator = base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
+        calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         chooser_names = [method.public_name for method in CHOOSERS.values()]
         fitted_name = method_of_table(gate.source).public_name
         if type(calibrator).__name__ not in (*chooser_names, fitted_name):
@@ -260,7 +260,7 @@ def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
     if gate.certificate is not None and not gate.certificate.labelled:
         return None
     calibrator: Calibrator[Any] = _unfitted_calibrator(gate)
-    default = base_calibrator(None, gate.promise, gate.n_classes)
+    default = make_base_calibrator(None, gate.promise, gate.n_classes)
     is_default = type(calibrator) is type(default) and (
         calibrator.get_params() == default.get_params()
     )
