@@ -26,7 +26,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from metacal.export.onnx import save, to_onnx  # noqa: E402
-from metacal.export.onnx.checking import probe_batch  # noqa: E402
+from metacal.export.onnx.probe_rows import probe_batch  # noqa: E402
 
 DTYPES = ("float32", "float16", "float64")
 OPSETS = range(11, min(26, onnx.defs.onnx_opset_version()) + 1)  # an older onnx knows fewer

@@ -1,14 +1,13 @@
-"""ONNX: the fitted map and its gate as plain operators, alone or behind a classifier that is served
-already.
+"""Export of fitted gates to ONNX, alone or attached to a classifier.
 
-    to_onnx(cal)                              the gate as a model: logits -> probs, score, accept
-    attach("model.onnx", cal)                 the classifier with the gate behind its logits
-    save(cal, "gate.onnx")                    the same two, checked in onnxruntime and written whole
-    or not at all save_attached("model.onnx", cal, "served.onnx")
+- `to_onnx(cal)` returns the gate as a model: logits -> probs, score, accept.
+- `attach("model.onnx", cal)` returns the classifier with the gate attached to its logits.
+- `save(cal, "gate.onnx")` and `save_attached("model.onnx", cal, "served.onnx")` write these models
+  atomically, after checking them in onnxruntime.
 
-A gate on scores takes `scores`, a cascade `logits_small` and `logits_large`. The decision is
-Python's on every row: see `scores` for the precision it is taken in and `threshold` for the number
-it is compared with. NaN is never accepted.
+A gate on given scores has the input `scores`, a cascade the inputs `logits_small` and
+`logits_large`. The decision is that of Python for every row, see the module `scores` for the
+precision in which it is made. Rows with NaN are never accepted.
 """
 
 from __future__ import annotations

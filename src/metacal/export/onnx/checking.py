@@ -1,8 +1,9 @@
-"""No model file leaves here unchecked: onnx.checker, then onnxruntime on a probe batch, compared
-with Python.
+"""Checks of an exported model before it is written.
 
-Both run in a child process with limits on memory and time, because the model may be anybody's: what
-crashes, hangs or eats memory does so there, and becomes an ArtifactError here.
+Every model is checked by onnx.checker and run by onnxruntime on a few rows, and its outputs are
+compared with those of Python. Checker and runtime run in a child process with limits on memory and
+time, see `probe`, because the model can come from anywhere. If it crashes, hangs or takes too much
+memory, the child process ends and an ArtifactError is raised here.
 """
 
 from __future__ import annotations
@@ -23,286 +24,370 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError, InputError, option
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import GUARD
+from metacal.export.onnx.probe_rows import probe_rows
 from metacal.formulas import Array, Flags
-from metacal.gate import Gate
+from metacal.gate import Decision, Gate
 
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import Attached
 
-#: What a child may use beside some copies of the model itself.
+# Memory of the child process in bytes, in addition to several copies of the model.
 _MEMORY_BYTES = 192 * 2**20
-_COPIES = 6
-_SECONDS, _BYTES_PER_SECOND = 60, 10 * 2**20
-#: Output -> what it is of a decision, and how far it may be from Python's; a confidence is a few
-#: products in double.
+_N_MODEL_COPIES = 6
+
+# Processor time of the child process in seconds, and additional time for large models.
+_SECONDS = 60
+_BYTES_PER_SECOND = 10 * 2**20
+
+# Largest number of characters of an error message.
+_MAX_MESSAGE_LENGTH = 300
+
+# Largest absolute differences from Python, by output and attribute of the decision. A confidence
+# is computed from a few products in double precision.
 _TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """How far a check came, and what onnxruntime read back from the file."""
+    """Result of checking a model.
 
-    #: Whether the whole model ran; a model whose inputs cannot be made up is only loaded.
+    Attributes
+    ----------
+    ran : bool
+        Whether the whole model ran. A model for which no inputs can be generated is only loaded.
+
+    metadata : dict of str to str
+        Metadata that onnxruntime read from the file.
+
+    answers : dict of str to array
+        Outputs of the model.
+
+    why_not : str
+        Reason why the model did not run.
+
+    made_up : int
+        Value of all elements of the generated integer inputs.
+    """
+
     ran: bool
     metadata: dict[str, str]
     answers: dict[str, Array]
-    #: Why it did not run.
     why_not: str = ""
-    #: What made-up whole numbers were.
     made_up: int = 1
 
 
-def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
-    """What each stage is given to be tried on, and of which rows (n × stages) Python would not
-    refuse it.
-
-    Of a cascade each row of one stage comes with several of the next.
-    """
-    rows, usable = zip(
-        *(_PROBES[stage.source.kind](stage.source, dtype) for stage in gate.stages), strict=True
-    )
-    shifts, n = (0,) if len(rows) == 1 else (0, 3, 7), max(map(len, rows))
-    places = [
-        np.concatenate([(np.arange(n) + k * shift) % len(own) for shift in shifts])
-        for k, own in enumerate(rows)
-    ]
-    given, flags = (
-        [own[at] for own, at in zip(each, places, strict=True)] for each in (rows, usable)
-    )
-    return given, np.stack(flags, axis=1)
-
-
-def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
-    """Ordinary rows of several scales, a tie, a masked class, all but one masked; NaN, +inf and all
-    masked last.
-
-    Examples
-    --------
-    >>> from metacal.gate import Table
-    >>> from metacal.maps.temperature import TemperatureMap
-    >>> batch, usable = probe_batch(Table(TemperatureMap(1.0), np.arange(3)), "float32")
-    >>> batch.shape, bool(np.isnan(batch[-3:]).any()), int(usable.sum())
-    ((23, 3), True, 20)
-    """
-    rng = np.random.default_rng(0)
-    width = source.n_classes
-    plain = np.concatenate([scale * rng.normal(size=(5, width)) for scale in (0.1, 1.0, 5.0)])
-    special = np.tile(np.linspace(-1.0, 1.0, width), (5, 1))
-    special[0, :2] = 3.0  # a tie for the first place
-    special[1] = 0.0
-    special[2, 0] = -np.inf
-    special[3, 1:] = -np.inf
-    special[4, -1] = 60.0  # as sure as can be
-    hopeless = np.zeros((3, width))
-    hopeless[0, 0], hopeless[1, 0], hopeless[2] = np.nan, np.inf, -np.inf
-    table = np.concatenate([plain, special, hopeless])
-    usable = np.arange(len(table)) < len(table) - len(hopeless)
-    if source.input == "probabilities":
-        powers = np.exp(table[usable] - table[usable].max(axis=1, keepdims=True))
-        table[usable] = powers / powers.sum(axis=1, keepdims=True)
-        table[-1] = 0.9
-    return table.astype(dtype), usable
-
-
-def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
-    """Scores around the threshold and all along the curve, far beyond it, and what is no number."""
-    corners = [] if source.curve is None else source.curve.knots.tolist()
-    near = (doubt for _, *beside in source.beside for doubt in beside if doubt is not None)
-    doubts = [*near, *corners]
-    scores = [
-        *(source.sign * doubt for doubt in doubts),
-        0.0,
-        1.0,
-        -1.0,
-        3e4,
-        -3e4,
-        np.nan,
-        np.inf,
-        -np.inf,
-    ]
-    return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
-
-
-#: Kind of source -> rows to try it on, and which of them Python would not refuse.
-_PROBES = {"logits": probe_batch, "scores": _probe_scores}
+# ── comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
 def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checked:
-    """Check a stand-alone gate, run rows through it and compare with Python."""
-    gate, groups = alone.gate, None
-    given, usable = probe_rows(gate, dtype)
-    feed = dict(zip(alone.given, given, strict=True))
-    if gate.thresholds is not None and alone.group is not None:  # numbers of none at either end
-        groups = np.resize(np.arange(-1, len(gate.thresholds.names) + 1), len(usable)).astype(
-            np.int64
-        )
-        feed[alone.group] = groups
-    checked = run_child(path, feed, n_bytes)
+    """Check a file that contains only a gate, and compare its outputs with Python.
+
+    Parameters
+    ----------
+    path : Path
+        File to check.
+
+    alone : Attached
+        Gate in the file.
+
+    dtype : str
+        Dtype of the inputs.
+
+    n_bytes : int
+        Size of the file.
+
+    Returns
+    -------
+    Checked
+
+    Raises
+    ------
+    ArtifactError
+        If a check fails.
+    """
+    gate = alone.gate
+    rows, is_usable = probe_rows(gate, dtype)
+    inputs = dict(zip(alone.given, rows))
+    group_indices = None
+    if gate.thresholds is not None and alone.group is not None:
+        # The smallest and the largest index are not those of a group.
+        all_indices = np.arange(-1, len(gate.thresholds.names) + 1)
+        group_indices = np.resize(all_indices, len(is_usable)).astype(np.int64)
+        inputs[alone.group] = group_indices
+    checked = run_child(path, inputs, n_bytes)
     if not checked.ran:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare(gate, given, checked.answers, usable, groups)
+    compare(gate, rows, checked.answers, is_usable, group_indices)
     return checked
 
 
 def check_behind(
     path: Path, served: Attached, n_bytes: int, inputs: dict[str, Array] | None = None
 ) -> Checked:
-    """Check a model with its gate; where it runs, on made-up inputs or these, compare what it says
-    with Python.
+    """Check a file that contains a classifier with a gate.
+
+    Parameters
+    ----------
+    path : Path
+        File to check.
+
+    served : Attached
+        Classifier with its gate.
+
+    n_bytes : int
+        Size of the model, including external data.
+
+    inputs : dict of str to array, or None, default=None
+        Inputs to run the model on. If None, inputs are generated.
+
+    Returns
+    -------
+    Checked
+        If the model could be run, its outputs were compared with Python.
+
+    Raises
+    ------
+    ArtifactError
+        If a check fails.
+
+    InputError
+        If the value that the gate reads does not have one column per class, or does not contain
+        the logits or probabilities that the gate was fitted on.
     """
-    gate, (logits,), groups = served.gate, served.given, None
+    gate = served.gate
+    (logits_name,) = served.given
     try:
         checked = run_child(path, inputs, n_bytes)
     except ArtifactError as error:
         if GUARD not in str(error):
             raise
-        raise _other_width(str(error), logits, gate.n_classes) from None
-    if not checked.ran or logits not in checked.answers:
+        raise _column_count_error(str(error), logits_name, gate.n_classes) from None
+    if not checked.ran or logits_name not in checked.answers:
         return checked
-    table = checked.answers[logits]
-    finite = np.isfinite(table).all(axis=1)
-    if not finite.any():
-        return replace(
-            checked, ran=False, why_not=f"{logits!r} is not finite in any row of its answer"
-        )
-    _check_kind(table[finite], gate.source.input, logits)
+
+    table = checked.answers[logits_name]
+    is_finite = np.isfinite(table).all(axis=1)
+    if not is_finite.any():
+        reason = f"{logits_name!r} is not finite in any row of its answer"
+        return replace(checked, ran=False, why_not=reason)
+    finite_rows = table[is_finite]
+    _check_input_type(finite_rows, gate.source.input, logits_name)
+    group_indices = None
     if served.group is not None:
-        given = checked.made_up if inputs is None else inputs[served.group]
-        groups = np.broadcast_to(np.asarray(given, dtype=np.int64), len(table))[finite]
-    answers = {
-        name: checked.answers[own][finite]
-        for name, own in served.outputs.items()
-        if own in checked.answers
-    }
-    compare(gate, [table[finite]], answers, np.ones((int(finite.sum()), 1), dtype=bool), groups)
+        group_input = checked.made_up if inputs is None else inputs[served.group]
+        all_indices = np.broadcast_to(np.asarray(group_input, dtype=np.int64), len(table))
+        group_indices = all_indices[is_finite]
+    outputs = {}
+    for name, output_name in served.outputs.items():
+        if output_name in checked.answers:
+            outputs[name] = checked.answers[output_name][is_finite]
+    is_usable = np.ones((len(finite_rows), 1), dtype=bool)
+    compare(gate, [finite_rows], outputs, is_usable, group_indices)
     return checked
 
 
-def _other_width(said: str, logits: str, n_classes: int) -> InputError:
-    """What the node that counts the columns has refused."""
-    shape = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", said)
-    came = f"comes out with {shape[2]} columns" if shape else f"does not have {n_classes} columns"
+def _column_count_error(message: str, logits_name: str, n_classes: int) -> InputError:
+    """Build the error for logits with a wrong number of columns from onnxruntime's message."""
+    shape = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", message)
+    problem = f"does not have {n_classes} columns"
+    if shape is not None:
+        problem = f"comes out with {shape[2]} columns"
     return InputError(
-        f"{logits!r} {came}, whatever the model says, but the calibration has {n_classes} classes;"
-        " attach the one that was fitted on this model's logits."
+        f"{logits_name!r} {problem}, whatever the model says, but the calibration has"
+        f" {n_classes} classes; attach the one that was fitted on this model's logits."
     )
 
 
-def _check_kind(table: Array, kind: str, logits: str) -> None:
-    """Raise if the answers are probabilities where logits were calibrated, or the other way round.
+def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
+    """Raise InputError if a table contains probabilities instead of logits, or vice versa.
 
-    Logits between 0 and 1 that sum to one in every row do not come about by chance.
+    Logits between 0 and 1 that sum to one in every row do not occur by chance.
     """
-    wide = table.astype(np.float64)
-    off = np.abs(wide.sum(axis=1) - 1.0)
-    sums_to_one = bool((off <= SUM_TOLERANCE[str(table.dtype)]).all() and (wide >= 0.0).all())
-    if kind == "logits" and sums_to_one and wide.max() > wide.min():
+    double_table = table.astype(np.float64)
+    row_sums = double_table.sum(axis=1)
+    sums_to_one = np.abs(row_sums - 1.0) <= SUM_TOLERANCE[str(table.dtype)]
+    are_probabilities = bool(sums_to_one.all() and (double_table >= 0.0).all())
+    is_constant = double_table.max() <= double_table.min()
+    if input_type == "logits" and are_probabilities and not is_constant:
         raise InputError(
-            f"{logits!r} holds probabilities: every row of the model's answer sums to one. The"
+            f"{logits_name!r} holds probabilities: every row of the model's answer sums to one. The"
             f" calibration is for logits: name them with {option('logits')}, or say"
             f" {option('input', 'probabilities')}."
         )
-    if kind == "probabilities" and not sums_to_one:
+    if input_type == "probabilities" and not are_probabilities:
         raise InputError(
-            f"{logits!r} does not hold probabilities: a row of the model's answer sums to"
-            f" {wide.sum(axis=1)[0]:.4g}. Fit on its logits, and attach that calibration."
+            f"{logits_name!r} does not hold probabilities: a row of the model's answer sums to"
+            f" {row_sums[0]:.4g}. Fit on its logits, and attach that calibration."
         )
 
 
 def compare(
     gate: Gate,
-    given: list[Array],
-    answers: dict[str, Array],
-    usable: Flags,
-    groups: NDArray[np.int64] | None = None,
+    rows: list[Array],
+    outputs: dict[str, Array],
+    is_usable: Flags,
+    group_indices: NDArray[np.int64] | None = None,
 ) -> None:
-    """Raise unless the answers are Python's, and what no stage could read, or of a group unknown,
-    is rejected.
+    """Compare the outputs of an exported gate with those of Python.
+
+    Parameters
+    ----------
+    gate : Gate
+        The gate in Python.
+
+    rows : list of array
+        Inputs of each stage.
+
+    outputs : dict of str to array
+        Outputs of the exported gate.
+
+    is_usable : array of bool of shape (n_rows, n_stages)
+        Whether the row of a stage is valid.
+
+    group_indices : array of int of shape (n_rows,) or None, default=None
+        Index of each row's group.
+
+    Raises
+    ------
+    ArtifactError
+        If a decision or number differs, or a row that is invalid in all stages, or of an unknown
+        group, is accepted.
     """
-    names = None
-    if groups is not None and gate.thresholds is not None:
-        usable = usable & ((groups >= 0) & (groups < len(gate.thresholds.names)))[:, None]
-        names = np.array(gate.thresholds.names)[groups[usable.all(axis=1)]]
-    rows, hopeless = usable.all(axis=1), ~usable.any(axis=1)
-    if not rows.any():
+    thresholds = gate.thresholds
+    group_names = None
+    if group_indices is not None and thresholds is not None:
+        n_groups = len(thresholds.names)
+        is_known_group = (group_indices >= 0) & (group_indices < n_groups)
+        is_usable = is_usable & is_known_group[:, None]
+        group_names = np.array(thresholds.names)[group_indices[is_usable.all(axis=1)]]
+    is_valid = np.asarray(is_usable.all(axis=1))
+    if not is_valid.any():
         return
-    decision = gate.decide(*(table[rows] for table in given), rejected="uniform", groups=names)
-    exact, close = {"accept": decision.accept, "answered_by": decision.by}, vars(decision)
-    others = [
-        (answers[name][rows] != wanted).any() for name, wanted in exact.items() if name in answers
-    ]
-    if any(others) or ("accept" in answers and answers["accept"][hopeless].any()):
+
+    valid_rows = [table[is_valid] for table in rows]
+    decision = gate.decide(*valid_rows, rejected="uniform", groups=group_names)
+    valid_outputs = {name: values[is_valid] for name, values in outputs.items()}
+    is_invalid = ~is_usable.any(axis=1)
+    accepts_invalid = "accept" in outputs and outputs["accept"][is_invalid].any()
+    if accepts_invalid or not _has_same_decisions(valid_outputs, decision):
         raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
-    for name, (column, tolerance) in _TOLERANCE.items():
-        if name in answers and not np.allclose(
-            answers[name][rows], close[column], 0.0, tolerance, equal_nan=True
-        ):
-            off = np.nanmax(np.abs(answers[name][rows] - close[column]))
-            raise ArtifactError(f"exported {column} is off by {off:.2g}; please report this.")
+    _compare_numbers(valid_outputs, decision)
+
+
+def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
+    """Check whether exported decisions are equal to those of Python."""
+    expected_values = {"accept": decision.accept, "answered_by": decision.by}
+    for name, expected in expected_values.items():
+        if name in outputs and (outputs[name] != expected).any():
+            return False
+    return True
+
+
+def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
+    """Raise ArtifactError if exported probabilities or confidences differ from Python."""
+    for name, (attribute, tolerance) in _TOLERANCE.items():
+        if name not in outputs:
+            continue
+        exported = outputs[name]
+        expected = getattr(decision, attribute)
+        if not np.allclose(exported, expected, 0.0, tolerance, equal_nan=True):
+            largest_difference = np.nanmax(np.abs(exported - expected))
+            raise ArtifactError(
+                f"exported {attribute} is off by {largest_difference:.2g}; please report this."
+            )
+
+
+# ── child process ─────────────────────────────────────────────────────────────────────────────────
 
 
 def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Checked:
-    """Check, load and run a model file in a child process, or raise with what it said."""
+    """Check, load and run a model file in a child process.
+
+    Parameters
+    ----------
+    path : Path
+        File to run.
+
+    inputs : dict of str to array, or None
+        Inputs of the model. If None, inputs are generated.
+
+    n_bytes : int
+        Size of the model, which determines the limits of the child process.
+
+    Returns
+    -------
+    Checked
+
+    Raises
+    ------
+    ArtifactError
+        If the checker or onnxruntime rejects the model, or the child process fails.
+    """
     seconds = _SECONDS + n_bytes // _BYTES_PER_SECOND
-    with tempfile.TemporaryDirectory(prefix="metacal-") as scratch:
+    memory_bytes = _MEMORY_BYTES + _N_MODEL_COPIES * n_bytes
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
         if inputs is not None:
-            np.savez(os.path.join(scratch, "inputs.npz"), **inputs)  # type: ignore[arg-type]
-        _start(
-            seconds, os.fspath(path), scratch, str(_MEMORY_BYTES + _COPIES * n_bytes), str(seconds)
-        )
-        reply = json.loads(Path(scratch, "reply.json").read_text(encoding="utf-8"))
+            np.savez(os.path.join(folder, "inputs.npz"), **inputs)  # type: ignore[arg-type]
+        _run_probe(seconds, os.fspath(path), folder, str(memory_bytes), str(seconds))
+        reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
         if "error" in reply:
-            raise _refused(reply)
-        # By number: the names of outputs may be none here.
-        with np.load(os.path.join(scratch, "answers.npz"), allow_pickle=False) as arrays:
-            answers = dict(zip(reply["answers"], arrays.values()))
-    why_not = _plain_words(reply["why_not"])
-    return Checked(reply["stage"] == "ran", reply["metadata"], answers, why_not, reply["made_up"])
+            raise _rejection_error(reply)
+        # Outputs are stored by number, because their names need not be valid here.
+        with np.load(os.path.join(folder, "answers.npz"), allow_pickle=False) as arrays:
+            outputs = dict(zip(reply["answers"], arrays.values()))
+    return Checked(
+        ran=reply["stage"] == "ran",
+        metadata=reply["metadata"],
+        answers=outputs,
+        why_not=_clean_message(reply["why_not"]),
+        made_up=reply["made_up"],
+    )
 
 
-def _start(seconds: int, *arguments: str) -> None:
-    """Run `probe.py` with these arguments, or raise with how it ended."""
+def _run_probe(seconds: int, *arguments: str) -> None:
+    """Run `probe.py` with these arguments. Raise ArtifactError if it fails."""
     script = os.path.join(os.path.dirname(__file__), "probe.py")
+    timeout = 2 * seconds
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-P", script, *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=2 * seconds,
+            timeout=timeout,
             check=False,
         )
     except subprocess.TimeoutExpired:
         raise ArtifactError(
-            f"onnxruntime did not get done with this model in {2 * seconds} s."
+            f"onnxruntime did not get done with this model in {timeout} s."
         ) from None
-    if done.returncode < 0:
+    if process.returncode < 0:
         raise ArtifactError(
             "onnxruntime crashed on this model, or ran out of memory or time (signal"
-            f" {-done.returncode}); export the model again."
+            f" {-process.returncode}); export the model again."
         )
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise ArtifactError(
-            f"the model could not be checked ({said[-1][:300] if said else 'no reason given'})."
-        )
+    if process.returncode > 0:
+        error_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = error_lines[-1][:_MAX_MESSAGE_LENGTH] if error_lines else "no reason given"
+        raise ArtifactError(f"the model could not be checked ({reason}).")
 
 
-def _refused(reply: dict[str, Any]) -> ArtifactError:
-    """What the checker or onnxruntime said, without the places in its own source, and what to
-    do.
-    """
-    stage, advice = reply["stage"], "export the model again"
+def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
+    """Build the error about a model that the checker or onnxruntime rejects."""
+    stage = reply["stage"]
+    subject = f"onnxruntime does not {stage}"
+    if stage == "check":
+        subject = "onnx.checker refuses"
+    advice = "export the model again"
     if stage == "load":
         advice = "try an older operator set or IR version, or update onnxruntime"
-    what = "onnx.checker refuses" if stage == "check" else f"onnxruntime does not {stage}"
-    return ArtifactError(f"{what} the model ({_plain_words(reply['error'])}); {advice}.")
+    return ArtifactError(f"{subject} the model ({_clean_message(reply['error'])}); {advice}.")
 
 
-def _plain_words(said: str) -> str:
-    """An error of onnxruntime without its codes and the places in its source."""
-    said = re.sub(r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?", "", said)
-    said = re.sub(
-        r"\S*\.part\S*", "it", re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", said)
-    )
-    return said[:300].strip(" .")
+def _clean_message(message: str) -> str:
+    """Remove error codes and source locations from a message of onnxruntime."""
+    message = re.sub(r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?", "", message)
+    message = re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", message)
+    # The name of the temporary file means nothing to the user.
+    message = re.sub(r"\S*\.part\S*", "it", message)
+    return message[:_MAX_MESSAGE_LENGTH].strip(" .")

@@ -1,5 +1,7 @@
-"""A list of ONNX nodes under construction: names, constants, and what changed from one operator set
-to the next.
+"""Construction of ONNX graphs node by node.
+
+`Graph` generates unique names, shares constants and equal nodes, and handles the differences
+between operator sets.
 """
 
 from __future__ import annotations
@@ -14,50 +16,93 @@ import numpy as np
 from metacal.errors import ArtifactError, InputError, needs_extra
 from metacal.formulas import Array
 
-#: The oldest operator set that has every operator used here (ScatterND, and Equal on floats).
+#: Oldest operator set with all operators that are used (ScatterND, and Equal on floats).
 OLDEST_OPSET = 11
 
-#: dtype -> the number that ONNX has for it.
+#: Number of each dtype in the ONNX format.
 ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bool": 9, "int64": 7, "bfloat16": 16}
 
-#: Messages inside messages; a graph inside a graph is three deeper.
+# Largest nesting depth of protocol buffer messages. A nested graph is three levels deeper.
 _MAX_DEPTH = 150
 
-#: Operators take their axes as an attribute below these operator sets, and as an input from there
-#: on.
-_AXES_AS_INPUT = {"ReduceSum": 13, "ReduceMax": 18, "ReduceMin": 18, "Squeeze": 13, "Unsqueeze": 13}
+# Operator sets from which the axes of an operator are an input instead of an attribute.
+_AXES_INPUT_OPSET = {
+    "ReduceSum": 13,
+    "ReduceMax": 18,
+    "ReduceMin": 18,
+    "Squeeze": 13,
+    "Unsqueeze": 13,
+}
 
 
-def onnx_library(what: str) -> Any:
-    """The onnx package, or the error that names the extra."""
-    with needs_extra(what, "onnx"):
+def onnx_library(purpose: str) -> Any:
+    """Import the package onnx. If it is missing, raise an error that names the extra."""
+    with needs_extra(purpose, "onnx"):
         import onnx
         import onnx.helper
         import onnx.numpy_helper
     return onnx
 
 
-def described(name: str, dtype: str, shape: Sequence[Any] | None, says: str = "") -> Any:
-    """An input or output of a graph: its type, the sizes or names of its dimensions, and what it
-    holds.
+def tensor_info(name: str, dtype: str, shape: Sequence[Any] | None, description: str = "") -> Any:
+    """Describe an input or output of a graph.
+
+    Parameters
+    ----------
+    name : str
+        Name of the value.
+
+    dtype : str
+        Dtype of the value.
+
+    shape : sequence of int, str or None, or None
+        Sizes or names of the dimensions. None if the number of dimensions is not known.
+
+    description : str, default=""
+        Text for readers of the graph.
+
+    Returns
+    -------
+    onnx.ValueInfoProto
     """
-    return onnx_library("ONNX export").helper.make_tensor_value_info(
-        name, ELEMENT_TYPES[dtype], shape, says
-    )
+    helper = onnx_library("ONNX export").helper
+    return helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], shape, description)
 
 
 class Graph:
-    """Nodes and constants, appended one by one; every name begins with "metacal/" and is none of
-    `taken`.
+    """ONNX graph under construction.
 
-    The same operator on the same inputs is written once: two formulas may ask for the same softmax.
+    An operator that is applied twice to the same inputs results in a single node, because several
+    formulas may contain the same softmax.
+
+    Parameters
+    ----------
+    opset : int
+        Operator set.
+
+    taken : collection of str
+        Names that must not be used. All generated names begin with "metacal/".
+
+    constants_as_nodes : bool, default=False
+        Whether constants are nodes instead of initializers. Before IR version 4, an initializer
+        would have to be an input as well.
+
+    Attributes
+    ----------
+    nodes : list of onnx.NodeProto
+        Nodes in order.
+
+    initializers : list of onnx.TensorProto
+        Constants.
 
     Examples
     --------
     >>> graph = Graph(opset=17)
     >>> total = graph.over_classes("ReduceSum", graph.op("Exp", "x"))
-    >>> [node.op_type for node in graph.nodes], total == graph.over_classes("ReduceSum", graph.op("Exp", "x"))
-    (['Exp', 'ReduceSum'], True)
+    >>> [node.op_type for node in graph.nodes]
+    ['Exp', 'ReduceSum']
+    >>> total == graph.over_classes("ReduceSum", graph.op("Exp", "x"))
+    True
     """
 
     def __init__(
@@ -71,113 +116,157 @@ class Graph:
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self._onnx = onnx_library("ONNX export")
-        self._taken = set(taken)
+        self._taken_names = set(taken)
         self._constants_as_nodes = constants_as_nodes
-        self._written: MutableMapping[Any, tuple[str, ...]] = {}
-        self._numbers = count()
-        self._outer: Graph | None = None
+        # Output names of the existing nodes and constants, by what they compute.
+        self._outputs: MutableMapping[Any, tuple[str, ...]] = {}
+        self._name_numbers = count()
+        self._outer_graph: Graph | None = None
 
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node with one output, and return the name of that output."""
-        return self.ops(kind, 1, *inputs, **attributes)[0]
+    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """Append a node with one output, and return the name of the output."""
+        return self.ops(op_type, 1, *inputs, **attributes)[0]
 
-    def ops(self, kind: str, outputs: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
-        """Append a node with several outputs, and return their names."""
-        key = (kind, outputs, inputs, repr(sorted(attributes.items())))
-        if key not in self._written:
-            stem = self._fresh(kind)
-            names = self._written[key] = (stem, *(f"{stem}_{i}" for i in range(1, outputs)))
-            self.nodes.append(
-                self._onnx.helper.make_node(kind, inputs, names, name=stem, **attributes)
+    def ops(self, op_type: str, n_outputs: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+        """Append a node with several outputs, and return their names.
+
+        Parameters
+        ----------
+        op_type : str
+            ONNX operator.
+
+        n_outputs : int
+            Number of outputs.
+
+        *inputs : str
+            Names of the inputs.
+
+        **attributes
+            Attributes of the operator.
+
+        Returns
+        -------
+        tuple of str
+        """
+        key = (op_type, n_outputs, inputs, repr(sorted(attributes.items())))
+        if key not in self._outputs:
+            name = self._new_name(op_type)
+            output_names = (name, *(f"{name}_{index}" for index in range(1, n_outputs)))
+            node = self._onnx.helper.make_node(
+                op_type, inputs, output_names, name=name, **attributes
             )
-        return self._written[key]
+            self.nodes.append(node)
+            self._outputs[key] = output_names
+        return self._outputs[key]
 
     def rename(self, value: str, name: str) -> None:
-        """Give a value the name that the outside knows it by."""
+        """Rename a value in all nodes."""
         for node in messages_of("NodeProto", *self.nodes):
-            for names in (node.input, node.output):
-                for place, old in enumerate(names):
-                    if old == value:
-                        names[place] = name
+            for value_names in (node.input, node.output):
+                for index, value_name in enumerate(value_names):
+                    if value_name == value:
+                        value_names[index] = name
 
     def constant(self, array: Array) -> str:
-        """The name of a constant with these values. Constants of a branch lie outside it, where
-        both can see them.
+        """Add a constant, and return its name.
+
+        The constants of a branch belong to the outer graph, so that both branches can use them.
         """
-        if self._outer is not None:
-            return self._outer.constant(array)
+        if self._outer_graph is not None:
+            return self._outer_graph.constant(array)
         key = ("constant", array.dtype.str, array.shape, array.tobytes())
-        if key not in self._written:
-            name = self._fresh("constant")
+        if key not in self._outputs:
+            name = self._new_name("constant")
             tensor = self._onnx.numpy_helper.from_array(array, name)
-            if (
-                self._constants_as_nodes
-            ):  # before IR version 4 an initializer would have to be an input as well
-                self.nodes.append(
-                    self._onnx.helper.make_node(
-                        "Constant", [], [name], name=f"{name}/node", value=tensor
-                    )
+            if self._constants_as_nodes:
+                node = self._onnx.helper.make_node(
+                    "Constant", [], [name], name=f"{name}/node", value=tensor
                 )
+                self.nodes.append(node)
             else:
                 self.initializers.append(tensor)
-            self._written[key] = (name,)
-        return self._written[key][0]
+            self._outputs[key] = (name,)
+        return self._outputs[key][0]
 
     def integers(self, *values: int) -> str:
-        """A flat constant of whole numbers: axes, shapes, indices."""
+        """Add a 1-D constant of integers, such as axes, a shape or indices."""
         return self.constant(np.array(values, dtype=np.int64))
 
     def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
-        """A graph inside this one, which sees its values: what `write` appends, and the values that
-        it returns.
+        """Build a nested graph that can use the values of this graph.
+
+        Parameters
+        ----------
+        dtypes : sequence of str
+            Dtypes of the outputs.
+
+        write : callable
+            Function that appends nodes to the nested graph and returns the names of its outputs.
+
+        Returns
+        -------
+        onnx.GraphProto
         """
-        inner = Graph(self.opset, taken=self._taken)
-        inner._numbers, inner._outer = self._numbers, self
-        inner._written = ChainMap({}, self._written)
+        inner = Graph(self.opset, taken=self._taken_names)
+        inner._name_numbers = self._name_numbers
+        inner._outer_graph = self
+        inner._outputs = ChainMap({}, self._outputs)
         values = write(inner)
-        made = {name for node in inner.nodes for name in node.output}
-        results = [value if value in made else inner.op("Identity", value) for value in values]
-        outputs = [described(name, dtype, None) for name, dtype in zip(results, dtypes)]
-        return self._onnx.helper.make_graph(inner.nodes, self._fresh("branch"), [], outputs)
+        inner_values = {name for node in inner.nodes for name in node.output}
+        outputs = []
+        for value, dtype in zip(values, dtypes):
+            # An output of a branch must be computed in the branch.
+            name = value if value in inner_values else inner.op("Identity", value)
+            outputs.append(tensor_info(name, dtype, None))
+        return self._onnx.helper.make_graph(inner.nodes, self._new_name("branch"), [], outputs)
 
-    def over_classes(self, kind: str, value: str) -> str:
-        """Reduce every row (n × K) to one number (n × 1)."""
-        known = self._written.get((kind, value))
-        return known[0] if known else self.along_classes(kind, value, keepdims=1)
+    def over_classes(self, op_type: str, value: str) -> str:
+        """Reduce a table (n × K) over the classes to a column (n × 1)."""
+        known_output = self._outputs.get((op_type, value))
+        if known_output is not None:
+            return known_output[0]
+        return self.along_classes(op_type, value, keepdims=1)
 
-    def is_reduced(self, kind: str, value: str, result: str) -> None:
-        """Whoever asks for this reduction later gets what another operator has made (n × 1) on its
-        way.
+    def is_reduced(self, op_type: str, value: str, result: str) -> None:
+        """Declare that `result` (n × 1) is the reduction of `value` by an operator.
+
+        A later call of `over_classes` then returns it without appending a node.
         """
-        self._written[kind, value] = (result,)
+        self._outputs[op_type, value] = (result,)
 
-    def along_classes(self, kind: str, value: str, **attributes: Any) -> str:
-        """Append an operator that is told the axis of the classes, in the way of the operator
-        set.
-        """
-        if self.opset >= _AXES_AS_INPUT[kind]:
-            return self.op(kind, value, self.integers(1), **attributes)
-        return self.op(kind, value, axes=[1], **attributes)
+    def along_classes(self, op_type: str, value: str, **attributes: Any) -> str:
+        """Append an operator along the axis of the classes, and return its output."""
+        if self.opset >= _AXES_INPUT_OPSET[op_type]:
+            return self.op(op_type, value, self.integers(1), **attributes)
+        return self.op(op_type, value, axes=[1], **attributes)
 
-    def _fresh(self, stem: str) -> str:
-        names = (f"metacal/{stem}_{number}" for number in self._numbers)
-        return next(name for name in names if name not in self._taken)
+    def _new_name(self, stem: str) -> str:
+        """Generate a name that is not taken."""
+        for number in self._name_numbers:
+            name = f"metacal/{stem}_{number}"
+            if name not in self._taken_names:
+                return name
+        raise AssertionError("the numbers are infinite")
 
 
 def messages(message: Any, depth: int = 0) -> Iterator[Any]:
-    """A message of protocol buffers and every one inside it: graphs, nodes, attributes, tensors, in
-    functions too.
+    """Iterate over a protocol buffer message and all messages inside it.
+
+    Raise ArtifactError if the messages are nested too deeply.
     """
     if depth > _MAX_DEPTH:
         raise ArtifactError("its graphs are nested too deeply.")
     yield message
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for inner in [value] if hasattr(value, "ListFields") else value:
-                yield from messages(inner, depth + 1)
+            is_single = hasattr(value, "ListFields")
+            for inner_message in [value] if is_single else value:
+                yield from messages(inner_message, depth + 1)
 
 
-def messages_of(kind: str, *within: Any) -> Iterator[Any]:
-    """Those of a kind, by its name: every "NodeProto", say."""
-    for message in within:
-        yield from (inner for inner in messages(message) if inner.DESCRIPTOR.name == kind)
+def messages_of(type_name: str, *roots: Any) -> Iterator[Any]:
+    """Iterate over all messages of one type, such as "NodeProto", inside some messages."""
+    for root in roots:
+        for message in messages(root):
+            if message.DESCRIPTOR.name == type_name:
+                yield message

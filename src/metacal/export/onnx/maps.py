@@ -1,10 +1,13 @@
-"""A fitted map as ONNX nodes: its formula, in the table's precision or in double, and what is
-shorter than the formula.
+"""Fitted maps as ONNX nodes.
 
-Smooth maps of one exponential are written in single precision for a float32 table, as in Python,
-where a kernel writes them. There b·x may overflow, masks may still be finite numbers, and a branch
-that counts the possible classes is only taken where a class may be masked: the usual table pays for
-one look at it.
+Smooth maps with one exponential are written in single precision for a float32 table, like the
+kernels in Python. Two cases then need care:
+
+- b·x may overflow although x does not;
+- masked classes may be finite numbers. A branch that counts the classes that are not masked runs
+  only for tables in which a class may be masked. Other tables only pay for finding that out.
+
+All other maps are written in double precision.
 """
 
 from __future__ import annotations
@@ -25,149 +28,232 @@ from metacal.kernels.columns import lifted
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
+# Probabilities, and their sums up to rounding, are below this bound. NaN is not.
+_PROBABILITY_BOUND = 2.0
+
 
 def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
-    """The map's probabilities (n × K) of logits in float32 or float64, in the same precision.
+    """Append the nodes that compute the probabilities of a map.
 
-    The table's own precision is enough for smooth maps. The others are written in double: steps and
-    steep curves show the last bits of a probability.
+    Smooth maps are computed in the precision of the table. The others are computed in double
+    precision, because steps and steep curves amplify rounding errors.
+
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the table.
+
+    fitted : Map
+        Fitted map.
+
+    x : Value of shape (n, K)
+        Logits in float32 or float64.
+
+    Returns
+    -------
+    Value of shape (n, K)
+        Probabilities in the precision of the table.
+
+    Raises
+    ------
+    InputError
+        If the map has no formula.
     """
     if fitted.formula is None:
-        known = ", ".join(sorted({row.map.partition(":")[2] for row in METHODS.values()}))
+        map_names = sorted({method.map.partition(":")[2] for method in METHODS.values()})
         raise InputError(
-            f"a {type(fitted).__name__} cannot be exported to ONNX; what can is {known}."
+            f"a {type(fitted).__name__} cannot be exported to ONNX; what can is"
+            f" {', '.join(map_names)}."
         )
     if fitted.in_table_precision:
-        return _inside(xp, x, replace(xp, kernels=SHORTCUTS).apply_map(fitted, x))
+        probs = replace(xp, kernels=SHORTCUTS).apply_map(fitted, x)
+        return _exclude_zero_and_one(xp, x, probs)
     double = replace(xp, dtype="float64", masks_read=True, kernels=SHORTCUTS)
-    written = double.apply_map(fitted, double.value(_doubles(xp, x)))
-    return _inside(xp, x, written if xp.dtype == "float64" else xp.cast(written))
+    probs = double.apply_map(fitted, double.value(_double_logits(xp, x)))
+    if xp.dtype != "float64":
+        probs = xp.cast(probs)
+    return _exclude_zero_and_one(xp, x, probs)
 
 
-def _inside(xp: Traced, x: Value, probs: Value) -> Value:
-    """None of them 0 or 1; masks are looked for where there may be some."""
+def _exclude_zero_and_one(xp: Traced, x: Value, probs: Value) -> Value:
+    """Clip probabilities to the open interval (0, 1), except those of masked classes."""
 
-    def over_all(inner: Traced) -> Value:
-        least, most = probability_limits(np.finfo(xp.dtype))
-        own = inner.value(probs)
-        own = inner.where(own < least, least, own)
-        return inner.where(own > most, most, own)
+    def clip_all(inner: Traced) -> Value:
+        smallest, largest = probability_limits(np.finfo(xp.dtype))
+        clipped = inner.value(probs)
+        clipped = inner.where(clipped < smallest, smallest, clipped)
+        return inner.where(clipped > largest, largest, clipped)
 
-    def over_possible(inner: Traced) -> Value:
-        own = inner.value(x) if inner.masks_read else with_masks(inner, x)
-        return limit_probabilities(inner, own, inner.value(probs))
+    def clip_unmasked(inner: Traced) -> Value:
+        logits = inner.value(x) if inner.masks_read else with_masks(inner, x)
+        return limit_probabilities(inner, logits, inner.value(probs))
 
-    return unless_masked(xp, x, over_all, over_possible)
+    return unless_masked(xp, x, clip_all, clip_unmasked)
 
 
-def _doubles(xp: Traced, x: Value) -> Value:
-    """The logits in double, finite masks as -inf, none beyond reach; the usual table pays for one
-    look at it.
-    """
+def _double_logits(xp: Traced, x: Value) -> Value:
+    """Convert logits to double precision, with -inf for masks and limited magnitude."""
 
-    def masked(inner: Traced) -> Value:
+    def cast_unmasked(inner: Traced) -> Value:
+        return inner.cast(x)
+
+    def cast_masked(inner: Traced) -> Value:
         return inner.cast(with_masks(inner.to(xp.dtype), x))
 
-    table = unless_masked(xp, x, lambda inner: inner.cast(x), masked, "float64")
-    # No float32 logit is out of a double's reach.
-    return limit_logits_formula(xp, table) if xp.dtype == "float64" else table
+    logits = unless_masked(xp, x, cast_unmasked, cast_masked, "float64")
+    if xp.dtype == "float64":
+        return limit_logits_formula(xp, logits)
+    # All float32 numbers are small enough in double precision.
+    return logits
 
 
 def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
-    """Whether the probabilities of a row (n) are numbers at all.
+    """Append the nodes that check whether the probabilities of each row are not NaN.
 
-    One NaN makes every entry of a softmax NaN, so that one column tells; of the other maps the sum
-    of the row does.
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the probabilities.
+
+    fitted : Map
+        Map that computed the probabilities.
+
+    probs : Value of shape (n, K)
+        Probabilities.
+
+    Returns
+    -------
+    Value of shape (n,)
+        Boolean of each row.
     """
     if fitted.ends_in_softmax:
-        return xp.op("Gather", probs, xp.to("int64").name(0), axis=1) <= 2.0
-    return xp.squeeze(xp.sum(probs)) <= 2.0
+        # A NaN in the input makes the whole row of a softmax NaN, so one column is sufficient.
+        first_column = xp.op("Gather", probs, xp.to("int64").name(0), axis=1)
+        return first_column <= _PROBABILITY_BOUND
+    return xp.squeeze(xp.sum(probs)) <= _PROBABILITY_BOUND
 
 
 def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
-    """softmax(b·x) in the precision of the table, where b·x may overflow though x does not: ∞ - ∞
-    is no number.
+    """Append the nodes of softmax(b·x) in the precision of the table.
 
-    That takes b > 1, and a largest logit so large that the others, unless they are equal, lie more
-    than 1e20 below it: every b ≥ 1 gives such a row the same softmax, and it gets b = 1. With b ≤ 1
-    there is nothing to pay. (Softmax itself takes the largest logit off.)
+    b·x may overflow although x does not, and ∞ - ∞ is NaN. This requires b > 1 and a largest logit
+    so large that all different logits are more than 1e20 below it. Every b ≥ 1 results in the same
+    softmax for such a row, so b = 1 is used for it. (The operator Softmax subtracts the largest
+    logit itself.)
+
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the table.
+
+    x : Value of shape (n, K)
+        Logits.
+
+    inverse_temperature : float
+        The factor b.
+
+    Returns
+    -------
+    Value of shape (n, K)
     """
-    inverse: Value | float = inverse_temperature
-    if inverse_temperature > 1.0 and not xp.masks_read:  # what is read is within reach
-        ordinary = xp.absolute(xp.max(x)) < np.finfo(xp.dtype).max / inverse_temperature
-        inverse = xp.where(ordinary, inverse_temperature, 1.0)
-    return xp.softmax(x * inverse if inverse_temperature != 1.0 else x)
+    if inverse_temperature == 1.0:
+        return xp.softmax(x)
+    factor: Value | float = inverse_temperature
+    # If masks have been read, the magnitude of the logits has been limited as well.
+    if inverse_temperature > 1.0 and not xp.masks_read:
+        largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
+        is_safe = xp.absolute(xp.max(x)) < largest_safe_logit
+        factor = xp.where(is_safe, inverse_temperature, 1.0)
+    return xp.softmax(x * factor)
 
 
 def _uniform_temperature(xp: Traced, fitted: Any, x: Value) -> Value:
-    plain = tempered(xp, x, fitted.inverse_temperature)
-    return (
-        plain
-        if fitted.uniform == 0.0
-        else _with_uniform(xp, plain * (1.0 - fitted.uniform), fitted.uniform, x)
-    )
+    """Append the nodes of a `UniformTemperatureMap`."""
+    probs = tempered(xp, x, fitted.inverse_temperature)
+    if fitted.uniform == 0.0:
+        return probs
+    return _add_uniform(xp, probs * (1.0 - fitted.uniform), fitted.uniform, x)
 
 
 def _ensemble(xp: Traced, fitted: Any, x: Value) -> Value:
-    first, second, third = fitted.weights
-    mixed = tempered(xp, x, fitted.inverse_temperature) * first + xp.softmax(x) * second
-    return mixed if third <= 0.0 else _with_uniform(xp, mixed, third, x)
+    """Append the nodes of an `EnsembleTemperatureMap`."""
+    tempered_weight, softmax_weight, uniform_weight = fitted.weights
+    tempered_part = tempered(xp, x, fitted.inverse_temperature) * tempered_weight
+    mixture = tempered_part + xp.softmax(x) * softmax_weight
+    if uniform_weight <= 0.0:
+        return mixture
+    return _add_uniform(xp, mixture, uniform_weight, x)
 
 
-def _with_uniform(xp: Traced, mixed: Value, weight: float, x: Value) -> Value:
-    """What is mixed so far, plus weight/K over the classes that are not masked."""
+def _add_uniform(xp: Traced, mixture: Value, weight: float, x: Value) -> Value:
+    """Add a uniform distribution over the classes that are not masked, times a weight."""
 
-    def over_all(inner: Traced) -> Value:
-        return inner.value(mixed) + weight / xp.n_classes
+    def add_to_all(inner: Traced) -> Value:
+        return inner.value(mixture) + weight / xp.n_classes
 
-    def over_possible(inner: Traced) -> Value:
-        possible = _possible(inner, x)
-        return inner.value(mixed) + possible / (inner.sum(possible) / weight)
+    def add_to_unmasked(inner: Traced) -> Value:
+        is_unmasked = _unmasked_indicator(inner, x)
+        return inner.value(mixture) + is_unmasked / (inner.sum(is_unmasked) / weight)
 
-    return unless_masked(xp, x, over_all, over_possible)
+    return unless_masked(xp, x, add_to_all, add_to_unmasked)
 
 
 def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
-    """A softmax in the table's precision; what it is multiplied with and what is added, a few
-    numbers a row, in double.
+    """Append the nodes of a spline on a temperature map, see `metacal.kernels.columns`.
 
-    `metacal.kernels.columns` says what is computed.
+    The softmax is computed in the precision of the table. The few numbers per row that it is
+    multiplied with, and that are added to it, are computed in double precision.
     """
-    double, (first, then) = xp.to("float64"), fitted.usual
-    winner = xp.argmax(x)
-    others = xp.put(tempered(xp, x, first.inverse_temperature), winner, 0.0)
-    rest, second = (double.cast(column) for column in (xp.sum(others), xp.max(others)))
-    value = partial(curves.spline_value, double, then)
-    scale, add, own = map(xp.cast, lifted(double, rest, second, _even(xp, x), first.uniform, value))
-    lower = others * scale + add
-    kept = unless_masked(
-        xp,
-        x,
-        lambda inner: inner.op("Identity", lower),
-        lambda inner: inner.value(lower) * _possible(inner, x),
+    double = xp.to("float64")
+    temperature_map, spline = fitted.usual
+    prediction = xp.argmax(x)
+    other_probs = xp.put(tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0)
+    other_sum = xp.sum(other_probs)
+    largest_other = xp.max(other_probs)
+    scale, shift, top_prob = lifted(
+        double,
+        double.cast(other_sum),
+        double.cast(largest_other),
+        _inverse_class_count(xp, x),
+        temperature_map.uniform,
+        partial(curves.spline_value, double, spline),
     )
-    return xp.put(kept, winner, own)
+    scale = xp.cast(scale)
+    shift = xp.cast(shift)
+    top_prob = xp.cast(top_prob)
+    scaled_probs = other_probs * scale + shift
+
+    def keep_all(inner: Traced) -> Value:
+        return inner.op("Identity", scaled_probs)
+
+    def keep_unmasked(inner: Traced) -> Value:
+        return inner.value(scaled_probs) * _unmasked_indicator(inner, x)
+
+    unmasked_probs = unless_masked(xp, x, keep_all, keep_unmasked)
+    return xp.put(unmasked_probs, prediction, top_prob)
 
 
-def _even(xp: Traced, x: Value) -> Value:
-    """One over the number of possible classes, in double (n × 1)."""
+def _inverse_class_count(xp: Traced, x: Value) -> Value:
+    """Compute one over the number of unmasked classes (n × 1) in double precision."""
 
-    def over_all(inner: Traced) -> Value:
+    def count_all(inner: Traced) -> Value:
         return inner.value(inner.name([[1.0 / xp.n_classes]]))
 
-    def over_possible(inner: Traced) -> Value:
-        own = inner.to(xp.dtype)
-        return 1.0 / inner.cast(own.sum(_possible(own, x)))
+    def count_unmasked(inner: Traced) -> Value:
+        in_table_precision = inner.to(xp.dtype)
+        n_unmasked = in_table_precision.sum(_unmasked_indicator(in_table_precision, x))
+        return 1.0 / inner.cast(n_unmasked)
 
-    return unless_masked(xp, x, over_all, over_possible, "float64")
-
-
-def _possible(xp: Traced, x: Value) -> Value:
-    """1 where a class is possible, else 0; finite masks are read where they have not been."""
-    return xp.to_float(xp.unmasked(xp.value(x) if xp.masks_read else with_masks(xp, x)))
+    return unless_masked(xp, x, count_all, count_unmasked, "float64")
 
 
-#: formula -> what is written in its stead.
+def _unmasked_indicator(xp: Traced, x: Value) -> Value:
+    """Compute a table with 1 for each class that is not masked, and 0 otherwise."""
+    logits = xp.value(x) if xp.masks_read else with_masks(xp, x)
+    return xp.to_float(xp.unmasked(logits))
+
+
+#: Functions that append fewer or faster nodes than a formula, by the formula.
 SHORTCUTS: dict[Callable[..., Any], Callable[..., Any]] = {
     temperature.tempered_softmax: tempered,
     temperature.uniform_temperature: _uniform_temperature,

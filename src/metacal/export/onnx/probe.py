@@ -1,9 +1,10 @@
-"""Check and run one model file in a process of its own, with limits on memory and time: models come
-from anywhere.
+"""Check and run of one model file in a separate process, with limits on memory and time.
 
-Run as a script, not imported: `python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It knows onnx,
-onnxruntime, NumPy. Where the folder has no inputs.npz, inputs are made up from the model's own
-description. The reply (reply.json there, arrays in answers.npz) says how far it came.
+Models come from anywhere, so they are not trusted. This file is run as a script:
+`python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It only imports onnx, onnxruntime and NumPy.
+
+The inputs are read from inputs.npz in the folder. If that file does not exist, inputs are generated
+from the model's own description. The result is written to reply.json, with arrays in answers.npz.
 """
 
 from __future__ import annotations
@@ -13,145 +14,295 @@ import itertools
 import json
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-#: Entries of a made-up input, at most.
-_MOST_ENTRIES = 1 << 24
-#: What an unknown dimension may be: the first, then the others.
-_GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
-#: The usual channels of an image: the second of four dimensions.
-_CHANNELS = 3
-#: The node that fails where a model's logits do not have one column per class: part of its name.
+# Largest number of elements of a generated input.
+_MAX_ELEMENTS = 1 << 24
+
+# Guesses for unknown dimensions: the size of the first one, and of the others.
+_DIMENSION_GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
+
+# Guess for the second of four dimensions, which is usually the number of channels of an image.
+_N_CHANNELS = 3
+
+# Largest number of characters of an error message.
+_MAX_MESSAGE_LENGTH = 600
+
+#: Part of the name of the node that fails if the logits do not have one column per class.
 GUARD = "metacal/one_column_per_class"
-#: What onnxruntime calls otherwise than NumPy.
-_NAMES = {"float": "float32", "double": "float64", "string": "str"}
+
+# NumPy names of the onnxruntime types that have another name.
+_NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "str"}
+
+
+@dataclass(frozen=True)
+class _RunResult:
+    """Result of running a model.
+
+    Attributes
+    ----------
+    outputs : list of array or None
+        Outputs of the model. None if it could not be run.
+
+    why_not : str
+        Reason why the model could not be run.
+
+    integer_value : int
+        Value of all elements of the generated integer inputs.
+    """
+
+    outputs: list[Any] | None
+    why_not: str = ""
+    integer_value: int = 1
 
 
 def main(model: str, folder: str, memory_bytes: str, seconds: str) -> None:
-    """Check and run a model, under these limits."""
+    """Check and run a model, and write the reply.
+
+    Parameters
+    ----------
+    model : str
+        Model file.
+
+    folder : str
+        Folder of inputs.npz, reply.json and answers.npz.
+
+    memory_bytes : str
+        Limit on the memory that is allocated in addition to the imported libraries.
+
+    seconds : str
+        Limit on the processor time.
+    """
     import onnx.checker
     import onnxruntime
 
-    _limit(int(memory_bytes), int(seconds))
-    reply = _answered(model, folder, onnx.checker.check_model, onnxruntime)
+    _set_limits(int(memory_bytes), int(seconds))
+    reply = _check_and_run(model, folder, onnx.checker.check_model, onnxruntime)
     with open(os.path.join(folder, "reply.json"), "w", encoding="utf-8") as file:
         json.dump(reply, file)
 
 
-def _answered(model: str, folder: str, check_model: Any, onnxruntime: Any) -> dict[str, Any]:
+def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) -> dict[str, Any]:
+    """Check, load and run a model.
+
+    Parameters
+    ----------
+    model : str
+        Model file.
+
+    folder : str
+        Folder of inputs.npz and answers.npz.
+
+    check_model : callable
+        Checker of onnx.
+
+    onnxruntime : module
+        The module onnxruntime.
+
+    Returns
+    -------
+    dict
+        Reply: the last stage that was reached ("check", "load", "run", "loaded" or "ran"), the
+        metadata, the names of the outputs, and the error, if there was one.
+    """
     reply: dict[str, Any] = {"stage": "check"}
     try:
         check_model(model)
         reply["stage"] = "load"
-        session = _session(onnxruntime, model)
+        session = _open_session(onnxruntime, model)
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
-        # Text makes no array without pickled objects, and is no answer of a gate.
-        tensors = [output for output in session.get_outputs() if output.type.startswith("tensor(")]
-        reply["answers"] = [output.name for output in tensors if output.type != "tensor(string)"]
+        reply["answers"] = _numeric_outputs(session)
         reply["stage"] = "run"
-        answers, reply["why_not"], reply["made_up"] = _run(session, reply["answers"], folder)
-        reply["stage"] = "ran" if answers is not None else "loaded"
-        np.savez(os.path.join(folder, "answers.npz"), *(answers or []))
+        result = _run(session, reply["answers"], folder)
+        reply["why_not"] = result.why_not
+        reply["made_up"] = result.integer_value
+        reply["stage"] = "loaded" if result.outputs is None else "ran"
+        np.savez(os.path.join(folder, "answers.npz"), *(result.outputs or []))
     except Exception as error:
-        reply["error"] = " ".join(str(error).split())[:600] or type(error).__name__
+        reply["error"] = _error_message(error)
     return reply
 
 
-def _limit(memory_bytes: int, seconds: int) -> None:
-    """Beyond these the system ends this process, not the machine's patience."""
+def _error_message(error: Exception) -> str:
+    """Return the message of an error on one line of limited length."""
+    return " ".join(str(error).split())[:_MAX_MESSAGE_LENGTH] or type(error).__name__
+
+
+def _set_limits(memory_bytes: int, seconds: int) -> None:
+    """Limit memory and processor time of this process, if the system supports it."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
-            now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
+            n_pages = int(file.read().split()[0])
+        used_bytes = n_pages * os.sysconf("SC_PAGE_SIZE")
+        max_bytes = used_bytes + memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _session(onnxruntime: Any, path: str) -> Any:
+def _open_session(onnxruntime: Any, path: str) -> Any:
+    """Load a model in onnxruntime, with one thread."""
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
     options.log_severity_level = 4
     options.enable_cpu_mem_arena = False
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _kind(kind: str) -> Any:
-    """NumPy's type for onnxruntime's; None for what is no tensor, or of numbers that NumPy has
-    not.
+def _numeric_outputs(session: Any) -> list[str]:
+    """Return the names of the outputs that are tensors of numbers.
+
+    Text is not an output of a gate, and could only be stored as pickled objects.
     """
-    name = kind.removeprefix("tensor(").removesuffix(")")
-    with contextlib.suppress(TypeError):
-        return np.dtype(_NAMES.get(name, name)) if name != kind else None
-    return None
+    names = []
+    for output in session.get_outputs():
+        if output.type.startswith("tensor(") and output.type != "tensor(string)":
+            names.append(output.name)
+    return names
 
 
-def _run(session: Any, names: list[str], folder: str) -> tuple[list[Any] | None, str, int]:
-    """The model's answers to the inputs of a folder, or to made-up ones. Where none of those fits:
-    None, and why.
+def _run(session: Any, output_names: list[str], folder: str) -> _RunResult:
+    """Run a model on the inputs in a folder, or on generated ones."""
+    input_path = os.path.join(folder, "inputs.npz")
+    if os.path.exists(input_path):
+        with np.load(input_path, allow_pickle=False) as arrays:
+            inputs = {name: arrays[name] for name in arrays.files}
+        return _RunResult(session.run(output_names, inputs))
 
-    And what made-up whole numbers were: all one, or all zero.
-    """
-    if os.path.exists(inputs := os.path.join(folder, "inputs.npz")):
-        with np.load(inputs, allow_pickle=False) as arrays:
-            return session.run(names, {name: arrays[name] for name in arrays.files}), "", 1
-    kinds = {source.name: _kind(source.type) for source in session.get_inputs()}
-    for source in session.get_inputs():
-        if kinds[source.name] is None:
-            return (
-                None,
-                f"its input {source.name!r} is a {source.type}, for which no values can be made up",
-                1,
+    dtypes = {}
+    for model_input in session.get_inputs():
+        dtype = _numpy_dtype(model_input.type)
+        if dtype is None:
+            reason = (
+                f"its input {model_input.name!r} is a {model_input.type}, for which no values can"
+                " be made up"
             )
-    why = "its inputs are too large to be made up"
-    whole = any(kind.kind in "iu" for kind in kinds.values())
-    for guess, number in itertools.product(_GUESSES, (1, 0) if whole else (1,)):
-        made_up = _feed(session.get_inputs(), kinds, guess, number)
-        if made_up is None:
+            return _RunResult(None, reason)
+        dtypes[model_input.name] = dtype
+    return _run_on_generated_inputs(session, output_names, dtypes)
+
+
+def _run_on_generated_inputs(
+    session: Any, output_names: list[str], dtypes: dict[str, Any]
+) -> _RunResult:
+    """Run a model on generated inputs of several shapes until one succeeds."""
+    why_not = "its inputs are too large to be made up"
+    has_integers = any(dtype.kind in "iu" for dtype in dtypes.values())
+    integer_values = (1, 0) if has_integers else (1,)
+    for guess, integer_value in itertools.product(_DIMENSION_GUESSES, integer_values):
+        inputs = _generate_inputs(session.get_inputs(), dtypes, guess, integer_value)
+        if inputs is None:
             continue
         try:
-            return session.run(names, made_up), "", number
+            outputs = session.run(output_names, inputs)
+            return _RunResult(outputs, integer_value=integer_value)
         except Exception as error:
-            why = " ".join(str(error).split())[:600] or type(error).__name__
-            if GUARD in why:  # not a matter of the inputs
+            why_not = _error_message(error)
+            # The number of columns does not depend on the inputs.
+            if GUARD in why_not:
                 raise
-    return None, why, 1
+    return _RunResult(None, why_not)
 
 
-def _feed(
-    sources: list[Any], kinds: dict[str, Any], guess: tuple[int, int], number: int
+def _numpy_dtype(onnx_type: str) -> Any:
+    """Return the NumPy dtype of an onnxruntime type, or None if there is none."""
+    if not onnx_type.startswith("tensor("):
+        return None
+    name = onnx_type.removeprefix("tensor(").removesuffix(")")
+    try:
+        return np.dtype(_NUMPY_NAMES.get(name, name))
+    except TypeError:
+        return None
+
+
+def _generate_inputs(
+    model_inputs: Sequence[Any], dtypes: dict[str, Any], guess: tuple[int, int], integer_value: int
 ) -> dict[str, Any] | None:
-    """Values for every input; dimensions of one name get one size."""
-    sizes: dict[str, int] = {}
-    feed = {}
-    for source in sources:
-        dims = []
-        for place, dim in enumerate(source.shape):
-            usual = (
-                guess[0]
-                if place == 0
-                else _CHANNELS
-                if place == 1 and len(source.shape) == 4
-                else guess[1]
-            )
-            known = dim if isinstance(dim, int) and dim > 0 else None
-            dims.append(known or (sizes.setdefault(dim, usual) if isinstance(dim, str) else usual))
-        if int(np.prod(dims, dtype=object)) > _MOST_ENTRIES:
+    """Generate values for all inputs of a model.
+
+    Parameters
+    ----------
+    model_inputs : sequence of onnxruntime.NodeArg
+        Inputs of the model.
+
+    dtypes : dict of str to dtype
+        Dtypes of the inputs.
+
+    guess : tuple of int
+        Guess for unknown dimensions: the first one, and the others.
+
+    integer_value : int
+        Value of the elements of integer inputs.
+
+    Returns
+    -------
+    dict of str to array, or None
+        None if an input would be too large.
+    """
+    named_sizes: dict[str, int] = {}
+    inputs = {}
+    for model_input in model_inputs:
+        shape = _guess_shape(model_input.shape, guess, named_sizes)
+        if int(np.prod(shape, dtype=object)) > _MAX_ELEMENTS:
             return None
-        feed[source.name] = _made_up(kinds[source.name], dims, number)
-    return feed
+        dtype = dtypes[model_input.name]
+        inputs[model_input.name] = _generate_array(dtype, shape, integer_value)
+    return inputs
 
 
-def _made_up(kind: Any, dims: list[int], number: int) -> Any:
+def _guess_shape(
+    dimensions: Sequence[Any], guess: tuple[int, int], named_sizes: dict[str, int]
+) -> list[int]:
+    """Return a shape for an input. Dimensions with the same name get the same size.
+
+    Parameters
+    ----------
+    dimensions : sequence of int, str or None
+        Size or name of each dimension.
+
+    guess : tuple of int
+        Guess for unknown dimensions: the first one, and the others.
+
+    named_sizes : dict of str to int
+        Sizes of named dimensions. New names are added.
+
+    Returns
+    -------
+    list of int
+    """
+    first_guess, other_guess = guess
+    shape = []
+    for index, dimension in enumerate(dimensions):
+        size = other_guess
+        if index == 0:
+            size = first_guess
+        elif index == 1 and len(dimensions) == 4:
+            size = _N_CHANNELS
+        if isinstance(dimension, int) and dimension > 0:
+            size = dimension
+        elif isinstance(dimension, str):
+            size = named_sizes.setdefault(dimension, size)
+        shape.append(size)
+    return shape
+
+
+def _generate_array(dtype: Any, shape: list[int], integer_value: int) -> Any:
+    """Generate random floats or bytes, or an array of equal integers or texts."""
     rng = np.random.default_rng(0)
-    if kind.kind == "f":
-        return rng.normal(size=dims).astype(kind)
-    if kind == np.uint8:
-        return rng.integers(0, 256, size=dims).astype(kind)
-    return np.full(dims, "a" if kind.kind == "U" else number).astype(kind)
+    if dtype.kind == "f":
+        return rng.normal(size=shape).astype(dtype)
+    if dtype == np.uint8:
+        return rng.integers(0, 256, size=shape).astype(dtype)
+    if dtype.kind == "U":
+        return np.full(shape, "a").astype(dtype)
+    return np.full(shape, integer_value).astype(dtype)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""Ranking scores as ONNX nodes: in double, and for float32 tables first in single, where a decision
-is not close.
+"""Ranking scores as ONNX nodes.
 
-A double exponential costs ten times a single one in onnxruntime. So a float32 table is scored in
-single precision, with a bound on the error, and only the rows whose score lies within that bound of
-the threshold (or is not a number: masked classes, NaN) are scored again in double, as Python scores
-every row. The decision is the double one on every row; the score of the others is right to the
-bound.
+In onnxruntime, an exponential in double precision takes ten times as long as in single precision.
+A wide float32 table is therefore scored in two steps:
+
+1. All rows are scored in single precision, with a bound on the error.
+2. A row whose score is within the bound of the threshold, or is not a finite number, is *unsettled*.
+   Unsettled rows are scored again in double precision, as in Python.
+
+The decision on every row is that of double precision. The score of a settled row is accurate up to
+the bound. Comparing the single-precision score with the threshold directly would be faster, but
+would change decisions.
 """
 
 from __future__ import annotations
@@ -20,199 +24,304 @@ from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
 from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 
-#: Half the distance from 1 to the next float32.
-_UNIT = 2.0**-24
-#: Up to this many classes everything is scored in double: fewer nodes outweigh the slower
-#: exponentials.
-_FEW_CLASSES = 32
-#: Columns looked at for one whose probability has not underflowed.
-_REFERENCES = 4
-#: A probability below this has lost digits to underflow.
-_SMALLEST = 1e-36
-#: A score beyond this is no score.
-_LARGEST = 1e30
+# Unit roundoff of float32: half the distance from 1 to the next number.
+_UNIT_ROUNDOFF = 2.0**-24
+
+# Largest number of classes for which everything is scored in double precision. For few classes,
+# additional nodes cost more than slow exponentials.
+_MAX_DOUBLE_CLASSES = 32
+
+# Number of columns among which `_log_sum_exp` chooses a probability that has not underflowed.
+_N_REFERENCE_COLUMNS = 4
+
+# Smallest probability that has not lost digits to underflow.
+_MIN_PROBABILITY = 1e-36
+
+# Bound on the absolute value of the logarithm of such a probability.
+_MAX_LOG_PROBABILITY = 83.0
+
+# Scores and sums beyond this value are treated as not finite.
+_MAX_FINITE = 1e30
 
 
-#: A score in single precision (n × 1), what its error is proportional to, and whether it can be
-#: trusted at all.
-Estimate = tuple[Value, Value | None, Value]
+@dataclass(frozen=True)
+class Estimate:
+    """Score in single precision.
+
+    Attributes
+    ----------
+    score : Value of shape (n, 1)
+        Estimated score.
+
+    error_scale : Value of shape (n, 1) or None
+        Number that the rounding error is proportional to. None if the error is bounded by a
+        constant.
+
+    is_valid : Value of shape (n, 1)
+        Whether all logits of the row are finite, and the estimate has lost no digits to underflow.
+    """
+
+    score: Value
+    error_scale: Value | None
+    is_valid: Value
 
 
 def _entropy_estimate(xp: Traced, x: Value) -> Estimate:
-    """log Σ e^x - Σ p x, which is NaN or infinite if any logit is."""
-    log_sum, scale, sound = _log_sum(xp, x)
-    return log_sum - xp.sum(xp.softmax(x) * x), scale, sound
+    """Estimate the entropy as log Σ e^x - Σ p x, which is not finite if a logit is not."""
+    log_sum_exp, error_scale, is_valid = _log_sum_exp(xp, x)
+    entropy = log_sum_exp - xp.sum(xp.softmax(x) * x)
+    return Estimate(score=entropy, error_scale=error_scale, is_valid=is_valid)
 
 
 def _doubt_estimate(xp: Traced, x: Value) -> Estimate:
-    """1 - max p; the sum of the row shows whether all of it is finite."""
-    largest = xp.max(xp.softmax(x))
-    finite = xp.absolute(xp.sum(x)) < _LARGEST
-    return 1.0 - largest, None, finite
+    """Estimate 1 - max p. The sum of the logits is finite only if all of them are."""
+    largest_probability = xp.max(xp.softmax(x))
+    is_valid = xp.absolute(xp.sum(x)) < _MAX_FINITE
+    return Estimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_valid)
 
 
 def _energy_estimate(xp: Traced, x: Value) -> Estimate:
-    log_sum, scale, sound = _log_sum(xp, x)
-    finite = xp.absolute(xp.sum(x)) < _LARGEST
-    return -log_sum, scale, sound & finite
+    """Estimate the energy -log Σ e^x."""
+    log_sum_exp, error_scale, has_digits = _log_sum_exp(xp, x)
+    is_finite = xp.absolute(xp.sum(x)) < _MAX_FINITE
+    return Estimate(score=-log_sum_exp, error_scale=error_scale, is_valid=has_digits & is_finite)
 
 
-def _log_sum(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
-    """log Σ e^x, its size, and whether underflow has left it its digits.
+def _log_sum_exp(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
+    """Append the nodes that compute log Σ e^x without the largest logit.
 
-    The row's largest logit is not needed, which saves two passes over the table: any column tells
-    log Σ e^x = x_j - log p_j, unless p_j has underflowed. The best of a few columns nearly never
-    has.
+    The largest logit of the row is not needed, which saves two passes over the table:
+    log Σ e^x = x_j - log p_j for every column j, unless p_j has underflowed. The largest of a few
+    columns almost never has.
+
+    Returns
+    -------
+    log_sum_exp : Value of shape (n, 1)
+
+    error_scale : Value of shape (n, 1)
+        Absolute value of the result, which its error is proportional to.
+
+    has_digits : Value of shape (n, 1)
+        Whether the result has lost no digits to underflow.
     """
-    logit = xp.max(_some_columns(xp, x))
-    probability = xp.max(_some_columns(xp, xp.softmax(x)))
-    log_sum = logit - xp.log(probability)
-    return log_sum, xp.absolute(log_sum), probability > _SMALLEST
+    logit = xp.max(_reference_columns(xp, x))
+    probability = xp.max(_reference_columns(xp, xp.softmax(x)))
+    log_sum_exp = logit - xp.log(probability)
+    return log_sum_exp, xp.absolute(log_sum_exp), probability > _MIN_PROBABILITY
 
 
-def _some_columns(xp: Traced, table: Value) -> Value:
-    """A few columns, evenly spaced, without touching the others."""
-    step = -(-xp.n_classes // _REFERENCES)
-    start, end, axis = (xp.graph.integers(number) for number in (0, np.iinfo(np.int64).max, 1))
-    return xp.op("Slice", table, start, end, axis, xp.graph.integers(step))
+def _reference_columns(xp: Traced, table: Value) -> Value:
+    """Select a few evenly spaced columns of a table."""
+    step = -(-xp.n_classes // _N_REFERENCE_COLUMNS)
+    start_index = xp.graph.integers(0)
+    end_index = xp.graph.integers(np.iinfo(np.int64).max)
+    axis = xp.graph.integers(1)
+    return xp.op("Slice", table, start_index, end_index, axis, xp.graph.integers(step))
 
 
 @dataclass(frozen=True)
 class Quick:
-    """Scores in single precision, and which of them are settled: rounding cannot have carried them
-    over the threshold.
+    """Scores in single precision, and which of them are settled.
 
-    A row is settled only if all its logits are finite.
+    Attributes
+    ----------
+    estimate : Value of shape (n, 1)
+        Score in single precision.
+
+    settled : Value of shape (n, 1)
+        Whether rounding errors cannot have changed the decision. All logits of a settled row are
+        finite.
+
+    unbounded : bool
+        Whether the logits of a settled row can be so large that a multiple of them overflows.
     """
 
     estimate: Value
     settled: Value
-    #: Whether a settled row may hold logits so large that a multiple of them overflows.
     unbounded: bool
 
     def as_they_are(self, xp: Traced) -> Value:
-        """The scores (n), as doubles."""
+        """Return the single-precision scores (n) as doubles."""
         return xp.to("float64").cast(xp.squeeze(self.estimate))
 
     def close_ones_again(self, xp: Traced, x: Value, score: str) -> Value:
-        """The scores (n), with those that are not settled computed once more in double."""
+        """Return the scores (n), with those of unsettled rows computed in double precision."""
         double = xp.to("float64")
-        listed, scattered = double.rows_where(~xp.squeeze(self.settled))
-        rows = double.cast(xp.take(x, listed))
-        return double.op("ScatterND", self.as_they_are(xp), scattered, _exact(double, rows, score))
+        row_indices, scatter_indices = double.rows_where(~xp.squeeze(self.settled))
+        unsettled_rows = double.cast(xp.take(x, row_indices))
+        estimates = self.as_they_are(xp)
+        exact = _double_scores(double, unsettled_rows, score)
+        return double.op("ScatterND", estimates, scatter_indices, exact)
 
 
 def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | None:
-    """Scores in single precision (n × 1), where they pay: for wide float32 tables, if the score can
-    be estimated.
+    """Append the nodes that score a wide float32 table in single precision.
+
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the table.
+
+    x : Value of shape (n, K)
+        Logits.
+
+    score : str
+        Name of the score.
+
+    threshold : float
+        Threshold that the score is compared with.
+
+    Returns
+    -------
+    Quick or None
+        None if single precision does not pay, or the score has no estimate.
     """
-    rough = ESTIMATES.get(NAMED[score].formula_function())
-    if rough is None or xp.dtype == "float64" or xp.n_classes <= _FEW_CLASSES:
+    estimate_function = ESTIMATES.get(NAMED[score].formula_function())
+    is_narrow = xp.n_classes <= _MAX_DOUBLE_CLASSES
+    if estimate_function is None or xp.dtype == "float64" or is_narrow:
         return None
-    estimate, scale, sound = rough(xp, x)
-    return Quick(estimate, _settled(xp, estimate, scale, sound, threshold), unbounded=scale is None)
+    estimate = estimate_function(xp, x)
+    return Quick(
+        estimate=estimate.score,
+        settled=_is_settled(xp, estimate, threshold),
+        unbounded=estimate.error_scale is None,
+    )
+
+
+def _is_settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
+    """Append the nodes that check whether rounding cannot have changed the decision (n × 1).
+
+    Proof of the bound, with u the unit roundoff:
+
+    1. A sum over K classes is computed with at least four partial sums, so its relative error is at
+       most (K/4 + a few) u.
+    2. Σ p |x| is at most |log Σ e^x| + h, where h is the entropy.
+    3. The logarithm of a probability above 1e-36 is at most 83 in absolute value, and its error at
+       most four units of that.
+
+    All comparisons are false for NaN, so a row with NaN is not settled. Testing that the score is
+    *within* the bound and negating the result would not be valid, because NaN would be settled.
+    """
+    has_threshold = np.isfinite(threshold)
+    distance = xp.absolute(estimate.score - (threshold if has_threshold else 0.0))
+    is_settled: Value = (distance < _MAX_FINITE) & estimate.is_valid
+    if not has_threshold:
+        if estimate.error_scale is None:
+            return is_settled
+        return is_settled & (estimate.error_scale < _MAX_FINITE)
+    relative_error = (xp.n_classes / 4.0 + 64.0) * _UNIT_ROUNDOFF
+    constant_error = relative_error * (1.0 + abs(threshold))
+    constant_error += 4.0 * _MAX_LOG_PROBABILITY * _UNIT_ROUNDOFF
+    if estimate.error_scale is None:
+        return is_settled & (distance > constant_error)
+    return is_settled & (distance > estimate.error_scale * relative_error + constant_error)
 
 
 def exact_scores(xp: Traced, x: Value, score: str) -> Value:
-    """The score of every row (n) in double; NaN for a row that Python would refuse."""
-    double = xp.to("float64")
-    if (
-        NAMED[score].formula_function() is rowwise.negative_margin
-    ):  # the whole table need not be widened
-        return double.squeeze(_negative_margin(xp, x))
-    return _exact(double, double.value(x) if xp.dtype == "float64" else double.cast(x), score)
+    """Append the nodes that compute the score of each row in double precision.
 
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the table.
 
-def _exact(double: Traced, x: Value, score: str) -> Value:
-    """The formula in double, finite masks read where the score asks for it; the usual table pays
-    for one look.
+    x : Value of shape (n, K)
+        Logits.
+
+    score : str
+        Name of the score.
+
+    Returns
+    -------
+    Value of shape (n,)
+        Score, or NaN for a row that Python would reject as invalid.
     """
+    double = xp.to("float64")
+    if NAMED[score].formula_function() is rowwise.negative_margin:
+        # Only two columns are converted to double precision, not the whole table.
+        return double.squeeze(_negative_margin(xp, x))
+    double_logits = double.value(x) if xp.dtype == "float64" else double.cast(x)
+    return _double_scores(double, double_logits, score)
+
+
+def _double_scores(double: Traced, x: Value, score: str) -> Value:
+    """Append the formula of a score for logits in double precision."""
     formula = NAMED[score].formula_function()
 
-    def plainly(xp: Traced) -> Value:
+    def score_unmasked(xp: Traced) -> Value:
         return formula(xp, xp.value(x))
 
-    def masked(xp: Traced) -> Value:
+    def score_masked(xp: Traced) -> Value:
         return formula(xp, with_masks(xp, x))
 
-    written = (
-        unless_masked(double, x, plainly, masked) if NAMED[score].reads_masks else plainly(double)
-    )
-    return double.squeeze(double.where(is_usable(double, x), written, np.nan))
-
-
-def _settled(
-    xp: Traced, estimate: Value, scale: Value | None, sound: Value, threshold: float
-) -> Value:
-    """Whether the row is finite and its score further from the threshold than rounding can carry it
-    (n × 1).
-
-    Sums over K classes are taken at least four lanes wide: their relative error is at most (K/4 + a
-    few) units, and Σ p |x| is at most |log Σ e^x| + h. The logarithm of a probability above 1e-36
-    is at most 83 in size, its error four units of that. All comparisons are false for NaN, which
-    therefore settles nothing.
-    """
-    known = np.isfinite(threshold)
-    away = xp.absolute(estimate - (threshold if known else 0.0))
-    settled: Value = (away < _LARGEST) & sound
-    if not known:
-        return settled if scale is None else settled & (scale < _LARGEST)
-    bound = (xp.n_classes / 4.0 + 64.0) * _UNIT
-    constant = bound * (1.0 + abs(threshold)) + 4.0 * 83.0 * _UNIT
-    return settled & (away > (constant if scale is None else scale * bound + constant))
+    if NAMED[score].reads_masks:
+        scores = unless_masked(double, x, score_unmasked, score_masked)
+    else:
+        scores = score_unmasked(double)
+    return double.squeeze(double.where(is_usable(double, x), scores, np.nan))
 
 
 def _negative_margin(xp: Traced, x: Value) -> Value:
-    """Second largest logit minus the largest; the most negative double where every other class is
-    masked.
+    """Append the nodes that compute the second largest logit minus the largest (n × 1).
 
-    Only the two largest are widened, so the difference is exact for float32 logits. NaN where a
-    logit is NaN or the largest is infinite.
+    Only the two largest logits are converted to double precision, so the difference is exact for
+    float32 logits. It is the most negative double if all other classes are masked, and NaN if a
+    logit is NaN or the largest one is infinite.
     """
     double = xp.to("float64")
-    two, clean = _two_largest(xp, x)
-    first, second = (xp.column(two, place) for place in (0, 1))
-    xp.graph.is_reduced("ReduceMax", x.name, first.name)
-    first, second = double.cast(first), double.cast(second)
-    margin = double.maximum(second - first, -np.finfo(np.float64).max)
-    return double.where((double.absolute(first) < np.inf) & clean, margin, np.nan)
+    top_two, has_no_nan = _two_largest(xp, x)
+    largest = xp.column(top_two, 0)
+    second = xp.column(top_two, 1)
+    xp.graph.is_reduced("ReduceMax", x.name, largest.name)
+    largest = double.cast(largest)
+    second = double.cast(second)
+    margin = double.maximum(second - largest, -np.finfo(np.float64).max)
+    is_valid = (double.absolute(largest) < np.inf) & has_no_nan
+    return double.where(is_valid, margin, np.nan)
 
 
 def _two_largest(xp: Traced, x: Value) -> list[Value]:
-    """The two largest logits of each row (n × 2), and whether it holds no NaN (n × 1).
+    """Append the nodes that find the two largest logits of each row.
 
-    By TopK where there are rows and all their sums are numbers. TopK of no rows divides by zero in
-    many versions of onnxruntime and ends the process; and a sum is NaN where a logit is, but also
-    where huge ones of both signs are.
+    TopK is used if there are rows and the sum of every row is a number. TopK of an empty table
+    divides by zero in many versions of onnxruntime and ends the process. A sum is NaN if a logit
+    is, but also if huge logits of both signs occur.
+
+    Returns
+    -------
+    list of Value
+        The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
     """
     single = xp.to("float32")
-    numbers = ~xp.op("IsNaN", xp.sum(x))
-    least = single.op("ReduceMin", single.cast(numbers), keepdims=0)  # 0, 1, or +inf for no rows
+    is_number = ~xp.op("IsNaN", xp.sum(x))
+    # The minimum is 0 or 1, or +inf if there are no rows.
+    smallest_flag = single.op("ReduceMin", single.cast(is_number), keepdims=0)
 
-    def at_once(inner: Traced) -> list[Value]:
-        leading = inner.graph.ops("TopK", 2, x.name, inner.graph.integers(2), axis=1)[0]
-        return [inner.value(leading), inner.op("Identity", numbers)]
+    def use_top_k(inner: Traced) -> list[Value]:
+        top_values, _ = inner.graph.ops("TopK", 2, x.name, inner.graph.integers(2), axis=1)
+        return [inner.value(top_values), inner.op("Identity", is_number)]
 
-    def one_by_one(inner: Traced) -> list[Value]:
+    def use_two_maxima(inner: Traced) -> list[Value]:
         table = inner.value(x)
         others = inner.put(table, inner.argmax(table), -np.inf)
         return [inner.join_columns(inner.max(table), inner.max(others)), is_usable(inner, table)]
 
-    return xp.choose(least == 1.0, at_once, one_by_one, [xp.dtype, "bool"])
+    return xp.choose(smallest_flag == 1.0, use_top_k, use_two_maxima, [xp.dtype, "bool"])
 
 
 def is_usable(xp: Traced, x: Value) -> Value:
-    """Whether a row (n × 1) holds no NaN and its largest logit is finite: what Python would not
-    refuse.
+    """Append the nodes that check whether each row is valid (n × 1).
+
+    A valid row contains no NaN, and its largest logit is finite. Python rejects other rows.
     """
     single = xp.to("float32")
-    nan = single.max(single.cast(xp.op("IsNaN", x)))
-    top = xp.max(x)
-    finite = (top > -np.inf) & (top < np.inf)
-    return finite & (nan == 0.0)
+    nan_flag = single.max(single.cast(xp.op("IsNaN", x)))
+    largest_logit = xp.max(x)
+    is_finite = (largest_logit > -np.inf) & (largest_logit < np.inf)
+    return is_finite & (nan_flag == 0.0)
 
 
-#: The scores that have an estimate in single precision, by their formulas.
+#: Functions that estimate a score in single precision, by the formula of the score.
 ESTIMATES: dict[Callable[..., Any], Callable[[Traced, Value], Estimate]] = {
     rowwise.entropy: _entropy_estimate,
     rowwise.doubt: _doubt_estimate,

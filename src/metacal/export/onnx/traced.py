@@ -1,5 +1,7 @@
-"""Formulas as ONNX nodes: what a formula computes is written down, node by node, in one
-precision.
+"""Formulas as ONNX nodes.
+
+`Traced` implements the operations of `metacal.formulas.operations` such that each one appends nodes
+to a graph. Evaluating a formula with it writes the formula into the graph, in one precision.
 """
 
 from __future__ import annotations
@@ -15,19 +17,33 @@ from metacal.formulas import Array
 from metacal.formulas.logits import LARGEST_FINITE_MASK, replace_finite_masks_formula
 from metacal.formulas.operations import Operations
 
+# Operator set from which ONNX has LessOrEqual.
+_LESS_OR_EQUAL_OPSET = 12
 
-def _on_the_left(kind: str) -> Callable[[Value, Any], Value]:
-    return lambda self, other: self.xp.op(kind, self, other)
+
+def _left_operand(op_type: str) -> Callable[[Value, Any], Value]:
+    """Return a method that applies an operator with the value as its first operand."""
+    return lambda self, other: self.xp.op(op_type, self, other)
 
 
-def _on_the_right(kind: str) -> Callable[[Value, Any], Value]:
-    return lambda self, other: self.xp.op(kind, other, self)
+def _right_operand(op_type: str) -> Callable[[Value, Any], Value]:
+    """Return a method that applies an operator with the value as its second operand."""
+    return lambda self, other: self.xp.op(op_type, other, self)
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A value of the graph; arithmetic with it appends a node. Other operands are numbers and
-    arrays.
+    """Value of a graph. Arithmetic with it appends nodes.
+
+    The other operand of an operation can be a value, a number or an array.
+
+    Attributes
+    ----------
+    xp : Traced
+        Operations that the value was created by.
+
+    name : str
+        Name of the value in the graph.
 
     Examples
     --------
@@ -41,7 +57,8 @@ class Value:
     xp: Traced
     name: str
 
-    __array_ufunc__ = None  # an array on the left leaves the operation to us
+    # An array as the left operand leaves the operation to this class.
+    __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
     def __le__(self, other: Any) -> Value:
@@ -56,32 +73,57 @@ class Value:
     def __invert__(self) -> Value:
         return self.xp.op("Not", self)
 
-    __add__, __sub__, __mul__, __truediv__, __matmul__ = map(
-        _on_the_left, ("Add", "Sub", "Mul", "Div", "MatMul")
-    )
-    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_on_the_right, ("Add", "Sub", "Mul", "Div"))
-    __lt__, __gt__, __and__, __or__ = map(_on_the_left, ("Less", "Greater", "And", "Or"))
-    __eq__ = _on_the_left("Equal")  # type: ignore[assignment]
+    __add__ = _left_operand("Add")
+    __sub__ = _left_operand("Sub")
+    __mul__ = _left_operand("Mul")
+    __truediv__ = _left_operand("Div")
+    __matmul__ = _left_operand("MatMul")
+    __radd__ = _right_operand("Add")
+    __rsub__ = _right_operand("Sub")
+    __rmul__ = _right_operand("Mul")
+    __rtruediv__ = _right_operand("Div")
+    __lt__ = _left_operand("Less")
+    __gt__ = _left_operand("Greater")
+    __and__ = _left_operand("And")
+    __or__ = _left_operand("Or")
+    __eq__ = _left_operand("Equal")  # type: ignore[assignment]
 
 
-#: What writes a branch, and returns its values.
+#: Function that writes a branch of a graph and returns its values.
 Branch = Callable[["Traced"], Sequence[Value]]
 
 
-def _operator(kind: str) -> Callable[..., Value]:
-    return lambda self, *operands: self.op(kind, *operands)
+def _elementwise(op_type: str) -> Callable[..., Value]:
+    """Return a method that applies an elementwise operator."""
+    return lambda self, *operands: self.op(op_type, *operands)
 
 
-def _over_classes(kind: str) -> Callable[..., Value]:
-    return lambda self, table: self.value(self.graph.over_classes(kind, table.name))
+def _reduction(op_type: str) -> Callable[..., Value]:
+    """Return a method that reduces a table over the classes."""
+    return lambda self, table: self.value(self.graph.over_classes(op_type, table.name))
 
 
 @dataclass(frozen=True)
 class Traced(Operations):
-    """Operations that append nodes to a graph, in one precision.
+    """Operations that append nodes to a graph.
 
-    `masks_read` says of the logits that a map gets with it that finite masks are -inf already: what
-    is low among them now is low, and must not be looked at a second time.
+    Attributes
+    ----------
+    graph : Graph
+        Graph under construction.
+
+    dtype : str
+        Precision of the computations.
+
+    n_classes : int, default=0
+        Number of classes.
+
+    masks_read : bool, default=False
+        Whether finite masks in the logits have been replaced by -inf already. In that case, other
+        low logits must not be interpreted as masks.
+
+    kernels : dict
+        Faster implementations of formulas, see `Operations`.
 
     Examples
     --------
@@ -100,100 +142,141 @@ class Traced(Operations):
     kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
     def value(self, value: str | Value) -> Value:
-        """A value by its name, or one of another precision or branch as it is."""
-        return Value(self, value.name if isinstance(value, Value) else value)
+        """Return the value with a name, or a value of another branch or precision, unchanged."""
+        name = value.name if isinstance(value, Value) else value
+        return Value(self, name)
 
     def name(self, operand: Any) -> str:
-        """The name of an operand: a value or its name, a number or an array."""
+        """Return the name of an operand. A number or array becomes a constant."""
         if isinstance(operand, str):
             return operand
         if isinstance(operand, Value):
             return operand.name
         return self.graph.constant(np.asarray(operand, dtype=self.dtype))
 
-    def op(self, kind: str, *operands: Any, **attributes: Any) -> Value:
-        """Append an operator on these operands."""
-        return self.value(self.graph.op(kind, *map(self.name, operands), **attributes))
+    def op(self, op_type: str, *operands: Any, **attributes: Any) -> Value:
+        """Append an operator with one output."""
+        return self.value(self.graph.op(op_type, *map(self.name, operands), **attributes))
 
     def cast(self, value: str | Value) -> Value:
-        """A value of another type in this precision."""
+        """Convert a value to this precision."""
         return self.op("Cast", value, to=ELEMENT_TYPES[self.dtype])
 
     def to(self, dtype: str) -> Traced:
-        """The same in another precision."""
+        """Return the same operations in another precision."""
         return replace(self, dtype=dtype)
 
     def choose(
         self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()
     ) -> list[Value]:
-        """The values of one branch or of the other, whichever a single flag says; only that one is
-        computed.
+        """Append a conditional operator, which computes only one of two branches.
+
+        Parameters
+        ----------
+        condition : Value
+            Single boolean.
+
+        yes : callable
+            Function that writes the branch for a true condition and returns its values.
+
+        no : callable
+            Function that writes the branch for a false condition.
+
+        dtypes : sequence of str, default=()
+            Dtypes of the values. By default, one value in this precision.
+
+        Returns
+        -------
+        list of Value
         """
         dtypes = dtypes or [self.dtype]
 
-        def inside(write: Branch) -> Any:
-            return self.graph.branch(
-                dtypes, lambda graph: [v.name for v in write(replace(self, graph=graph))]
-            )
+        def build_branch(write: Branch) -> Any:
+            def write_names(graph: Graph) -> list[str]:
+                return [value.name for value in write(replace(self, graph=graph))]
 
-        sides = {"then_branch": inside(yes), "else_branch": inside(no)}
-        return [
-            self.value(name) for name in self.graph.ops("If", len(dtypes), condition.name, **sides)
-        ]
+            return self.graph.branch(dtypes, write_names)
+
+        output_names = self.graph.ops(
+            "If",
+            len(dtypes),
+            condition.name,
+            then_branch=build_branch(yes),
+            else_branch=build_branch(no),
+        )
+        return [self.value(name) for name in output_names]
 
     def squeeze(self, value: Value) -> Value:
-        """From n × 1 to n."""
+        """Change the shape n × 1 to n."""
         return self.value(self.graph.along_classes("Squeeze", value.name))
 
     def unsqueeze(self, value: Value) -> Value:
-        """From n to n × 1."""
+        """Change the shape n to n × 1."""
         return self.value(self.graph.along_classes("Unsqueeze", value.name))
 
     def all(self, flags: Value) -> Value:
-        """Whether every flag is true: one flag (true for none at all)."""
-        counted = self.to("float32").cast(flags)
-        return self.to("bool").cast(self.op("ReduceMin", counted, keepdims=0))
+        """Compute whether all elements are true, as a single boolean."""
+        numbers = self.to("float32").cast(flags)
+        return self.to("bool").cast(self.op("ReduceMin", numbers, keepdims=0))
 
     def at_most(self, left: Any, right: Any) -> Value:
-        """left <= right, false where either is NaN; Not(Greater) would be true there."""
-        if self.graph.opset >= 12:
+        """Compute left <= right, which is false for NaN. Not(Greater) would be true."""
+        if self.graph.opset >= _LESS_OR_EQUAL_OPSET:
             return self.op("LessOrEqual", left, right)
         return self.op("Less", left, right) | self.op("Equal", left, right)
 
     def rows_where(self, flags: Value) -> tuple[Value, Value]:
-        """The indices of the rows (n) whose flag is true: as a list (m), and as ScatterND wants
-        them (m × 1).
-        """
-        places = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
-        return self.squeeze(places), places
+        """Return the indices of the rows whose flag is true.
 
-    exp, log, sqrt, absolute, maximum, minimum = map(
-        _operator, ("Exp", "Log", "Sqrt", "Abs", "Max", "Min")
-    )
-    sum, max, min = map(_over_classes, ("ReduceSum", "ReduceMax", "ReduceMin"))
+        Parameters
+        ----------
+        flags : Value of shape (n,)
+            Boolean of each row.
+
+        Returns
+        -------
+        indices : Value of shape (m,)
+
+        scatter_indices : Value of shape (m, 1)
+            The same indices in the shape that ScatterND requires.
+        """
+        scatter_indices = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
+        return self.squeeze(scatter_indices), scatter_indices
+
+    exp = _elementwise("Exp")
+    log = _elementwise("Log")
+    sqrt = _elementwise("Sqrt")
+    absolute = _elementwise("Abs")
+    maximum = _elementwise("Max")
+    minimum = _elementwise("Min")
+    sum = _reduction("ReduceSum")
+    max = _reduction("ReduceMax")
+    min = _reduction("ReduceMin")
 
     def log1p(self, x: Value) -> Value:
-        """log(1 + x) without cancellation, for which ONNX has no operator: log(u)·x / (u - 1) with
-        u = 1 + x rounded.
+        """Compute log(1 + x) without cancellation, for which ONNX has no operator.
 
-        The rounding of u is in both, and cancels (Higham, "Accuracy and Stability of Numerical
-        Algorithms", 1.14).
+        With u = 1 + x rounded, the result is log(u) · x / (u - 1). The rounding error of u is in
+        both log(u) and u - 1 and cancels (Higham, "Accuracy and Stability of Numerical Algorithms",
+        section 1.14). The tempting log(1 + x) is 0 for small x.
         """
         u = x + 1.0
-        plain = u == 1.0
-        below = self.where(plain, 1.0, u - 1.0)
-        return self.where(plain, x, self.log(u) * x / below)
+        is_tiny = u == 1.0
+        denominator = self.where(is_tiny, 1.0, u - 1.0)
+        return self.where(is_tiny, x, self.log(u) * x / denominator)
 
     def logistic(self, x: Value) -> Value:
         return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: Value) -> Value:
-        return self.op(
-            "Softmax", x, axis=1
-        )  # on tables of rank 2 the same before and after operator set 13
+        # For tables of rank 2, the operator is the same before and after operator set 13.
+        return self.op("Softmax", x, axis=1)
 
     def where(self, condition: Value, if_true: Any, if_false: Any) -> Value:
-        if_true, if_false = (value() if callable(value) else value for value in (if_true, if_false))
+        if callable(if_true):
+            if_true = if_true()
+        if callable(if_false):
+            if_false = if_false()
         return self.op("Where", condition, if_true, if_false)
 
     def argmax(self, table: Value) -> Value:
@@ -223,16 +306,18 @@ class Traced(Operations):
         return self.op("Gather", values, indices, axis=0)
 
     def find_piece(self, knots: Array, offsets: Array, max_knots: int, points: Value) -> Value:
-        whole = self.to("int64")
-        first, end = (whole.value(whole.name(side[None])) for side in (offsets[:-1], offsets[1:]))
-        place = whole.op("Expand", first, whole.op("Shape", points))
+        # A binary search in the knots of each column.
+        integers = self.to("int64")
+        first_index = integers.value(integers.name(offsets[:-1][None]))
+        end_index = integers.value(integers.name(offsets[1:][None]))
+        index = integers.op("Expand", first_index, integers.op("Shape", points))
         step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
-            further = place + np.array([step])
-            inside = whole.where(further < end, further, place)
-            place = whole.where(self.take(knots, inside) < points, inside, place)
-        return self.value(place)
+            next_index = index + np.array([step])
+            candidate = integers.where(next_index < end_index, next_index, index)
+            index = integers.where(self.take(knots, candidate) < points, candidate, index)
+        return self.value(index)
 
     def finfo(self, x: Value) -> Any:
         return np.finfo(self.dtype)
@@ -248,21 +333,37 @@ def unless_masked(
     masked: Callable[[Traced], Value],
     dtype: str = "",
 ) -> Value:
-    """The first where no logit of the table is so low that it may stand for a mask, else (or of a
-    NaN) the second.
+    """Append two branches: one for tables without masked classes, one for the others.
+
+    Parameters
+    ----------
+    xp : Traced
+        Operations of the graph.
+
+    x : Value of shape (n, K)
+        Logits.
+
+    plainly : callable
+        Function that writes the branch for a table in which no logit is low enough to be a mask.
+
+    masked : callable
+        Function that writes the branch for a table in which a logit is that low, or is NaN.
+
+    dtype : str, default=""
+        Dtype of the result. By default that of `xp`.
+
+    Returns
+    -------
+    Value
     """
-    written, ordinary = (
-        xp.to(dtype or xp.dtype),
-        xp.op("ReduceMin", x, keepdims=0) > LARGEST_FINITE_MASK,
+    has_no_masks = xp.op("ReduceMin", x, keepdims=0) > LARGEST_FINITE_MASK
+    branch_operations = xp.to(dtype or xp.dtype)
+    (result,) = branch_operations.choose(
+        has_no_masks, lambda inner: [plainly(inner)], lambda inner: [masked(inner)]
     )
-    (chosen,) = written.choose(
-        ordinary, lambda inner: [plainly(inner)], lambda inner: [masked(inner)]
-    )
-    return chosen
+    return result
 
 
 def with_masks(xp: Traced, x: Value) -> Value:
-    """The logits with -inf where a finite number stands for a masked class, by the rule of
-    `formulas.logits`.
-    """
+    """Replace finite masks in the logits by -inf, by the rule of `formulas.logits`."""
     return replace_finite_masks_formula(xp, xp.value(x))

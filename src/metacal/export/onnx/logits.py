@@ -1,0 +1,263 @@
+"""Search for the logits in the graph of a classifier."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from metacal.errors import ArtifactError, InputError, option
+from metacal.export.onnx.graph import ELEMENT_TYPES, onnx_library
+
+# Floating-point dtypes by their number in the ONNX format.
+_FLOAT_DTYPES = {
+    ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")
+}
+
+# Operators whose output is probabilities.
+_PROBABILITY_OPERATORS = {"Softmax", "Sigmoid", "Normalizer"}
+
+# Operators that do not change the values of their first input.
+_IDENTITY_OPERATORS = {
+    "Identity",
+    "Cast",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Dropout",
+}
+
+# Operators whose output has the dtype of their first input.
+_SAME_TYPE_OPERATORS = {"Softmax", "LogSoftmax", "Sigmoid", *_IDENTITY_OPERATORS} - {"Cast"}
+
+# Values of the attribute `post_transform` with which a classifier of ai.onnx.ml outputs
+# probabilities.
+_PROBABILITY_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
+
+# Name of the batch dimension if the model has none.
+_BATCH_NAME = "metacal_batch"
+
+# Number of outputs that an error message lists.
+_MAX_LISTED_OUTPUTS = 20
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Value of a graph that a gate reads.
+
+    Attributes
+    ----------
+    name : str
+        Name of the value.
+
+    dtype : str
+        Dtype of the value.
+
+    width : int or None
+        Number of columns. None if the model does not specify it.
+
+    batch : int or str
+        Size or name of the batch dimension.
+    """
+
+    name: str
+    dtype: str
+    width: int | None = None
+    batch: int | str = _BATCH_NAME
+
+
+def find_logits(model: Any, wanted: str | None) -> Logits:
+    """Find the value that a gate reads.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model of a classifier.
+
+    wanted : str or None
+        Name of an output or of a value inside the graph. If None, the only floating-point output
+        with two dimensions is used.
+
+    Returns
+    -------
+    Logits
+
+    Raises
+    ------
+    InputError
+        If there is no such value, or several outputs are possible.
+    """
+    outputs = {output.name: output for output in model.graph.output}
+    if len(outputs) < len(model.graph.output):
+        raise ArtifactError("two outputs of the model bear the same name; export it again.")
+    if wanted is not None:
+        if wanted in outputs:
+            return _logits_from_info(outputs[wanted])
+        return _find_inner_value(model, wanted, outputs)
+    candidates = list(_possible_logits(outputs.values()))
+    if len(candidates) == 1:
+        return candidates[0]
+    for output in outputs.values():
+        _check_not_dictionaries(output)
+    problem = "which output holds the logits?"
+    if not candidates:
+        problem = "no output of this model is a floating-point table"
+    raise InputError(
+        f"{problem} It has {_list_outputs(outputs)}. Name one with {option('logits')}."
+    )
+
+
+def _logits_from_info(info: Any) -> Logits:
+    """Convert the description of a value to `Logits`.
+
+    Raise InputError if the value is not a floating-point table.
+    """
+    _check_not_dictionaries(info)
+    tensor_type = info.type.tensor_type
+    if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
+        raise InputError(
+            f"output {info.name!r} is {_describe_output(info)}, not a floating-point table; logits"
+            " have one row per item and one column per class."
+        )
+    dtype = _FLOAT_DTYPES[tensor_type.elem_type]
+    if not tensor_type.HasField("shape"):
+        return Logits(name=info.name, dtype=dtype)
+    dimensions = [_dimension(dimension) for dimension in tensor_type.shape.dim]
+    if len(dimensions) != 2:
+        raise InputError(
+            f"output {info.name!r} has {len(dimensions)} dimensions; logits need 2, one row per"
+            " item and one column per class."
+        )
+    batch, width = dimensions
+    return Logits(
+        name=info.name,
+        dtype=dtype,
+        width=width if isinstance(width, int) else None,
+        batch=batch or _BATCH_NAME,
+    )
+
+
+def _possible_logits(infos: Iterable[Any]) -> Iterator[Logits]:
+    """Iterate over the values that could be logits."""
+    for info in infos:
+        with contextlib.suppress(InputError):
+            yield _logits_from_info(info)
+
+
+def _dimension(dimension: Any) -> int | str:
+    """Return the size or name of a dimension, or an empty text if it has neither."""
+    if dimension.HasField("dim_value") and dimension.dim_value > 0:
+        return int(dimension.dim_value)
+    return str(dimension.dim_param)
+
+
+def _find_inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
+    """Find a value inside the graph, such as the input of the last softmax.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        Model of a classifier.
+
+    wanted : str
+        Name of the value.
+
+    outputs : dict of str to onnx.ValueInfoProto
+        Outputs of the model.
+
+    Returns
+    -------
+    Logits
+
+    Raises
+    ------
+    InputError
+        If there is no such value, or its dtype is not known.
+    """
+    if not any(wanted in node.output for node in model.graph.node):
+        raise InputError(
+            f"there is no value {wanted!r} in this model; its outputs are {_list_outputs(outputs)}."
+        )
+    for info in model.graph.value_info:
+        if info.name == wanted:
+            return _logits_from_info(info)
+    same_type_values = {wanted}
+    for node in model.graph.node:
+        keeps_type = node.op_type in _SAME_TYPE_OPERATORS and len(node.input) > 0
+        if keeps_type and node.input[0] in same_type_values:
+            same_type_values.update(node.output[:1])
+    same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
+    for logits in _possible_logits(same_type_outputs):
+        return Logits(name=wanted, dtype=logits.dtype)
+    raise InputError(
+        f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on"
+        " it first, or make it an output."
+    )
+
+
+def refuse_probabilities(model: Any, name: str) -> None:
+    """Raise InputError if a value is obviously the output of a softmax.
+
+    A gate that was fitted on logits would silently return wrong results.
+    """
+    producers = {output: node for node in model.graph.node for output in node.output}
+    value = name
+    # Every producer is visited once, because a damaged graph may contain a cycle.
+    while value in producers:
+        node = producers.pop(value)
+        if not node.input:
+            return
+        if _outputs_probabilities(node):
+            hint = ""
+            if node.op_type == "Softmax":
+                hint = f" (what goes into it, {node.input[0]!r}, may be the logits)"
+            raise InputError(
+                f"{name!r} holds probabilities: it comes out of a {node.op_type} node{hint}. Name"
+                f" the logits with {option('logits')}, export the model with its raw scores"
+                " (skl2onnx: options={'raw_scores': True}), or say"
+                f" {option('input', 'probabilities')}."
+            )
+        if node.op_type not in _IDENTITY_OPERATORS:
+            return
+        value = node.input[0]
+
+
+def _outputs_probabilities(node: Any) -> bool:
+    """Check whether the output of a node is probabilities."""
+    if node.op_type in _PROBABILITY_OPERATORS:
+        return True
+    for attribute in node.attribute:
+        if attribute.name == "post_transform":
+            return attribute.s in _PROBABILITY_TRANSFORMS
+    return False
+
+
+def _check_not_dictionaries(output: Any) -> None:
+    """Raise InputError if an output is a list of dictionaries."""
+    if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
+        raise InputError(
+            f"output {output.name!r} is a list of dictionaries (skl2onnx's ZipMap), not a"
+            " table; export the model with options={'zipmap': False, 'raw_scores': True},"
+            " then attach again."
+        )
+
+
+def _list_outputs(outputs: dict[str, Any]) -> str:
+    """List the outputs of a model with their descriptions."""
+    descriptions = [f"{name!r} ({_describe_output(output)})" for name, output in outputs.items()]
+    return ", ".join(descriptions[:_MAX_LISTED_OUTPUTS])
+
+
+def _describe_output(output: Any) -> str:
+    """Describe the dtype and shape of an output."""
+    if not output.type.HasField("tensor_type"):
+        return "no tensor"
+    tensor_type = output.type.tensor_type
+    data_types = onnx_library("attaching a gate").TensorProto.DataType
+    type_name = "unknown"
+    if tensor_type.elem_type in data_types.values():
+        type_name = data_types.Name(tensor_type.elem_type).lower()
+    shape = " × ".join(str(_dimension(size) or "?") for size in tensor_type.shape.dim)
+    return f"{type_name} {shape}".rstrip()

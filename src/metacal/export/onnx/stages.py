@@ -1,0 +1,344 @@
+"""Stages of a gate as ONNX nodes.
+
+A stage on logits has the outputs `probs`, `score` and `accept`. A stage on given scores has `accept`
+and `confidence`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from metacal.export.fitted import SUM_TOLERANCE
+from metacal.export.onnx.graph import Graph
+from metacal.export.onnx.maps import are_numbers, probabilities
+from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
+from metacal.export.onnx.traced import Traced, Value
+from metacal.formulas.logits import replace_zero_probabilities
+from metacal.gate import Gate
+from metacal.maps.confidence import ConfidenceCurve
+from metacal.maps.temperature import TemperatureMap
+from metacal.promises.parts.thresholds import One, Policy, Thresholds
+
+#: Values of the outputs, by output name.
+Outputs = dict[str, Value]
+
+
+def working_type(dtype: str) -> str:
+    """Return the precision in which a table is processed: at least float32, as in Python."""
+    return "float64" if dtype == "float64" else "float32"
+
+
+# ── stages on given scores ────────────────────────────────────────────────────────────────────────
+
+
+def append_score_stage(
+    graph: Graph, gate: Gate, given: str, dtype: str, group: str | None
+) -> Outputs:
+    """Append a stage on given scores, in double precision.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph under construction.
+
+    gate : Gate
+        Gate with a single stage.
+
+    given : str
+        Name of the value with the scores.
+
+    dtype : str
+        Dtype of the scores. The threshold lies halfway between two scores of this dtype, so that
+        unrounded scores lead to the same decisions.
+
+    group : str or None
+        Name of the input with the group of each row.
+
+    Returns
+    -------
+    dict of str to Value
+        The output `accept` and, if there is a confidence curve, `confidence`. A score that is not
+        finite is rejected, and its confidence is NaN.
+    """
+    xp = Traced(graph, "float64")
+    source = gate.source
+    policy = gate.policy
+    if isinstance(policy, One):
+        policy = One(source.threshold_for(dtype, policy.threshold))
+    else:
+        thresholds = tuple(source.threshold_for(dtype, value) for value in policy.values)
+        policy = replace(policy, values=thresholds)
+    uncertainty = xp.cast(given) * source.sign
+    is_finite = xp.absolute(uncertainty) < np.inf
+    outputs = {"accept": _is_accepted(policy, uncertainty, group=group) & is_finite}
+    if source.curve is not None:
+        finite_uncertainty = xp.where(is_finite, uncertainty, 0.0)
+        confidence = _interpolate(xp, source.curve, finite_uncertainty)
+        outputs["confidence"] = xp.where(is_finite, confidence, np.nan)
+    return outputs
+
+
+def _interpolate(xp: Traced, curve: ConfidenceCurve, uncertainty: Value) -> Value:
+    """Append the nodes that evaluate a piecewise linear curve.
+
+    The value is the first value of the curve, plus the change along each segment up to the
+    uncertainty.
+    """
+    first_value = float(curve.values[0])
+    if len(curve.knots) == 1:
+        return uncertainty * 0.0 + first_value
+    segment_widths = np.diff(curve.knots)
+    slopes = np.diff(curve.values) / segment_widths
+    distances = xp.clip(
+        xp.unsqueeze(uncertainty) - curve.knots[:-1][None, :], 0.0, segment_widths[None, :]
+    )
+    changes = distances * slopes[None, :]
+    return xp.squeeze(xp.sum(changes)) + first_value
+
+
+# ── stages on logits ──────────────────────────────────────────────────────────────────────────────
+
+
+def append_table_stage(
+    graph: Graph, gate: Gate, given: str, dtype: str, group: str | None
+) -> Outputs:
+    """Append a stage on logits or probabilities.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph under construction.
+
+    gate : Gate
+        Gate with a single stage.
+
+    given : str
+        Name of the value with the table.
+
+    dtype : str
+        Dtype of the table.
+
+    group : str or None
+        Name of the input with the group of each row.
+
+    Returns
+    -------
+    dict of str to Value
+        The outputs `probs`, `score` and `accept`. A calibrator without a promise has only `probs`.
+    """
+    xp = Traced(graph, working_type(dtype), gate.n_classes)
+    table = xp.value(given) if dtype == xp.dtype else _widen(xp, given)
+    x = table
+    if gate.source.input == "probabilities":
+        x = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
+    if gate.certificate is None:
+        return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
+
+    has_decision_offset = bool(gate.policy.at or gate.source.decision_at)
+    if has_decision_offset:
+        # The score is computed from shifted logits in double precision, the map from the logits.
+        double = xp.to("float64")
+        shifted_x = _shift_decision(double, gate, x, group)
+        score = exact_scores(double, shifted_x, gate.source.score)
+        is_accepted = _is_accepted(gate.policy, score, shifted_x, group)
+        probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
+        return {"probs": probs, "score": score, "accept": accept}
+
+    has_single_threshold = gate.thresholds is None
+    if has_single_threshold:
+        quick = quick_scores(xp, x, gate.source.score, gate.threshold)
+        if quick is not None:
+            return _append_quick_outputs(xp, gate, quick, x)
+    score = exact_scores(xp, x, gate.source.score)
+    is_accepted = _is_accepted(gate.policy, score, x, group)
+    probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
+    return {"probs": probs, "score": score, "accept": accept}
+
+
+def _shift_decision(double: Traced, gate: Gate, x: Value, group: str | None) -> Value:
+    """Subtract the decision offset from the logits of the second of two classes."""
+    decision_offset: Any = gate.source.decision_at
+    policy = gate.policy
+    if isinstance(policy, Thresholds) and policy.at:
+        offset_of_unknown_group = 0.0
+        group_offsets = double.name([*policy.at, offset_of_unknown_group])
+        group_index = _group_index(double, policy, group)
+        decision_offset = double.unsqueeze(double.take(group_offsets, group_index))
+    double_logits = double.value(x) if x.xp.dtype == "float64" else double.cast(x)
+    return double_logits - decision_offset * np.array([[0.0, 1.0]])
+
+
+def _append_quick_outputs(xp: Traced, gate: Gate, quick: Quick, x: Value) -> Outputs:
+    """Append two branches: all scores are settled, which is the rule, or some are not.
+
+    If all scores are settled, all logits are finite. Temperature scaling can then compute the
+    probabilities of accepted and rejected rows with one softmax: an inverse temperature of zero
+    results in a uniform row. This is not valid for infinite logits, because 0 · (-inf) is NaN.
+
+    Parameters
+    ----------
+    xp : Traced
+        Operations in the precision of the table.
+
+    gate : Gate
+        Gate with a single stage and threshold.
+
+    quick : Quick
+        Scores in single precision.
+
+    x : Value of shape (n, K)
+        Logits.
+
+    Returns
+    -------
+    dict of str to Value
+        The outputs `probs`, `score` and `accept`.
+    """
+    is_temperature = isinstance(gate.source.map, TemperatureMap)
+    inverse_temperature = gate.source.map.inverse_temperature if is_temperature else 1.0
+
+    def write_settled(inner: Traced) -> list[Value]:
+        score = quick.as_they_are(inner)
+        accept = _is_accepted(gate.policy, score)
+        if not is_temperature:
+            return [score, accept]
+        factor = inner.where(inner.unsqueeze(accept), inverse_temperature, 0.0)
+        return [score, accept, inner.softmax(inner.value(x) * factor)]
+
+    def write_unsettled(inner: Traced) -> list[Value]:
+        score = quick.close_ones_again(inner, x, gate.source.score)
+        accept = _is_accepted(gate.policy, score)
+        if not is_temperature:
+            return [score, accept]
+        probs, accept = _reset_rejected_rows(inner, gate, inner.value(x), accept)
+        return [score, accept, probs]
+
+    all_settled = xp.all(quick.settled)
+    if is_temperature and quick.unbounded and inverse_temperature > 1.0:
+        largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
+        all_settled = all_settled & xp.all(xp.max(x) < largest_safe_logit)
+    if is_temperature:
+        dtypes = ["float64", "bool", xp.dtype]
+        score, accept, probs = xp.choose(all_settled, write_settled, write_unsettled, dtypes)
+    else:
+        dtypes = ["float64", "bool"]
+        score, accept = xp.choose(all_settled, write_settled, write_unsettled, dtypes)
+        probs, accept = _reset_rejected_rows(xp, gate, x, accept)
+    return {"probs": probs, "score": score, "accept": accept}
+
+
+def _widen(xp: Traced, given: str) -> Value:
+    """Convert narrow logits to float32, exactly as the model outputs them.
+
+    If onnxruntime has no kernel for the narrow dtype, it computes in float32 and rounds. A cast
+    directly after that would make it skip the rounding. A change of shape in between prevents this
+    optimization.
+    """
+    return xp.op("Reshape", xp.cast(xp.unsqueeze(xp.value(given))), xp.op("Shape", given))
+
+
+def _is_accepted(
+    policy: Policy, score: Value, x: Value | None = None, group: str | None = None
+) -> Value:
+    """Append the nodes that compare each score with its threshold.
+
+    Parameters
+    ----------
+    policy : Policy
+        Single threshold, or thresholds by predicted class, by group, or by both.
+
+    score : Value of shape (n,)
+        Score of each row.
+
+    x : Value of shape (n, K) or None, default=None
+        Logits, for thresholds by predicted class.
+
+    group : str or None, default=None
+        Name of the input with the group of each row.
+
+    Returns
+    -------
+    Value of shape (n,)
+    """
+    if isinstance(policy, One):
+        return score <= policy.threshold
+    xp = score.xp
+
+    def predicted_class() -> Value:
+        return xp.to("int64").op("ArgMax", x, axis=1, keepdims=0)
+
+    has_threshold_per_group_and_class = bool(policy.at)
+    if policy.by == "class":
+        threshold_index = predicted_class()
+    elif has_threshold_per_group_and_class:
+        threshold_index = _group_index(xp, policy, group) * 2 + predicted_class()
+    else:
+        threshold_index = _group_index(xp, policy, group)
+    thresholds = xp.name(policy.table.ravel().tolist())
+    return score <= xp.take(thresholds, threshold_index)
+
+
+def _group_index(xp: Traced, policy: Thresholds, group: str | None) -> Value:
+    """Append the nodes that replace the index of an unknown group by the last index."""
+    integers = xp.to("int64")
+    n_groups = len(policy.names)
+    index = integers.value(str(group))
+    is_known = (index < n_groups) & (index > -1)
+    return integers.where(is_known, index, n_groups)
+
+
+def _logits_of_probabilities(xp: Traced, table: Value, tolerance: float) -> Value:
+    """Append the logarithms of probabilities, computed in double precision and rounded.
+
+    A row that is not a probability distribution results in NaN.
+    """
+    double = xp.to("float64")
+    double_table = double.cast(table)
+    is_nonnegative = xp.min(table) >= 0.0
+    is_distribution = is_nonnegative & (
+        double.absolute(double.sum(double_table) - 1.0) <= tolerance
+    )
+    logits = xp.cast(double.log(double.cast(replace_zero_probabilities(xp, table))))
+    return xp.where(is_distribution, logits, np.nan)
+
+
+def _reset_rejected_rows(xp: Traced, gate: Gate, x: Value, accept: Value) -> tuple[Value, Value]:
+    """Append the map, and replace the probabilities of rejected rows by 1/K.
+
+    The rows are overwritten, which is faster than a choice for every element and leaves no NaN.
+
+    Returns
+    -------
+    probs : Value of shape (n, K)
+
+    accept : Value of shape (n,)
+        False for rows whose probabilities are NaN, whatever their score.
+    """
+    probs = probabilities(xp, gate.source.map, x)
+    accept = accept & are_numbers(xp, gate.source.map, probs)
+    _, rejected_indices = xp.rows_where(~accept)
+    n_rejected = xp.take(xp.op("Shape", rejected_indices), xp.value(xp.graph.integers(0)))
+    shape = xp.op("Concat", n_rejected, xp.graph.integers(gate.n_classes), axis=0)
+    uniform_rows = xp.op("Expand", 1.0 / gate.n_classes, shape)
+    return xp.op("ScatterND", probs, rejected_indices, uniform_rows), accept
+
+
+def _probabilities_of_valid_rows(xp: Traced, gate: Gate, x: Value) -> Value:
+    """Append the map of a calibrator without a promise, with NaN for invalid rows.
+
+    The row sums show whether all logits are finite. Only if one is not, each row is checked.
+    """
+    probs = probabilities(xp, gate.source.map, x)
+    all_finite = xp.all(xp.absolute(xp.sum(x)) < np.inf)
+
+    def keep_all(inner: Traced) -> list[Value]:
+        return [inner.op("Identity", probs)]
+
+    def keep_valid(inner: Traced) -> list[Value]:
+        return [inner.where(is_usable(inner, x), probs, np.nan)]
+
+    (valid_probs,) = xp.choose(all_finite, keep_all, keep_valid)
+    return valid_probs
