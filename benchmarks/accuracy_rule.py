@@ -23,9 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.pool import in_order
+from metacal.certification.plans import RankPlan
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule, certified_prefix
 from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import certified_prefix
-from metacal.promises.rules.sequence import usual_starts, walk
+from metacal.promises.rules.sequence import segments, usual_starts
 from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -149,7 +150,9 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
             rows = rng.integers(0, whole.n, n)
             ranking = Ranking.of(scores[rows], correct[rows])
             for j, starts in enumerate((None, three)):
-                if accepted := walk(ranking, beta, DELTA, starts=starts).best:
+                plan = RankPlan(beta, segments=segments(n, beta, DELTA, starts))
+                trace = FixedSequenceRule().certify(ranking, plan, DELTA).trace
+                if trace is not None and (accepted := trace.best_rank):
                     last = (
                         np.searchsorted(
                             whole.scores, ranking.just_below_next(accepted), side="right"

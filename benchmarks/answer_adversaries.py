@@ -21,8 +21,8 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.promises.rules.costs import CostRanking
-from metacal.promises.rules.max_risk import ROUNDED
+from metacal.certification.losses import ROUNDED
+from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises.rules.sequence import segments
 from metacal.promises.rules.staged import Law, Staged
 
@@ -154,7 +154,7 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
     total = np.concatenate(([0.0], np.cumsum(MEANS[mean](grid)))) / len(grid)
     found = {}
     for name, column, rule in (("bets", loss, None), ("rounding", rounded, ROUNDED)):
-        ranked = CostRanking.of(doubt, column, seed)
+        ranked = LossRanking.of(doubt, column, seed)
         rank = promise._certified_rows(ranked, LIMIT, rule)
         end = min(ranked.blocks.just_below_next(rank), 1.0) if rank else 0.0
         end = np.floor(10.0 * end + 1e-9) / 10.0 if marks else end

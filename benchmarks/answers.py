@@ -29,8 +29,8 @@ from scipy.special import bdtr
 import metacal as mc
 from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
-from metacal.promises.rules.costs import CostRanking
-from metacal.promises.rules.max_risk import ROUNDED, certified_loss_rank, rungs
+from metacal.certification.losses import ROUNDED
+from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.promises.rules.staged import Law, Staged, labels_that_pay
 
 DELTA = 0.1
@@ -323,18 +323,18 @@ def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
     rng, limit = np.random.default_rng([seed, n]), 0.1
     doubt = np.sort(rng.random(n))
     loss = losses_of(kind, doubt, rng)
-    ranked = CostRanking.of(doubt, loss, seed)
+    ranked = LossRanking.of(doubt, loss, seed)
     large = np.sort(np.random.default_rng(0).random(200_000))
     mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(
         1, len(large) + 1
     )
     ideal = large[np.flatnonzero(mean <= limit)[-1]]
     promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
-    rounded = CostRanking.of(doubt, (rng.random(n) < loss).astype(float), seed)
+    rounded = LossRanking.of(doubt, (rng.random(n) < loss).astype(float), seed)
     accepted = {
         "bets": certified_loss_rank(ranked, limit, DELTA),
         "rounding": promise._certified_rows(rounded, limit, ROUNDED),
-        "Hoeffding-Bentkus": bentkus_rank(ranked, limit, rungs(n, limit, DELTA)),
+        "Hoeffding-Bentkus": bentkus_rank(ranked, limit, plan_loss_ranks(n, limit, DELTA)),
     }
     found = {}
     for name, rank in accepted.items():

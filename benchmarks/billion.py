@@ -31,9 +31,9 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, bdtrc
 
+from metacal.certification import passes as counting
 from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.certificate import Certificate
-from metacal.promises.rules import passes as counting
 from metacal.promises.rules.sequence import segments
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.

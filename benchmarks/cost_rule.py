@@ -26,12 +26,12 @@ from scipy.special import bdtr, rel_entr
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certification.rules.fixed_sequence import certified_prefix
+from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.promises import Sample
 from metacal.promises.rules import betting
-from metacal.promises.rules.accuracy import certified_prefix
-from metacal.promises.rules.costs import CostRanking, Losses
-from metacal.promises.rules.max_risk import certified_loss_rank, rungs
+from metacal.promises.rules.costs import Losses
 from metacal.promises.rules.sequence import segments
-from metacal.promises.sample import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -87,17 +87,17 @@ def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
     ]
 
 
-def bentkus_rank(ranked: CostRanking, limit: float, steps: list[tuple[Fraction, list[int]]]) -> int:
+def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, list[int]]]) -> int:
     """The rank that Hoeffding-Bentkus certifies; ties do not matter here."""
     return walked(
         steps, lambda rank, level: hoeffding_bentkus(ranked.losses[:rank], limit) <= level
     )
 
 
-RULES: dict[str, Callable[[CostRanking, float], int]] = {
+RULES: dict[str, Callable[[LossRanking, float], int]] = {
     "betting": lambda ranked, limit: certified_loss_rank(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
-        ranked, limit, rungs(ranked.blocks.n, limit, DELTA)
+        ranked, limit, plan_loss_ranks(ranked.blocks.n, limit, DELTA)
     ),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
         ranked, limit, early_rungs(ranked.blocks.n, limit)
@@ -133,7 +133,7 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                 rng, found = np.random.default_rng(n), np.zeros((len(RULES), draws, 2))
                 for i in range(draws if n < 5000 else max(1, draws // 3)):
                     rows = rng.integers(0, len(scores), n)
-                    ranked = CostRanking.of(scores[rows], costs[rows], i)
+                    ranked = LossRanking.of(scores[rows], costs[rows], i)
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
                         threshold = ranked.blocks.just_below_next(rank) if rank else -math.inf

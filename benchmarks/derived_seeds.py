@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.promises.rules import max_risk as max_risk_rules
-from metacal.promises.rules import whole_units as whole_unit_rules
+from metacal.certification.clusters import ClusterBettingRule
+from metacal.certification.losses import MeanLossLimit
+from metacal.certification.procedures import OneThreshold
 
 DELTA, TRIES = 0.1, 20
 #: The error rate is this much above what is allowed.
@@ -39,9 +40,9 @@ def skip_explanations() -> None:
     def infeasible(*_: Any) -> mc.InfeasibleTargetError:
         return mc.InfeasibleTargetError("infeasible", target=0.1)
 
-    max_risk_rules.MeanLimit._infeasible = infeasible  # type: ignore[method-assign]
-    whole_unit_rules._infeasible = infeasible
-    mc.MinAccuracy._infeasible = infeasible  # type: ignore[method-assign]
+    MeanLossLimit._infeasible = infeasible  # type: ignore[method-assign]
+    ClusterBettingRule.find_highest_accuracy = lambda *_: None  # type: ignore[method-assign]
+    OneThreshold._infeasible = infeasible  # type: ignore[method-assign]
 
 
 class Columns(dict[str, Any]):

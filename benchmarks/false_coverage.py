@@ -22,10 +22,12 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certification.plans import RankPlan
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule
+from metacal.promises import Sample
 from metacal.promises.certificate import accepts
 from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.rules.sequence import walk
-from metacal.promises.sample import Sample
+from metacal.promises.rules.sequence import segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -40,12 +42,13 @@ def best_starts(sample: Sample, beta: float, scores: np.ndarray, top: np.ndarray
     found = np.zeros((len(sample.names), len(STARTS)))
     assert sample.part is not None
     for k in sample.names:
-        ranking, own = sample.take(sample.part == k).ranking, scores[top == k]
+        ranking, own = sample.rows.take(sample.part == k).ranking, scores[top == k]
         for s, start in enumerate(STARTS):
-            rank = (
-                walk(ranking, beta, DELTA, starts=((start, Fraction(1)),)).best if ranking.n else 0
+            plan = RankPlan(
+                beta, segments=segments(ranking.n, beta, DELTA, ((start, Fraction(1)),))
             )
-            found[k, s] = accepts(own, ranking.threshold_at(rank)).sum() if rank else 0.0
+            threshold = FixedSequenceRule().certify(ranking, plan, DELTA).threshold
+            found[k, s] = 0.0 if threshold is None else accepts(own, threshold).sum()
     return found
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
+from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.promises.certificate import accepts
-from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows

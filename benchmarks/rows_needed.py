@@ -28,6 +28,8 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.promises.rules.rows_needed import (
     AT,
     Profiles,
@@ -36,7 +38,6 @@ from metacal.promises.rules.rows_needed import (
     smallest,
     with_logs,
 )
-from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 from metacal.scores import score_rows
 
@@ -162,7 +163,7 @@ def drawn(right: Right, n: int, rng: np.random.Generator) -> Ranking:
 
 def certifies(right: Right, n: int, beta: float, rng: np.random.Generator) -> bool:
     """Whether n rows certify anything."""
-    return last_passed(drawn(right, n, rng), beta, DELTA) > 0
+    return last_passed_rank(drawn(right, n, rng), beta, DELTA) > 0
 
 
 def taken(right: Right, beta: float, rng: np.random.Generator) -> int:
@@ -190,7 +191,7 @@ def failed(right: Right, n: int, beta: float, rng: np.random.Generator) -> Itera
     """Draws of n rows that certify nothing."""
     while True:
         sample = drawn(right, n, rng)
-        if last_passed(sample, beta, DELTA) == 0:
+        if last_passed_rank(sample, beta, DELTA) == 0:
             yield sample
 
 
@@ -204,7 +205,8 @@ def measured(
 ) -> dict[str, Any]:
     """One population, from one number of rows."""
     rng = np.random.default_rng([*name.encode(), round(1000 * beta)])
-    truly, plan = taken(right, beta, rng), mc.MinAccuracy(beta, DELTA).plan
+    truly = taken(right, beta, rng)
+    plan = partial(first_tests, limit=beta, significance_level=DELTA)
     n = round(truly * start)
     found: dict[str, list[int | None]] = {"named": [], "knowing": []}
     for _, sample in zip(range(n_cases), failed(right, n, beta, rng)):

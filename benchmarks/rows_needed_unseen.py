@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import metacal as mc
 from benchmarks.experiments.pool import in_order
 from benchmarks.rows_needed import DELTA, STARTS, Right, certifies, failed, ranked
+from metacal.certification.rules.accuracy_shortfall import first_tests
 from metacal.promises.rules.rows_needed import rows_needed
 
 HERE = Path(__file__).resolve().parent
@@ -82,7 +83,7 @@ def measured(name: str, beta: float, correct: Right, n_cases: int) -> list[dict[
     for start, share in STARTS.items():
         n_rows = round(needed * share)
         samples = failed(correct, n_rows, beta, random)
-        plan = mc.MinAccuracy(beta, DELTA).plan
+        plan = partial(first_tests, limit=beta, significance_level=DELTA)
         found = [rows_needed(next(samples), plan) for _ in range(n_cases)]
         named = [number for number in found if number is not None]
         certified = [certifies(correct, number, beta, random) for number in named]

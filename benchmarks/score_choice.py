@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.pool import in_order
-from metacal.promises.rules.sequence import last_passed
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -41,7 +41,7 @@ def certified(
 ) -> tuple[int, float]:
     """How many calibration rows are accepted, and the threshold."""
     ranking = Ranking.of(scores, correct)
-    rank = last_passed(ranking, beta, delta)
+    rank = last_passed_rank(ranking, beta, delta)
     return (ranking.accepted_at(rank), ranking.threshold_at(rank)) if rank else (0, -np.inf)
 
 

@@ -58,9 +58,12 @@ from benchmarks.experiments.results_file import same_rows
 from benchmarks.selective import mapie
 from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
-from metacal.promises.rules.sequence import _walk_values, last_passed, segments, start_value
-from metacal.promises.sample import Ranking, Sample
-from metacal.promises.scouts import Scouting
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.plans import RankPlan
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule, last_passed_rank
+from metacal.promises.rules.sequence import segments, start_value
+from metacal.promises.sample import Ranking
 
 RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
 ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))
@@ -107,38 +110,48 @@ def _threshold(ranking: Ranking, rank: int) -> float:
     return ranking.threshold_at(rank) if rank else -np.inf
 
 
+def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
+    """The threshold of tests that pilot rows have planned."""
+    return _threshold(rows.ranking, last_passed_rank(rows.ranking, beta, delta, rows.pilot))
+
+
+def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> float:
+    """The threshold of tests at the values from a start on."""
+    plan = RankPlan(beta, first_value=start)
+    threshold = FixedSequenceRule().certify(ranking, plan, delta).threshold
+    return -np.inf if threshold is None else threshold
+
+
 def wrong_first(draw: Draw, beta: float, delta: float) -> float:
     """The rule for ranks."""
     ranking = Ranking.of(draw.score, draw.right)
-    return _threshold(ranking, last_passed(ranking, beta, delta))
+    return _threshold(ranking, last_passed_rank(ranking, beta, delta))
 
 
 def set_aside(draw: Draw, beta: float, delta: float) -> float:
     """What `ScoreGate` does."""
-    ranking = Scouting(int(draw.rng.integers(2**31))).of(Sample(draw.score, draw.right)).ranking
-    return _threshold(ranking, last_passed(ranking, beta, delta))
+    policy = PilotPolicy(int(draw.rng.integers(2**31)))
+    return _with_pilot(policy.withhold(CalibrationRows(draw.score, draw.right)), beta, delta)
 
 
 def other_rows(draw: Draw, beta: float, delta: float) -> float:
     """The same with other rows that choose."""
-    ranking = with_pilot_scores(Sample(draw.score, draw.right), draw.other).ranking
-    return _threshold(ranking, last_passed(ranking, beta, delta))
+    rows = with_pilot_scores(CalibrationRows(draw.score, draw.right), draw.other)
+    return _with_pilot(rows, beta, delta)
 
 
 def skip(draw: Draw, beta: float, delta: float) -> float:
     """A start that the rows choose themselves."""
     ranking = Ranking.of(draw.score, draw.right)
     start = start_value(np.sort(draw.score), len(draw.score), beta, delta)
-    return _threshold(ranking, _walk_values(ranking, start, beta, delta, ranking.n).best)
+    return _from_value(ranking, start, beta, delta)
 
 
 def a_tenth(draw: Draw, beta: float, delta: float) -> float:
     """As `set_aside`, with more rows that choose."""
     aside = draw.rng.random(len(draw.score)) < 0.1
-    ranking = with_pilot_scores(
-        Sample(draw.score[~aside], draw.right[~aside]), draw.score[aside]
-    ).ranking
-    return _threshold(ranking, last_passed(ranking, beta, delta))
+    tested = CalibrationRows(draw.score[~aside], draw.right[~aside])
+    return _with_pilot(with_pilot_scores(tested, draw.score[aside]), beta, delta)
 
 
 def a_list(draw: Draw, beta: float, delta: float) -> float:
@@ -212,9 +225,7 @@ def ranks_then(draw: Draw, beta: float, delta: float) -> float:
     if first > len(draw.score) or bdtr(float(errors[first - 1]), first, 1.0 - beta) > delta:
         return -np.inf
     ranking = Ranking.of(draw.score, draw.right)
-    return _threshold(
-        ranking, _walk_values(ranking, float(ordered[first - 1]), beta, delta, ranking.n).best
-    )
+    return _from_value(ranking, float(ordered[first - 1]), beta, delta)
 
 
 def never_tested(draw: Draw, beta: float, delta: float) -> float:

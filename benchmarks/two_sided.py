@@ -29,8 +29,8 @@ from scipy.special import expit
 
 import metacal as mc
 from benchmarks.experiments.pilot_scores import with_pilot_scores
-from metacal.promises.sample import Sample, even_odds
-from metacal.promises.scouts import Scouting
+from metacal.certification.rows import CalibrationRows, Subgroups
+from metacal.promises.sample import even_odds
 
 ATOMS = 20_000
 DELTA = 0.1
@@ -138,12 +138,11 @@ def outcome(
             chance = np.where(population.s > at, population.chance, 1.0 - population.chance)
             share = float(accept.mean())
             return bool(share and chance[accept].mean() < promise.beta - 1e-12), share
-        sample = Sample(s, positive, truth=positive.astype(np.intp))
-        if promise.scouted:  # MAPIE is given the quantiles of other scores: so is this
-            sample = with_pilot_scores(
-                sample, population.others, Scouting(labels=promise.asks_labels)
-            )
-        certificate = promise.certify(sample)
+        rows = CalibrationRows(s, positive, class_codes=positive.astype(np.intp))
+        policy = promise.procedure().pilot_policy()
+        if policy is not None:  # MAPIE is given the quantiles of other scores: so is this
+            rows = with_pilot_scores(rows, population.others, policy)
+        certificate = promise.certify(rows)
     except mc.InfeasibleTargetError:
         return False, 0.0
     except mc.InputError:  # no row is right at all
@@ -163,15 +162,15 @@ def sides_of(
         for code in (0, 1)
     ]
     broken = False
-    for code, side in promise.sides((0, 1)).items():
+    for code, side in promise.procedure().sides_by_class((0, 1)).items():
         of = population.chance if code else 1.0 - population.chance
         wrong = float((1.0 - of)[called[code]].sum())
-        if side.limits[0][0].of_class:
+        if side.quantity.of_class:
             total = float((1.0 - of).sum())
             rate = wrong / total if total else 0.0
         else:
             rate = wrong / called[code].sum() if called[code].any() else 0.0
-        broken |= rate > side.bad + 1e-12
+        broken |= rate > side.quantity.limit_on_bad(side.target) + 1e-12
     return broken, float((called[0] | called[1]).mean())
 
 
@@ -215,10 +214,17 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
             s[part == code], positive[part == code] = population.draw(
                 rng, int((part == code).sum())
             )
-        sample = Sample(s, positive, part=part, names=names, truth=positive.astype(np.intp))
-        sample = Scouting(labels=promise.asks_labels).of(sample) if promise.scouted else sample
+        rows = CalibrationRows(
+            s,
+            positive,
+            subgroups=Subgroups(part, tuple(names)),
+            class_codes=positive.astype(np.intp),
+        )
+        policy = promise.procedure().pilot_policy()
+        if policy is not None:
+            rows = policy.withhold(rows)
         try:
-            families = promise.certify(sample).parts.families  # type: ignore[union-attr]
+            families = promise.certify(rows).parts.families  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:
             continue
         for code, (population, family) in enumerate(zip(groups, families, strict=True)):

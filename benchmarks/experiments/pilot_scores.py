@@ -1,4 +1,4 @@
-"""Pilot scores of other rows, for experiments that compare them with rows set aside."""
+"""Pilot scores of other rows, for experiments that compare them with withheld rows."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.promises.sample import Sample
-from metacal.promises.scouts import Scouting, Scouts
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.plans import PilotRows
+from metacal.certification.rows import CalibrationRows
 
-_SET_ASIDE = Scouting()
+_USUAL_POLICY = PilotPolicy()
 
 
 def with_pilot_scores(
-    sample: Sample, scores: NDArray[np.float64], scouting: Scouting = _SET_ASIDE
-) -> Sample:
-    """Let the scores of other rows choose where the tests of a sample begin.
+    rows: CalibrationRows, scores: NDArray[np.float64], policy: PilotPolicy = _USUAL_POLICY
+) -> CalibrationRows:
+    """Let the scores of other rows choose where the tests begin.
 
-    The gates of metacal set some rows of the sample aside instead. So does this function if the
-    promise asks for the labels of pilot rows and the scores do not tie.
+    The gates of metacal withhold some of the rows instead. So does this function if the promise
+    reads the labels of pilot rows and the scores do not tie.
 
     Parameters
     ----------
-    sample : Sample
-        The rows that are tested.
+    rows : CalibrationRows
+        Rows that are tested.
     scores : array of shape (m,)
-        Scores of other rows, on the scale of the sample.
-    scouting : Scouting
-        How rows would be set aside.
+        Scores of other rows, on the scale of the tested rows.
+    policy : PilotPolicy
+        How rows would be withheld.
 
     Returns
     -------
-    Sample
-        The sample with its pilot rows.
+    CalibrationRows
+        Rows with their pilot rows.
     """
-    if not len(scores):
-        return scouting.of(sample)
-    by_value = scouting.tests_values(scores, len(sample))
-    if scouting.labels and not by_value:
-        return scouting.of(sample)
-    return replace(sample, scouts=Scouts(scores, by_value=by_value))
+    if len(scores) == 0:
+        return policy.withhold(rows)
+    test_values = policy.should_test_values(scores, len(rows))
+    if policy.reads_labels and not test_values:
+        return policy.withhold(rows)
+    return replace(rows, pilot=PilotRows(scores, test_values=test_values))

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.selective import mapie as selective_mapie
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises.rules import bounds, paper
-from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 
 #: Points of the grids, as in Learn-then-Test's examples and MAPIE's default.
@@ -72,7 +72,7 @@ class Rule:
 
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinAccuracy`."""
-    rank = last_passed(sample.ranking, beta, delta)
+    rank = last_passed_rank(sample.ranking, beta, delta)
     return sample.ranking.threshold_at(rank) if rank else None
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.rules.expected_prefix import expected_prefix
+from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
 from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import certified_prefix, expected_prefix
-from metacal.promises.rules.sequence import last_passed, segments
+from metacal.promises.rules.sequence import segments
 from metacal.promises.sample import Ranking
 
 DELTA = 0.1
@@ -33,7 +34,7 @@ def broken(draw, true_accuracy, betas, draws):
     for _ in range(draws):
         ranking = Ranking.of(*draw())
         for i, beta in enumerate(betas):
-            rank = last_passed(ranking, beta, DELTA)
+            rank = last_passed_rank(ranking, beta, DELTA)
             count[i] += rank > 0 and true_accuracy(ranking.threshold_at(rank)) < beta
     return count / draws
 

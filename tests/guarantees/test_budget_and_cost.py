@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.promises import Sample
 from metacal.promises.rules import betting
-from metacal.promises.rules.costs import CostRanking
-from metacal.promises.rules.max_risk import certified_loss_rank, rungs
-from metacal.promises.sample import Sample
 
 DELTA = 0.1
 SIZES = (300, 1000, 5000)
@@ -55,7 +54,7 @@ class Truth:
         return float(((self.accepted_cost + self.review * (n - np.arange(n + 1))) / n).min())
 
     def ranked(self, rows, seed):
-        return CostRanking.of(self.scores[rows], self.costs[rows] / self.largest, seed)
+        return LossRanking.of(self.scores[rows], self.costs[rows] / self.largest, seed)
 
     def certify(self, promise, rows):
         losses = promise.losses(self.codes[rows], self.answers[rows])
@@ -191,7 +190,7 @@ def rare_and_large(rng, mean):
 
 def bad_at_the_starts(n, at_most):
     """Just above the limit where each walk begins and well below it between."""
-    starts = [ranks[0] / n for _, ranks in rungs(n, at_most, DELTA)]
+    starts = [ranks[0] / n for _, ranks in plan_loss_ranks(n, at_most, DELTA)]
     knots, means = [], []
     for at, following in zip(starts, [*starts[1:], 1.0]):
         middle = (at + min(following, 1.3 * at)) / 2
@@ -221,7 +220,7 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     population = CostPopulation(*build(n, at_most), sizes)
     rng, broken, draws = np.random.default_rng(n), 0, 200 if n < 5000 else 100
     for seed in range(draws):
-        ranked = CostRanking.of(*population.draw(rng, n), seed)
+        ranked = LossRanking.of(*population.draw(rng, n), seed)
         rank = certified_loss_rank(ranked, at_most, DELTA)
         broken += rank > 0 and population.mean(ranked.blocks.just_below_next(rank)) > at_most
     assert broken / draws <= limit(draws)
@@ -239,7 +238,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     rng, broken, draws = np.random.default_rng([n, len(mass)]), 0, 200 if n < 5000 else 100
     for seed in range(draws):
         points = rng.choice(len(mass), n, p=mass)
-        ranked = CostRanking.of(points.astype(float), spread(rng, density[points]), seed)
+        ranked = LossRanking.of(points.astype(float), spread(rng, density[points]), seed)
         rank = certified_loss_rank(ranked, at_most, DELTA)
         if rank:
             last = int(min(np.floor(ranked.blocks.just_below_next(rank)), len(mass) - 1))

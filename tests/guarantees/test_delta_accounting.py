@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.plans import PilotRows
+from metacal.promises import Sample
 from metacal.promises.parts.units import select_rows
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.cascade import Pair
 from metacal.promises.rules.cascade_walks import Paired, Plan, aside_rows
 from metacal.promises.rules.costs import CostRanking
 from metacal.promises.rules.staged import Staged
-from metacal.promises.sample import Sample
-from metacal.promises.scouts import Scouting, Scouts
 
 DELTA, BETA = 0.1, 0.9
 
@@ -96,9 +97,9 @@ def test_pilot_rows_and_tested_rows_are_disjoint():
     rng = np.random.default_rng(1)
     score = rng.permutation(1000) // 5 / 200.0
     sample = Sample.of(score, np.arange(1000) % 10 > 0, part=np.arange(1000) % 2, names=["a", "b"])
-    found = Scouting().of(sample)
-    together = np.sort(np.concatenate([found.score, found.scouts.score]))
-    assert found.scouts.aside > 0
+    tested = PilotPolicy().withhold(sample.rows)
+    together = np.sort(np.concatenate([tested.scores, tested.pilot.scores]))
+    assert tested.pilot.n_withheld > 0
     assert np.array_equal(together, np.sort(sample.score))
 
 
@@ -246,7 +247,7 @@ def test_a_sequence_of_tests_stops_at_its_first_failure():
     assert certificate.n_accepted < 900  # at the last rank only 13% are wrong
     pilot = np.arange(50.0) * 60
     sample = Sample.of(np.arange(3000.0), ~wrong)
-    with_pilot = replace(sample, scouts=Scouts(pilot, by_value=True))
+    with_pilot = replace(sample, pilot=PilotRows(pilot, test_values=True))
     assert mc.MinAccuracy(0.8).certify(with_pilot).n_accepted < 900
 
 

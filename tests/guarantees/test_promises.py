@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from metacal import MaxMiscoverage, MinAccuracy
+from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
 from metacal.promises.certificate import accepts
 from metacal.promises.rules import paper
-from metacal.promises.rules.accuracy import certified_prefix
-from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 
 DRAWS = 250
@@ -179,7 +178,7 @@ def test_adversaries_keep_delta(right, digits, n):
         u = rng.random(n)
         scores, correct = np.round(u, digits), rng.random(n) < right(u)
         ranking = Ranking.of(scores, correct)
-        rank = last_passed(ranking, 0.9, DELTA)
+        rank = last_passed_rank(ranking, 0.9, DELTA)
         if rank:
             at = np.searchsorted(mass, ranking.threshold_at(rank), side="right") - 1
             broken += truth_at[at] < 0.9

@@ -2,14 +2,16 @@
 far off it is.
 """
 
+from functools import partial
 from itertools import count, islice
 
 import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.promises.rules.rows_needed import resampled, rows_needed
-from metacal.promises.rules.sequence import last_passed
 from metacal.promises.sample import Ranking
 
 BETA = 0.95
@@ -30,13 +32,13 @@ def drawn(rng, wrong, n):
 
 @pytest.mark.slow
 def test_so_many_rows_certify_in_about_4_of_5_cases_where_the_prior_fits():
-    rng, certified, promise = np.random.default_rng(0), [], mc.MinAccuracy(BETA)
+    rng, certified = np.random.default_rng(0), []
     for wrong, n in POPULATIONS:
         samples = (drawn(rng, wrong, n) for _ in count())
-        for sample in islice((one for one in samples if not last_passed(one, BETA, 0.1)), 60):
-            named = rows_needed(sample, promise.plan)
+        for sample in islice((one for one in samples if not last_passed_rank(one, BETA, 0.1)), 60):
+            named = rows_needed(sample, lambda n: first_tests(n, BETA, 0.1))
             if named is not None:
-                certified.append(last_passed(drawn(rng, wrong, named), BETA, 0.1) > 0)
+                certified.append(last_passed_rank(drawn(rng, wrong, named), BETA, 0.1) > 0)
     assert len(certified) > 220
     assert abs(np.mean(certified) - 0.8) <= 0.03 + 3 * np.sqrt(0.16 / len(certified))
 
@@ -63,6 +65,6 @@ def test_any_rule_by_drawing_rows_again():
 @pytest.mark.parametrize("right", [[True] * 12, [False] * 20 + [True], [True, False] * 50])
 def test_rows_that_say_little(right):
     ranking = Ranking.of(np.arange(float(len(right))), np.array(right))
-    for promise in (mc.MinAccuracy(0.9), mc.MinAccuracy(0.9, delta=None)):
-        found = rows_needed(ranking, promise.plan)
+    for delta in (0.1, None):
+        found = rows_needed(ranking, partial(first_tests, limit=0.9, significance_level=delta))
         assert found is None or found > len(right)

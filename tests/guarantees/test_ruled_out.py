@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.rules.accuracy import ruled_out_share
+from metacal.certification.rules.accuracy_shortfall import ruled_out_share
 from metacal.promises.sample import Ranking
 
 BETA, DELTA = 0.9, 0.1

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.pilot import PilotPolicy, pilot_rows_of_pool
+from metacal.certification.plans import PilotRows
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.errors import InfeasibleTargetError
+from metacal.promises import Sample
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.rules.sequence import last_passed, start_value
-from metacal.promises.sample import Ranking, Sample
-from metacal.promises.scouts import Scouting, Scouts
+from metacal.promises.rules.sequence import start_value
+from metacal.promises.sample import Ranking
 
 #: Mass and error of each value, the surest first: two marks that break a rule that accepts an end
 #: it never tested, a flat population, one whose errors go up and down, one with a mass point on
@@ -24,11 +27,12 @@ POPULATIONS = {
 }
 
 
-def ranking_of(mass, error, n, rng, scouts):
-    """n rows of a population, and the scores of others."""
-    value = rng.choice(len(mass), size=n + scouts, p=np.array(mass) / sum(mass))
+def ranking_of(mass, error, n, rng, n_pilot):
+    """n rows of a population, and pilot rows."""
+    value = rng.choice(len(mass), size=n + n_pilot, p=np.array(mass) / sum(mass))
     right = rng.random(n) >= np.array(error)[value[:n]]
-    return Ranking.of(value[:n].astype(float), right, np.sort(value[n:].astype(float)))
+    pilot = PilotRows(value[n:].astype(float), test_values=True)
+    return Ranking.of(value[:n].astype(float), right), pilot
 
 
 @pytest.mark.parametrize("delta", [0.1, 0.01])
@@ -38,8 +42,8 @@ def test_the_promise_is_kept_whatever_ties(name, delta):
     accuracy = 1.0 - np.cumsum(np.multiply(mass, error)) / np.cumsum(mass)
     rng, draws, broken = np.random.default_rng(7), 400, 0
     for _ in range(draws):
-        ranking = ranking_of(mass, error, 1000, rng, 32)
-        passed = last_passed(ranking, 0.9, delta)
+        ranking, pilot = ranking_of(mass, error, 1000, rng, 32)
+        passed = last_passed_rank(ranking, 0.9, delta, pilot)
         if passed:
             last = int(ranking.scores[ranking.at_least(passed)])
             broken += accuracy[last] < 0.9 - 1e-12
@@ -51,45 +55,41 @@ def test_five_marks_are_certified():
     rng = np.random.default_rng(0)
     accepted = []
     for _ in range(60):
-        ranking = ranking_of(mass, error, 4930, rng, 70)
+        ranking, pilot = ranking_of(mass, error, 4930, rng, 70)
         accepted.append(
             ranking.accepted_at(passed) / 4930
-            if (passed := last_passed(ranking, 0.97, 0.1))
+            if (passed := last_passed_rank(ranking, 0.97, 0.1, pilot))
             else 0.0
         )
     assert np.mean(accepted) >= 0.42  # .45 at best; with the wrong rows of a tie first .03
 
 
-def test_scouts_are_of_each_group_and_ties_decide():
+def test_pilot_rows_are_of_each_group_and_ties_decide():
     rng = np.random.default_rng(0)
     score = rng.random(1000)
     sample = Sample.of(score, score < 0.9, part=np.arange(1000) % 2, names=["a", "b"])
-    seen = Scouting(3).of(sample)
-    assert seen.scouts is not None
-    assert not seen.scouts.by_value
-    assert seen.scouts.aside == 20 == 1000 - len(seen)
-    assert len(seen.scouts.of([0]).score) == 10
-    assert seen.starts is None
-    coarse = Sample.of(score.round(1), score < 0.9)
-    assert Scouting().of(coarse).starts is not None
-    assert Scouting().of(coarse.take(np.arange(50))).scouts is None
-    assert not Scouts.among(coarse.score[:50], 50).by_value
+    tested = PilotPolicy(3).withhold(sample.rows)
+    assert tested.pilot is not None
+    assert not tested.pilot.test_values
+    assert tested.pilot.n_withheld == 20 == 1000 - len(tested)
+    assert len(tested.pilot.of_subgroups([0]).scores) == 10
+    coarse = Sample.of(score.round(1), score < 0.9).rows
+    assert PilotPolicy().withhold(coarse).pilot.test_values
+    assert PilotPolicy().withhold(coarse.take(np.arange(50))).pilot is None
+    assert not pilot_rows_of_pool(coarse.scores[:50], 50).test_values
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
-        scouts = Scouts.among(coarse.score, drawn)
-        assert (scouts.by_value, scouts.aside, len(scouts.score)) == (
-            True,
-            aside,
-            1000 - drawn + aside,
-        )
-    fine = Scouts.among(np.arange(1000.0), 1000)
-    assert (fine.by_value, fine.aside, fine.values) == (False, 10, None)
+        pilot = pilot_rows_of_pool(coarse.scores, drawn)
+        assert (pilot.test_values, pilot.n_withheld) == (True, aside)
+        assert len(pilot.scores) == 1000 - drawn + aside
+    fine = pilot_rows_of_pool(np.arange(1000.0), 1000)
+    assert (fine.test_values, fine.n_withheld) == (False, 10)
 
 
 def test_a_start_is_where_the_first_test_of_ranks_would_be():
     assert start_value(np.arange(100.0), 1000, 0.95, 0.1) == 23.0
     assert start_value(np.zeros(1), 5, 0.95, 0.1) == 0.0
-    nothing = Ranking.of(np.ones(50), np.ones(50, dtype=bool), np.zeros(3))
-    assert last_passed(nothing, 0.9, 0.1) == 0
+    nothing = Ranking.of(np.ones(50), np.ones(50, dtype=bool))
+    assert last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), test_values=True)) == 0
 
 
 @pytest.mark.parametrize(

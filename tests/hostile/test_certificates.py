@@ -26,10 +26,9 @@ from metacal.promises.rules import bands, paper
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.both import AfterLooking, Both
 from metacal.promises.rules.cascade import MaxLoss
-from metacal.promises.rules.cheapest import Cheapest
-from metacal.promises.rules.max_risk import MaxCost, MaxRisk
+from metacal.promises.rules.max_risk import Cheapest, MaxCost, MaxRisk
 from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
-from metacal.promises.rules.two_sided import Sided
+from metacal.promises.rules.two_sided import SidePromise, TwoSided
 from metacal.promises.verification import verify_decisions as verify
 from metacal.promises.words import at_least, at_most, percent
 
@@ -99,7 +98,8 @@ def test_every_promise_that_can_be_saved_is_here():
     apart = (
         Per,
         MaxLoss,
-        Sided,
+        SidePromise,
+        TwoSided,
     )  # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided
     whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, apart)}
     assert set(PROMISES) == whole

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.certification.passes import Passes, Tally, _counted_array
+from metacal.certification.rules import fixed_sequence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
 from metacal.kernels.keys import CellCounts
 from metacal.promises.rules import sequence
-from metacal.promises.rules.passes import Passes, Tally, _counted_array
 
 SPECIAL = [
     0.0,
@@ -158,14 +159,14 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     # Cells so coarse that whether the first walk fails is seen only later.
     rng = np.random.default_rng(3)
     shares = set()
-    first_failure = sequence._first_failure
+    first_failure = fixed_sequence.find_first_failure
 
     def noting(ranking, part, level):
         if ranking.mixed is not None:
             shares.add((part.start, level))
         return first_failure(ranking, part, level)
 
-    monkeypatch.setattr(sequence, "_first_failure", noting)
+    monkeypatch.setattr(fixed_sequence, "find_first_failure", noting)
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
     same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]

@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from sklearn.base import clone
 
 import metacal as mc
+from metacal.certification.losses import candidate_ranks
+from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
 from metacal.export import saved as artifact
@@ -21,9 +23,7 @@ from metacal.io.artifact.audit import read_certificate
 from metacal.promises.quantity import COST, REVIEW
 from metacal.promises.rules import bounds
 from metacal.promises.rules.bands import DistributionBand
-from metacal.promises.rules.cheapest import candidates
-from metacal.promises.rules.costs import CostRanking, Losses, costs
-from metacal.promises.rules.max_risk import certified_loss_rank, rungs
+from metacal.promises.rules.costs import Losses, costs
 from metacal.promises.verification import verify_decisions
 
 TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))
@@ -156,7 +156,7 @@ def test_the_mean_cost_of_the_accepted_rows_is_on_the_certificate(data):
 
 
 def test_the_walk_is_as_its_definition_says(data):
-    """Brute force over the rungs: a share is lost where its walk fails, and the last rung that
+    """Brute force over the plan_loss_ranks: a share is lost where its walk fails, and the last rung that
     passed counts.
     """
     logits, labels = data
@@ -164,9 +164,9 @@ def test_the_walk_is_as_its_definition_says(data):
     losses = promise.losses(labels, logits.argmax(axis=1)).answered / promise.largest
     scores = -logits.max(axis=1)
     for seed in range(3):
-        ranked = CostRanking.of(scores, losses, seed)
+        ranked = LossRanking.of(scores, losses, seed)
         best, level = 0, 0.0
-        for share, ranks in rungs(len(scores), promise.share, 0.1):
+        for share, ranks in plan_loss_ranks(len(scores), promise.share, 0.1):
             level += float(share)
             passed = [ranked.passes(rank, promise.share, level * 0.1) for rank in ranks]
             good = passed.index(False) if False in passed else len(passed)
@@ -257,13 +257,13 @@ def test_the_cheapest_candidate_is_chosen_and_bounded(data):
     scores, correct = gate.ranking_scores(logits), logits.argmax(axis=1) == labels
     n, ordered = len(scores), np.sort(scores)
     found = []
-    for rank in candidates(n):
+    for rank in candidate_ranks(n):
         accept = scores < ordered[rank] if rank < n else np.ones(n, dtype=bool)
         found.append((20 * (accept & ~correct).sum() + (~accept).sum()) / n)
     certificate = gate.certificate_
     assert math.isclose(certificate.mean_cost, min(found))
     assert certificate.target > certificate.mean_cost
-    level = 0.8 * 0.1 / len(candidates(n))
+    level = 0.8 * 0.1 / len(candidate_ranks(n))
     wrong = certificate.n_accepted - certificate.n_correct_accepted
     answers = 20 * bounds.clopper_pearson_upper(wrong, certificate.n_accepted, level)
     assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)

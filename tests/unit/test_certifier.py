@@ -13,8 +13,7 @@ import pytest
 
 import metacal as mc
 from metacal.io.artifact.wrapping import text_of
-from metacal.promises.sample import Sample
-from metacal.promises.sequential.answers import Answers
+from metacal.promises import Answers, Sample
 
 
 def population(seed, n, *, decimals=None, steep=4.0):
@@ -46,13 +45,13 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
         rows = certifier.drawn
         assert certifier.n_labels <= len(rows)
         try:
-            fit = promise.certify(Sample.of(doubts[rows], right[rows], scouts=certifier.scouts))
+            fit = promise.certify(Sample.of(doubts[rows], right[rows], pilot=certifier.pilot))
         except mc.InfeasibleTargetError:
             with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
                 _ = certifier.certificate
             continue
         own = certifier.certificate
-        assert own.circumstances.by_value == certifier.scouts.by_value
+        assert own.circumstances.by_value == certifier.pilot.test_values
         own = replace(own, circumstances=fit.circumstances)
         assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
         assert own.labels == certifier.n_labels
@@ -333,5 +332,5 @@ def test_what_cannot_be_meant_is_refused():
 
 
 def test_only_rows_below_every_missing_label_are_known():
-    answers = Answers(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1, 1, 0, -1], dtype=np.int8))
-    assert (answers.labels, answers.known, answers.complete) == (3, 1, False)
+    labels = Answers(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1, 1, 0, -1], dtype=np.int8))
+    assert (labels.n_labelled, labels.last_known_rank, labels.is_complete) == (3, 1, False)

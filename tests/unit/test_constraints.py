@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.rules.expected_prefix import expected_prefix
+from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
 from metacal.io.artifact.audit import read_certificate
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import Traffic
 from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import certified_prefix
 from metacal.promises.sample import Ranking
 from metacal.promises.words import percent
 
@@ -145,7 +146,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
     errors = np.cumsum(~CORRECT[order])
     share = 1 - bounds.exact(beta)
     good = [m for m in range(1, len(order) + 1) if int(errors[m - 1]) + 1 <= share * (m + 1)]
-    assert certified_prefix(Ranking.of(SCORES, CORRECT), beta, None) == max(good, default=0)
+    assert expected_prefix(Ranking.of(SCORES, CORRECT), beta) == max(good, default=0)
 
 
 def test_ties_are_accepted_or_rejected_together():
@@ -429,7 +430,7 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
     ):
         scores = np.round(rng.random(n), digits)
         ranking = Ranking.of(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
-        quick = sequence.walk(ranking, beta, 0.1)
+        quick = last_passed_rank(ranking, beta, 0.1)
         with monkeypatch.context() as patch:
             patch.setattr(sequence, "clearly_pass", every_test)
-            assert sequence.walk(ranking, beta, 0.1) == quick
+            assert last_passed_rank(ranking, beta, 0.1) == quick

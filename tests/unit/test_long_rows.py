@@ -52,7 +52,9 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
     expected = fitted(promise=promise, score=score)
     monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
-    monkeypatch.setattr("metacal.gate.ranked._scored", None)  # nobody asks for all scores
+    monkeypatch.setattr(
+        "metacal.gate.certify_table.score_table", None
+    )  # nobody asks for all scores
     for n_jobs in (None, 3):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)
         assert found.gate_ == expected.gate_
@@ -137,7 +139,7 @@ def test_what_is_odd_is_found_in_a_sample(counting):
 
 
 def test_other_promises_are_sorted_still(counting, monkeypatch):
-    monkeypatch.setattr("metacal.gate.ranked.certified_by_counts", None)
+    monkeypatch.setattr("metacal.gate.certify_table.CountedScores", None)
     assert fitted(promise=mc.PerClass(mc.MinAccuracy(0.7))).certificate_.n_rows == N
     assert (
         mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows

@@ -12,11 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certification.losses import BETTING, ROUNDED
 from metacal.cli import main
 from metacal.errors import InputError
+from metacal.promises import Sample
 from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.max_risk import BETTING, ROUNDED
-from metacal.promises.sample import Sample
 
 N = 1200
 

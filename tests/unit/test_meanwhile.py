@@ -8,7 +8,7 @@ import pytest
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal.gate import fit_gate
-from metacal.gate.ranked import meanwhile
+from metacal.gate.background_map import plan_background_map
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.executors import workers
@@ -50,5 +50,8 @@ def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_pr
             (mc.paper.MaxMiscoverage(0.1), labels),
             (mc.MaxMiscoverage(0.1), np.append(-1, labels[1:])),  # a label that no column has
         ):
-            assert meanwhile(given, promise, fit_temperature, codes, None) is None
-        assert meanwhile(Rows(table), mc.MaxMiscoverage(0.1), fit_temperature, labels, None) is None
+            assert plan_background_map(given, promise, fit_temperature, codes, None) is None
+        assert (
+            plan_background_map(Rows(table), mc.MaxMiscoverage(0.1), fit_temperature, labels, None)
+            is None
+        )

@@ -15,9 +15,8 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.export import saved
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.parts.per import settle_parts, shared_by
+from metacal.promises import Sample
 from metacal.promises.parts.thresholds import Thresholds, group_codes
-from metacal.promises.sample import Sample
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
 
@@ -163,8 +162,19 @@ def test_scikit_learn_clones_it_and_searches_over_it():
 
 def test_shares_follow_the_counts_alone():
     def shared(counts, shares):
-        table = [Sample(np.zeros(n), np.ones(n, dtype=bool)) for n in counts]
-        return shared_by(mc.MinAccuracy(0.95), table, 0.1, shares)
+        codes = np.repeat(np.arange(len(counts)), counts)
+        sample = Sample(
+            np.zeros(len(codes)),
+            np.ones(len(codes), dtype=bool),
+            part=codes,
+            names=range(len(counts)),
+        )
+        promise = mc.PerGroup(mc.MinAccuracy(0.95), shares)
+        try:
+            parts = promise.certify(sample).parts.items
+        except mc.InfeasibleTargetError:
+            return []
+        return [code for code, part in enumerate(parts) if part.delta is not None]
 
     assert shared([10, 20, 30], "together") == []
     assert shared([45, 45, 45], "together") == [
@@ -176,14 +186,16 @@ def test_shares_follow_the_counts_alone():
 
 def test_levels_of_complete_parts_are_passed_on():
     rng = np.random.default_rng(0)
-    easy = Sample(rng.random(500), np.ones(500, dtype=bool))
-    scores = rng.random(500)
-    hard = Sample(scores, rng.random(500) > 0.3 * scores)
+    codes = np.repeat([0, 1, 2, 3], 500)
+    scores = rng.random(2000)
+    correct = (codes < 2) | (rng.random(2000) > 0.3 * scores)
+    sample = Sample.of(scores, correct, part=codes, names=["easy", "also easy", "hard", "harder"])
     promise = mc.MinAccuracy(0.95)
-    found = settle_parts(promise, [easy, easy, hard, hard], 0.1, "together")
-    assert [level for *_, level in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
-    assert [threshold for threshold, *_ in found][:2] == [math.inf, math.inf]
-    assert [level for *_, level in settle_parts(promise, [easy, hard], 0.1, "each")] == [0.1, 0.1]
+    found = mc.PerGroup(promise).certify(sample).parts.items
+    assert [part.delta for part in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
+    assert [part.threshold for part in found][:2] == [math.inf, math.inf]
+    each = mc.PerGroup(promise, "each").certify(sample).parts.items
+    assert [part.delta for part in each] == [0.1] * 4
 
 
 def test_the_order_of_the_classes_does_not_matter():

@@ -12,12 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certification.plans import PilotRows
 from metacal.cli import main
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate
+from metacal.promises import Sample
 from metacal.promises.circumstances import Circumstances
-from metacal.promises.sample import Sample, even_odds
-from metacal.promises.scouts import Scouting, Scouts
+from metacal.promises.sample import even_odds
 from metacal.report.summary import summarise
 
 RNG = np.random.default_rng(3)
@@ -102,24 +103,27 @@ def test_marks_are_tested_at_their_values():
     )
     sample = Sample(marks, np.random.default_rng(1).random(1500) < chance)
     assert (
-        counted(mc.MinPrecision(0.9), marks, sample.right)[1][0] == 300
+        counted(mc.MinPrecision(0.9), marks, sample.correct)[1][0] == 300
     )  # by ranks, wrong ones first
-    found = mc.MinPrecision(0.9).certify(replace(sample, scouts=Scouts(marks[::50])))
+    found = mc.MinPrecision(0.9).certify(
+        replace(sample, pilot=PilotRows(marks[::50], test_values=True))
+    )
     assert found.parts.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
-        gate = mc.MetaCal(mc.MinPrecision(0.9)).fit(marks, sample.right)
+        gate = mc.MetaCal(mc.MinPrecision(0.9)).fit(marks, sample.correct)
     assert gate.certificate_.circumstances == Circumstances(by_value=True, aside=39)
     assert gate.accepts([0.0, 1.0, 3.0]).tolist() == [False, True, True]
 
 
-def test_scouts_are_drawn_whatever_their_class():
-    sample = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1))
-    scouts = Scouting(labels=True).of(sample).scouts
-    assert scouts.aside == round(len(SCORES) ** 0.5)
-    assert mc.MinPrecision(0.9).knowing(scouts, 1).share == pytest.approx(FRAUD.mean(), abs=0.1)
-    assert (
-        Scouting(labels=False).of(sample).scouts.aside == 10
-    )  # the share was declared, and no score ties
+def test_pilot_rows_are_drawn_whatever_their_class():
+    rows = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1)).rows
+    policy = mc.MinPrecision(0.9).procedure().pilot_policy()
+    assert policy.reads_labels
+    pilot = policy.withhold(rows).pilot
+    assert pilot.n_withheld == round(len(SCORES) ** 0.5)
+    assert pilot.estimate_class_share(1) == pytest.approx(FRAUD.mean(), abs=0.1)
+    declared = mc.MinPrecision(0.9, share=0.1).procedure().pilot_policy()
+    assert declared.withhold(rows).pilot.n_withheld == 10  # the first ten show no tie
 
 
 def test_sides_that_overlap_meet_at_even_odds():

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metacal.certification.arriving import UNKNOWN
 from metacal.cli.answer_sheet import (
     ID,
     PREDICTION,
@@ -35,7 +36,6 @@ from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
 from metacal.io.formats.text_writer import DelimitedWriter, TabsWriter
 from metacal.io.journal import Journal
-from metacal.promises.sequential.answers import UNKNOWN
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions

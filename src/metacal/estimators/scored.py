@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.certification.certify import counts_clusters
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float
@@ -17,7 +18,6 @@ from metacal.gate.marks import HigherIs
 from metacal.promises.parts.per import PerGroup
 from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
-from metacal.promises.rules.whole_units import OfUnits
 from metacal.rows.score_columns import entries, is_table
 
 
@@ -171,7 +171,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             return flat_score, flat_correct, flat_loss, None, label_names
         row_of_entry = np.repeat(np.arange(n_rows), n_labels)
         units = Units(row_of_entry)
-        if isinstance(self.promise, OfUnits) and self.promise.delta is not None:
+        if counts_clusters(self.promise):
             # The promise is about the mean over the labels of a row.
             units = Units(row_of_entry, "mean", n_labels)
         return flat_score, flat_correct, flat_loss, units, None

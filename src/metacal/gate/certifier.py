@@ -1,6 +1,6 @@
 """Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
 
-What is certified by which labels, and why, is in `sequential.answers`; here are the rows that
+What is certified by which labels, and why, is in `metacal.certification.arriving`; here are the rows that
 people have, their answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a
 journal.
 """
@@ -17,6 +17,20 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal import kernels
+from metacal.certification.arriving import (
+    CORRECT,
+    EXTENSION,
+    INCORRECT,
+    SHARES,
+    UNKNOWN,
+    LabellingProgress,
+    PartialLabels,
+    assess_progress,
+    default_number_of_labels,
+    sequential_procedure,
+)
+from metacal.certification.pilot import pilot_rows_of_pool
+from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
@@ -27,19 +41,8 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.fingerprint import RowSketch, fingerprint_rows, hash_in_order
 from metacal.promises.notes import declared_extension, pool_without_score
-from metacal.promises.parts.per import Per
-from metacal.promises.promise import Promise, Standing
-from metacal.promises.rules.costs import Costed, is_uniform
-from metacal.promises.scouts import Scouts
-from metacal.promises.sequential.answers import (
-    EXTENSION,
-    RIGHT,
-    SHARES,
-    UNKNOWN,
-    WRONG,
-    Answers,
-    default_labels,
-)
+from metacal.promises.promise import Promise
+from metacal.promises.rules.max_risk import CostPromise
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, checked_random_state
 from metacal.rows.score_columns import correct_column, score_column
@@ -137,17 +140,18 @@ class Certifier:
         self.sizes = self._sizes(labels, len(there))
         self.wanted = self.sizes[0]
         self.extended = False
-        #: What is known of each row of the pool: RIGHT, WRONG or UNKNOWN.
+        #: What is known of each row of the pool: CORRECT, INCORRECT or UNKNOWN.
         self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
         #: The column of the true class of each row, where that was the answer; -1 elsewhere.
         self.codes = np.full(self.n_pool, -1, dtype=np.intp)
-        self._known: tuple[tuple[int, bool], list[Standing]] | None = None
+        self._known: tuple[tuple[int, bool], list[LabellingProgress]] | None = None
         #: Of given scores, which may tie: rows of the pool that are never drawn say where tests
         #: begin.
-        self.scouts = Scouts(self.doubts[:0], by_value=False)
-        if self.rows is None and self.promise.scouted:
-            self.scouts = Scouts.among(self.doubts[self._order], self.sizes[-1])
-            self.sizes = tuple(min(size, self.sizes[-1] - self.scouts.aside) for size in self.sizes)
+        self.pilot = PilotRows(self.doubts[:0])
+        if self.rows is None and self.promise.procedure().pilot_policy() is not None:
+            self.pilot = pilot_rows_of_pool(self.doubts[self._order], self.sizes[-1])
+            n_available = self.sizes[-1] - self.pilot.n_withheld
+            self.sizes = tuple(min(size, n_available) for size in self.sizes)
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
@@ -166,7 +170,7 @@ class Certifier:
         return RowDraws(self.doubts[there], predicted, random_state=self.random_state)
 
     def _sizes(self, labels: int | None, n_there: int) -> tuple[int, ...]:
-        n = min(default_labels(self.promise), n_there) if labels is None else labels
+        n = min(default_number_of_labels(self.promise), n_there) if labels is None else labels
         if type(n) is not int or n < 1:
             raise InputError(f"labels must be a whole number from 1, got {labels!r}.")
         if n > n_there:
@@ -203,8 +207,9 @@ class Certifier:
             if not self._gains(standing):
                 continue
             drawn = self._order[:size]
-            if self.promise.walks:
-                drawn = drawn[np.argsort(self.doubts[drawn], kind="stable")[: standing.asked]]
+            if sequential_procedure(self.promise) is not None:
+                by_rank = np.argsort(self.doubts[drawn], kind="stable")
+                drawn = drawn[by_rank[: standing.n_relevant]]
             waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
             return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
         return np.empty(0, dtype=np.intp)
@@ -262,7 +267,7 @@ class Certifier:
                 "classes": codes.tolist(),
             }
         )
-        self.right[numbers], self.codes[numbers] = np.where(right, RIGHT, WRONG), codes
+        self.right[numbers], self.codes[numbers] = np.where(right, CORRECT, INCORRECT), codes
 
     def check(self, numbers: Codes, right: Flags) -> None:
         """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than
@@ -276,7 +281,7 @@ class Certifier:
                 f"row {foreign} was not drawn: take it out, only rows that were asked about count."
             )
         first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
-        before, new = self.right[numbers], np.where(right, RIGHT, WRONG)
+        before, new = self.right[numbers], np.where(right, CORRECT, INCORRECT)
         differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
         if differs.any():
             raise InputError(
@@ -328,7 +333,14 @@ class Certifier:
         any more.
         """
         return self._coverage(
-            max((s.reach for s in self._standings() if s.reach is not None), default=None)
+            max(
+                (
+                    s.reachable_threshold
+                    for s in self._standings()
+                    if s.reachable_threshold is not None
+                ),
+                default=None,
+            )
         )
 
     def _coverage(self, threshold: float | None) -> float | None:
@@ -345,16 +357,16 @@ class Certifier:
             : 1 + self.extended
         ]
 
-    def _answers(self, size: int) -> Answers:
+    def _labels(self, size: int) -> PartialLabels:
         drawn = self._order[:size]
-        return Answers(self.doubts[drawn], self.right[drawn], self.scouts)
+        return PartialLabels(self.doubts[drawn], self.right[drawn], self.pilot)
 
-    def _standings(self) -> list[Standing]:
+    def _standings(self) -> list[LabellingProgress]:
         now = (self.n_labels, self.extended)
         if self._known is None or self._known[0] != now:
             self._known = (
                 now,
-                [promise.standing(self._answers(size)) for promise, size in self._stages()],
+                [assess_progress(promise, self._labels(size)) for promise, size in self._stages()],
             )
         return self._known[1]
 
@@ -367,10 +379,13 @@ class Certifier:
             (s.threshold for s in self._standings() if s.threshold is not None), default=None
         )
 
-    def _gains(self, standing: Standing) -> bool:
+    def _gains(self, standing: LabellingProgress) -> bool:
         """Whether more than what is certified can come of it."""
         threshold = self.threshold
-        return standing.reach is not None and (threshold is None or standing.reach > threshold)
+        reachable_threshold = standing.reachable_threshold
+        if reachable_threshold is None:
+            return False
+        return threshold is None or reachable_threshold > threshold
 
     def __str__(self) -> str:
         said = f"{self.n_labels:,} of {self.n_drawn:,} labels"
@@ -403,7 +418,7 @@ class Certifier:
         )
         promise, size = self._stages()[best]
         try:
-            certificate = promise.certify(self._answers(size))
+            certificate = promise.certify(self._labels(size))
         except InfeasibleTargetError as error:
             if self.finished:
                 raise
@@ -420,7 +435,9 @@ class Certifier:
                 declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),
             )
         around = Circumstances(
-            by_value=self.scouts.by_value, aside=self.scouts.aside, random_state=self.random_state
+            by_value=self.pilot.test_values,
+            aside=self.pilot.n_withheld,
+            random_state=self.random_state,
         )
         found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
         if self.rows is None:
@@ -474,14 +491,14 @@ def check_asked(promise: Any, higher_is: Any) -> None:
         raise InputError(
             f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
         )
-    if isinstance(promise, Per):
+    if promise.scope is not None:
         raise InputError(
             f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
             " pool for all; label the rows, and fit it on them."
         )
     if not promise.needs_labels:
         raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
-    if isinstance(promise, Costed) and not is_uniform(promise.wrong):
+    if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
         raise InputError(
             f"{name} with a table of costs needs every true class; label the rows, and fit it on"
             " them."

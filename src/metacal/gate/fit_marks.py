@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.ranked import RowParts, certified, parts_by_group
+from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import fingerprint_rows
 from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
-from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
 from metacal.promises.parts.units import Importance, Units, select_rows
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed, Losses
-from metacal.promises.sample import Ranking, Sample, require_some_correct
-from metacal.promises.scouts import Scouting
+from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.max_risk import CostPromise
+from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import plain_array
 from metacal.rows.score_columns import loss_column, score_and_correct, score_column
@@ -66,7 +66,7 @@ def fit_scored(
     losses: a row without any is right.
 
     Given scores tie: values are tested, from one upward that is chosen by the scores of pilot rows,
-    which `random_state` sets aside (`metacal.promises.scouts`). `marks` declares the values that a
+    which `random_state` sets aside (`metacal.certification.pilot`). `marks` declares the values that a
     score can have.
 
     Examples
@@ -96,14 +96,14 @@ def fit_scored(
             f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the"
             " column of right and wrong says: 1, true or yes is right."
         )
-    parts = _parts(promise, groups, there)
-    losses = promise.losses_of(right) if isinstance(promise, Costed) else None
+    subgroups = _subgroups(promise, groups, there)
+    losses = promise.losses_of(right) if isinstance(promise, CostPromise) else None
     if lost is not None:
         losses = Losses.graded(lost)
     together = None if units is None else Units.of(units).at(np.flatnonzero(there), len(given))
-    columns = doubt, right, lost, *(parts or ())[:1]
+    subgroup_codes = None if subgroups is None else subgroups.codes
     selection = select_rows(len(right), together, _weights_there(importance, there), random_state)
-    counted = None if selection is None else selection.draw(*columns)
+    counted = None if selection is None else selection.draw(doubt, right, lost, subgroup_codes)
     seen = slice(None) if counted is None else counted.rows
     if lost is None:
         require_some_correct(right[seen])
@@ -114,13 +114,20 @@ def fit_scored(
         note.warned() for note in found
     ]  # first: where nothing can be certified they may say why
     fingerprint = fingerprint_rows(doubt, right)
-    scouting = Scouting(random_state, _scale(marks, source, given[there]))
-    sample, by = Sample(doubt, right, losses, *(parts or ())), (RELATIVE, source.score_name)
-    certificate, for_curve = certified(promise, sample, ranking, by, counted, scouting)
-    certificate = certificate.with_notes(*notes)
+    declared_values = _scale(marks, source, given[there])
+    selected = certify_selected(
+        promise,
+        CalibrationRows(scores=doubt, correct=right, losses=losses, subgroups=subgroups),
+        ranking,
+        grid=RELATIVE,
+        score_name=source.score_name,
+        counted=counted,
+        pilot_policy=promise.procedure().pilot_policy(random_state, declared_values),
+    )
+    certificate, for_curve = selected.certificate.with_notes(*notes), selected.is_available
     policy = policy_of(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
-    kept = accepts(own, policy.of(None if parts is None else parts[0][seen]))
+    kept = accepts(own, policy.of(None if subgroup_codes is None else subgroup_codes[seen]))
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
     source = replace(source, curve=curve).of(certificate)
     known_rows = {
@@ -188,15 +195,23 @@ def _weights_there(importance: Any, there: Flags) -> Any:
     return replace(given, weights=weights[there])
 
 
-def _parts(promise: Promise, groups: Any, there: Flags) -> RowParts:
-    """Which group each row with a score belongs to, where the promise is for each."""
-    if isinstance(promise, Per) and promise.by == "class":
+def _subgroups(promise: Promise, groups: Any, there: Flags) -> Subgroups | None:
+    """Return the group of each row with a score, for a promise per group.
+
+    Raises
+    ------
+    InputError
+        If the promise is per class, because given scores have no classes.
+    """
+    if promise.scope is not None and promise.scope.by == "class":
         raise InputError(
             f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
             " have no classes; give the promise itself, or PerGroup with groups=..."
         )
-    found = parts_by_group(promise, len(there), groups)
-    return None if found is None else (found[0][there], found[1])
+    subgroups = subgroups_by_group(promise, len(there), groups)
+    if subgroups is None:
+        return None
+    return subgroups.take(there)
 
 
 def _remarks(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
+from metacal.gate.background_map import WORTH_A_THREAD, BackgroundMap, plan_background_map
+from metacal.gate.certify_table import (
+    CalibrationData,
+    CertificationResult,
+    certify_table,
+    subgroups_of_table,
+)
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
-from metacal.gate.long_rows import Certified, Columns, Counts, decided_columns, remarks_on_long_rows
-from metacal.gate.ranked import (
-    WORTH_A_THREAD,
-    meanwhile,
-    parts_of_rows,
-    ranked_and_certified,
-)
-from metacal.gate.sides import about_answers, certified_sides, learned_decision
+from metacal.gate.learned_decision import learn_decision, note_on_predictions
+from metacal.gate.long_rows import remarks_on_long_rows
 from metacal.gate.table import Recipe, Table, check_score, moved
 from metacal.maps.composed import plain_softmax
 from metacal.maps.heldout import soon_fitted
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.certificate import accepts
 from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
 from metacal.promises.notes import (
     Note,
@@ -41,11 +41,9 @@ from metacal.promises.notes import (
     suspicion,
     weights_not_certified,
 )
-from metacal.promises.parts.per import Per
 from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import Counted, RowSelection
+from metacal.promises.parts.units import RowSelection
 from metacal.promises.promise import Promise
-from metacal.promises.rules.two_sided import Sided
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of
@@ -58,8 +56,8 @@ from metacal.scores.registry import AUTO
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
 Decided = Literal["largest", "calibrated"]
-#: Entries of the table that the profile's confidence is computed from, at most.
-_LOOKED_AT = 1 << 20
+# Largest number of table entries from which the confidences of the profile are computed.
+_MAX_PROFILE_ENTRIES = 1 << 20
 
 
 def fit_gate(
@@ -92,7 +90,7 @@ def fit_gate(
     all, or those that `selection` draws (`metacal.promises.parts.units`). `groups` has the group of
     each row, for a promise per group. `notes` go into the certificate. `known` are further fields
     of its source: `input`, `recipe`, `classes_given`. Of two classes the `decision` may be
-    "calibrated": at even odds, learned from some of the rows (`gate.sides`).
+    "calibrated": at even odds, learned from some of the rows (`gate.learned_decision`).
 
     Log loss and ECE of the accepted rows with the map and without are compared by cross-fitting
     (`gate.helping`), by `refit` where fitting leaves traces. If the map does not help, the
@@ -116,94 +114,225 @@ def fit_gate(
     """
     if codes is None:
         _check_needs_no_labels(promise, score)
-    classes, input = (
-        np.arange(rows.n_classes) if classes is None else classes,
-        known.get("input", "logits"),
-    )
+    if classes is None:
+        classes = np.arange(rows.n_classes)
     reject_label = reject_label_of(reject_label, classes)
-    odd = warn_of_suspicion(rows.table, input)
-    there, at, early = rows, 0.0, None
-    counted: RowSelection | Counted | None = selection
+    input_suspicion = warn_of_suspicion(rows.table, known.get("input", "logits"))
+    background = plan_background_map(rows, promise, fit_map, codes, weights)
     if decision == "calibrated" and codes is not None:
-        rows = rows.looked_over()
-        there, at, counted = learned_decision(rows, codes, selection)
-    parts = parts_of_rows(promise, there, classes, groups)
-    if isinstance(promise, Sided | Per) and promise.sided:
-        found = certified_sides(rows, codes, promise, counted, classes, parts)
+        result = _certify_learned_decision(rows, codes, promise, score, selection, classes, groups)
+        background = None
     else:
-        early = meanwhile(rows, promise, fit_map, codes, weights) if there is rows else None
-        found = ranked_and_certified(there, codes, promise, score, counted, parts, early)
-    if there is not rows:
-        found = found._replace(
-            rows=rows, certificate=replace(found.certificate, decision_at=at), at=at
-        )
-    rows, (seen, pending_fingerprint, further) = found.rows, _looked_at(found, codes, odd)
-    of_rows = () if odd is None else (suspicion(looks=odd.kind, lowest=odd.lowest),)
-    of_weights = () if weights is None else (weights_not_certified(),)
-    certificate = found.certificate.with_notes(
-        *notes, *of_rows, *(one.warned() for one in further), *of_weights
+        subgroups = subgroups_of_table(promise, rows, classes, groups)
+        data = CalibrationData(rows, codes, classes, subgroups, selection)
+        result = certify_table(data, promise, score, background)
+
+    pending_fingerprint = _start_fingerprint(result)
+    certificate = result.certificate.with_notes(
+        *notes, *_data_notes(result, input_suspicion, is_weighted=weights is not None)
     )
-    policy = policy_of(certificate, classes)
-    accept = accepts(seen.values, policy.of(*found.placed))
-    base: Map = TemperatureMap(1.0)
     if codes is None:
         known["recipe"] = Recipe(METHODS["temperature"].public_name)
-        remarks, profile = [not_calibrated()], profile_of(seen.ranking)
+        fitted = FittedBase(
+            map=TemperatureMap(1.0),
+            notes=(not_calibrated(),),
+            profile=profile_of(result.columns.ranking),
+        )
     else:
-        # One threshold for all accepts nothing but -inf: these are the rows that those of the parts
-        # accept.
-        values = seen.values if policy.by is None else np.where(accept, -np.inf, np.inf)
-        available = seen.available if rows.on_device else seen.available & (codes >= 0)
-        used = promise.for_base(available, values, seen.correct, certificate)
-        if not used.any():
+        base_fit = BaseFit(
+            fit_map=fit_map,
+            refit=refit or fit_map,
+            weights=weights,
+            gives_way=gives_way,
+            class_names=classes,
+            background=background,
+        )
+        fitted = base_fit.fit(replace(result, certificate=certificate), codes, promise)
+
+    fingerprint = pending_fingerprint()
+    source = Table(fitted.map, classes, result.score, decision_at=certificate.decision_at, **known)
+    return Gate.of(
+        source,
+        policy_of(certificate, classes),
+        certificate.with_notes(*fitted.notes),
+        promise,
+        reject_label=reject_label,
+        data_hash=fingerprint.data_hash,
+        sketch=fingerprint.sketch,
+        profile=fitted.profile,
+    )
+
+
+def _certify_learned_decision(
+    rows: Rows,
+    codes: Codes,
+    promise: Promise,
+    score: str | Score,
+    selection: RowSelection | None,
+    classes: NDArray[Any],
+    groups: Any,
+) -> CertificationResult:
+    """Certify rows of two classes that are decided at log-odds learned from some of them."""
+    rows = rows.looked_over()
+    learned = learn_decision(rows, codes, selection)
+    subgroups = subgroups_of_table(promise, learned.rows, classes, groups)
+    data = CalibrationData(learned.rows, codes, classes, subgroups, learned.counted)
+    result = certify_table(data, promise, score)
+    offset = learned.decision_offset
+    certificate = replace(result.certificate, decision_at=offset)
+    return replace(result, rows=rows, certificate=certificate, decision_offset=offset)
+
+
+def _start_fingerprint(result: CertificationResult) -> Callable[[], Fingerprint]:
+    """Start to compute the fingerprint of the rows, and return a function that waits for it."""
+    fingerprint = result.fingerprint
+    if fingerprint is not None:
+        return lambda: fingerprint
+    rows = result.rows
+    is_worth_a_thread = len(rows) >= WORTH_A_THREAD
+    return started(
+        rows.executor if is_worth_a_thread else None,
+        fingerprint_rows,
+        result.columns.scores,
+        result.columns.correct,
+        aside=is_worth_a_thread and rows.on_device,
+    )
+
+
+def _data_notes(
+    result: CertificationResult, input_suspicion: Suspicion | None, *, is_weighted: bool
+) -> list[Note]:
+    """Return the notes about the input, the rows and their weights."""
+    notes: list[Note] = []
+    if input_suspicion is not None:
+        notes.append(suspicion(looks=input_suspicion.kind, lowest=input_suspicion.lowest))
+    if result.fingerprint is not None:
+        row_notes = remarks_on_long_rows(
+            result.rows, result.score, result.certificate, input_suspicion
+        )
+    else:
+        row_notes = _row_notes(result, input_suspicion)
+    notes.extend(note.warned() for note in row_notes)
+    if is_weighted:
+        notes.append(weights_not_certified())
+    return notes
+
+
+@dataclass(frozen=True, eq=False)
+class FittedBase:
+    """Fitted base map with its notes and what monitors compare new rows with.
+
+    Attributes
+    ----------
+    map : Map
+        Base map.
+
+    notes : tuple of Note
+        Notes on how well the map calibrates.
+
+    profile : Profile
+        Scores and confidences of the calibration rows.
+    """
+
+    map: Map
+    notes: tuple[Note, ...]
+    profile: Profile
+
+
+@dataclass(frozen=True, eq=False)
+class BaseFit:
+    """How the base map is fitted.
+
+    Attributes
+    ----------
+    fit_map : callable
+        Function that fits the map.
+
+    refit : callable
+        Function that fits the map without side effects, for cross-fitting.
+
+    weights : array of float of shape (n_rows,) or None
+        Weight of each row.
+
+    gives_way : bool
+        Whether the softmax replaces a map with a larger log loss.
+
+    class_names : array of shape (n_classes,)
+        Names of the classes.
+
+    background : BackgroundMap or None
+        Map that was fitted while the rows were ranked.
+    """
+
+    fit_map: FitMap
+    refit: FitMap
+    weights: Float | None
+    gives_way: bool
+    class_names: NDArray[Any]
+    background: BackgroundMap | None
+
+    def fit(self, result: CertificationResult, codes: Codes, promise: Promise) -> FittedBase:
+        """Fit the base map on the rows that the promise allows.
+
+        Raises
+        ------
+        InputError
+            If no row is left to fit on.
+        """
+        columns = result.columns
+        is_accepted = columns.is_accepted
+        fit_mask = self._choose_rows(result, codes, promise)
+        if not fit_mask.any():
             raise InputError(
                 "no row is left to fit the base calibrator on; use more rows or loosen the promise."
             )
-        kept, own = (rows, slice(None)) if used.all() else (rows.where(used), used)
-        fitting = kept, codes[own], None if weights is None else weights[own]
-        fitted = (
-            None if early is None or kept is not rows or not early.fitted.done() else early.fitted
-        )
-        base, remarks = fit_map(*fitting) if fitted is None else fitted.result(), []
-        if not np.any(found.at):  # what is compared are answers by the largest logit
-            if promise.calibrator is None:  # the paper's is taken to the letter
-                base, remarks = _checked_help(
-                    base, refit or fit_map, fitting, accept[own], gives_way, classes
+        rows = result.rows
+        fits_all_rows = bool(fit_mask.all())
+        fit_rows = rows if fits_all_rows else rows.where(fit_mask)
+        fit_index: Any = slice(None) if fits_all_rows else fit_mask
+        fit_weights = None if self.weights is None else self.weights[fit_index]
+        fit_data = (fit_rows, codes[fit_index], fit_weights)
+        base_map = self._take_or_fit(fit_data, is_on_all_rows=fits_all_rows)
+
+        notes: list[Note] = []
+        predicts_largest_logit = not np.any(result.decision_offset)
+        if predicts_largest_logit:
+            # The paper's calibrator is used without a comparison.
+            if promise.calibrator is None:
+                base_map, notes = _compare_with_softmax(
+                    base_map,
+                    self.refit,
+                    fit_data,
+                    is_accepted[fit_index],
+                    self.gives_way,
+                    self.class_names,
                 )
-            if not base.preserves_accuracy and not certificate.quantity.accepting_is_safe:
-                remarks.append(about_answers(rows, base, accept))
-        profile = _profile(base, rows, seen, accept, found.counted, found.at)
-    fingerprint = pending_fingerprint()
-    source = Table(base, classes, found.score, decision_at=certificate.decision_at, **known)
-    certificate = certificate.with_notes(*remarks)
-    known_rows = {
-        "data_hash": fingerprint.data_hash,
-        "sketch": fingerprint.sketch,
-        "profile": profile,
-    }
-    return Gate.of(source, policy, certificate, promise, reject_label=reject_label, **known_rows)
+            accepting_is_safe = result.certificate.quantity.accepting_is_safe
+            if not base_map.preserves_accuracy and not accepting_is_safe:
+                notes.append(note_on_predictions(rows, base_map, is_accepted))
+        profile = _profile(base_map, result, is_accepted)
+        return FittedBase(base_map, tuple(notes), profile)
 
+    def _choose_rows(self, result: CertificationResult, codes: Codes, promise: Promise) -> Flags:
+        """Return a mask of the rows on which the map is fitted."""
+        columns = result.columns
+        scores = columns.scores
+        if result.certificate.parts is not None:
+            # The one threshold of a certificate with parts accepts nothing but -inf.
+            scores = np.where(columns.is_accepted, -np.inf, np.inf)
+        is_available = columns.is_available
+        if not result.rows.on_device:
+            is_available = is_available & (codes >= 0)
+        return promise.for_base(is_available, scores, columns.correct, result.certificate)
 
-def _looked_at(
-    found: Certified, codes: Codes | None, odd: Suspicion | None
-) -> tuple[Columns, Callable[[], Fingerprint], list[Note]]:
-    """Return the columns of the rows, a function that waits for their fingerprint, and notes about
-    the data.
-    """
-    rows, seen = found.rows, found.seen
-    if isinstance(seen, Counts):
-        assert codes is not None
-        further = remarks_on_long_rows(rows, found.score, found.certificate, odd)
-        columns = decided_columns(
-            rows, codes, found.score, found.certificate.threshold, seen.ranking
-        )
-        return columns, lambda: seen.fingerprint, further
-    many = len(rows) >= WORTH_A_THREAD
-    executor = rows.executor if many else None
-    fingerprint = started(
-        executor, fingerprint_rows, seen.values, seen.correct, aside=many and rows.on_device
-    )
-    return seen, fingerprint, _further_remarks(rows, seen, odd, found.counted)
+    def _take_or_fit(
+        self, fit_data: tuple[Rows, Codes, Float | None], *, is_on_all_rows: bool
+    ) -> Map:
+        """Return the map that was fitted in the background, or fit it now."""
+        background = self.background
+        if is_on_all_rows and background is not None and background.fitted.done():
+            return background.fitted.result()
+        return self.fit_map(*fit_data)
 
 
 def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
@@ -219,7 +348,7 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
         )
 
 
-def _checked_help(
+def _compare_with_softmax(
     base: Map,
     refit: FitMap,
     fitting: tuple[Rows, Codes, Float | None],
@@ -227,7 +356,7 @@ def _checked_help(
     gives_way: bool,
     classes: Array,
 ) -> tuple[Map, list[Note]]:
-    """The base map, or the softmax in its place, and what there is to say of how it helps."""
+    """Check by cross-fitting that the map improves on the softmax for accepted rows."""
     if not soon_fitted(base, fitting[0].n_classes):
         return base, [not_compared()]
     found = helping(base, refit, *fitting, accept, classes)
@@ -240,22 +369,25 @@ def _checked_help(
     return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
 
 
-def _profile(
-    base: Map, rows: Rows, seen: Columns, accept: Flags, counted: Counted | None, at: float | Float
-) -> Profile:
-    """What the gate keeps of its calibration rows: all scores, the confidence of some of the
-    accepted rows.
+def _profile(base: Map, result: CertificationResult, is_accepted: Flags) -> Profile:
+    """Build what the gate keeps of its calibration rows.
+
+    It holds all scores, and the confidence of some of the accepted rows.
     """
-    chosen = np.flatnonzero(accept if counted is None else accept & counted.mask(len(rows)))
-    if rows.on_device or not len(chosen):
-        return profile_of(seen.ranking)
-    most = max(1, _LOOKED_AT // rows.n_classes)
-    if len(chosen) > most:
-        chosen = np.sort(chosen[generator(0).permutation(len(chosen))[:most]])
-    confidence = rows.picked(chosen).collect(
-        partial(_confidence, base), np.broadcast_to(at, len(rows))[chosen]
-    )
-    return profile_of(seen.ranking, confidence, seen.correct[chosen])
+    rows = result.rows
+    columns = result.columns
+    if result.counted is not None:
+        is_accepted = is_accepted & result.counted.mask(len(rows))
+    profile_index = np.flatnonzero(is_accepted)
+    if rows.on_device or len(profile_index) == 0:
+        return profile_of(columns.ranking)
+    max_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
+    if len(profile_index) > max_rows:
+        order = generator(0).permutation(len(profile_index))
+        profile_index = np.sort(profile_index[order[:max_rows]])
+    offsets = np.broadcast_to(result.decision_offset, len(rows))[profile_index]
+    confidence = rows.picked(profile_index).collect(partial(_confidence, base), offsets)
+    return profile_of(columns.ranking, confidence, columns.correct[profile_index])
 
 
 def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> NDArray[Any]:
@@ -288,19 +420,20 @@ def check_gate(promise: Any, score: str | Score, input: str, decision: str = "la
         )
 
 
-def _further_remarks(
-    rows: Rows, seen: Columns, odd: Suspicion | None, counted: Counted | None
-) -> list[Note]:
-    """What else is odd: scores tie because the table is, and rows that are alike, or decisions,
-    repeat each other.
-    """
-    alike = odd is not None and odd.kind in ("alike", "one-hot")
-    alike = alike or (
-        counted is not None and counted.whole is not None
-    )  # rows of a unit may well be
-    values = seen.values
+def _row_notes(result: CertificationResult, input_suspicion: Suspicion | None) -> list[Note]:
+    """Return the notes about equal scores and repeated rows."""
+    columns = result.columns
+    counted = result.counted
+    rows = result.rows
+    scores = columns.scores
     if counted is not None:
-        counts = counted.mask(len(values))
-        rows, values = rows.where(counts), values[counts]
-    repeated = [] if alike else remarks_on_rows(rows, values, len(seen.ranking.ranks))
-    return [*remarks_on_scores(seen.ranking, ties=odd is None), *repeated]
+        is_counted = counted.mask(len(scores))
+        rows = rows.where(is_counted)
+        scores = scores[is_counted]
+    notes = remarks_on_scores(columns.ranking, ties=input_suspicion is None)
+    # Decisions repeat each other, and the rows of a cluster may do so.
+    holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
+    has_clusters = counted is not None and counted.whole is not None
+    if holds_decisions or has_clusters:
+        return notes
+    return [*notes, *remarks_on_rows(rows, scores, len(columns.ranking.ranks))]

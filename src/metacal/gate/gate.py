@@ -29,7 +29,8 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Costed, Losses
+from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.arrays import one_of
@@ -303,7 +304,7 @@ class Gate(Verbs):
         """What each answer costs, by the codes of truth and answer; None where no cost is
         promised.
         """
-        if not isinstance(self.promise, Costed):
+        if not isinstance(self.promise, CostPromise):
             return None
         if self.n_classes:
             return self.promise.losses(codes, answers)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from metacal.certification.arriving import CORRECT, UNKNOWN
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
 from metacal.gate.marks import Marks
@@ -16,7 +17,6 @@ from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_rows
 from metacal.promises.sample import Ranking
-from metacal.promises.sequential.answers import RIGHT, UNKNOWN
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows
 from metacal.rows.labels import reject_label_of
@@ -34,7 +34,7 @@ def gate_of(certifier: Certifier) -> Gate:
     certificate, label = certifier.certificate, -1
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
-        curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == RIGHT)
+        curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == CORRECT)
         source: Source = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
     else:
         base, notes = _base(certifier)

@@ -2,7 +2,7 @@
 
 Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and
 what comes back of a block is how many right and wrong rows lie in which cells
-(`promises.rules.passes`, which proves that the certificate is the one of sorting). The first pass
+(`metacal.certification.passes`, which proves that the certificate is the one of sorting). The first pass
 also takes the fingerprint of the rows. What is held of every row is its label, which the caller
 brought, and two flags, which a last pass takes for the base map: accepted, right.
 """
@@ -10,9 +10,8 @@ brought, and two flags, which a last pass takes for the base map: accepted, righ
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,18 +19,14 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut
+from metacal.kernels.keys import CellCounts, Counter, Cut
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
 from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
-from metacal.promises.parts.units import Counted
-from metacal.promises.promise import ByRanking, Promise
-from metacal.promises.rules.passes import Passes
 from metacal.promises.sample import Ranking
-from metacal.promises.sequential.profile import ranks_of
 from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
-from metacal.scores import Ranked, Score, grid_of, name_of, score_rows
+from metacal.scores import Ranked, Score, grid_of, score_rows
 
 #: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same
 #: either way.
@@ -39,19 +34,6 @@ MOST_SORTED = 10_000_000
 #: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches
 #: it comes from.
 _SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
-
-
-def counts_instead(rows: Rows, promise: Promise) -> bool:
-    """Whether these rows are to be counted: too many to sort, and a promise that can be certified
-    from counts.
-
-    Per class, per group, both limits at once, costs, groups and weights of rows are certified by
-    sorting; so are rows on a device.
-    """
-    many = len(rows) > MOST_SORTED
-    whole = rows.keep is None and not rows.on_device
-    plain = isinstance(promise, ByRanking) and type(promise).split is Promise.split
-    return many and whole and plain
 
 
 class Counting:
@@ -117,65 +99,21 @@ class _Gathered:
         return self._counter.result(), self._fingerprint
 
 
-class Columns(NamedTuple):
-    """The score of each row, whether it is right, whether it is left for the base map; the ranking
-    of those counted.
+def decided_flags(
+    rows: Rows, codes: Codes, score: str | Score, threshold: float
+) -> tuple[Flags, Flags]:
+    """Decide rows that were only counted, in one more pass. One byte per row comes back.
+
+    Returns
+    -------
+    is_accepted : array of bool of shape (n_rows,)
+        Whether each row is accepted.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct.
     """
-
-    values: NDArray[Any]
-    correct: Flags
-    available: Flags
-    ranking: Ranking
-
-
-class Counts(NamedTuple):
-    """What is known of rows that were counted."""
-
-    fingerprint: Fingerprint
-    ranking: Ranking
-
-
-class Certified(NamedTuple):
-    """Rows, looked over; the score; the certificate; what is known of the rows.
-
-    `placed` says where each stands in the policy, `at` the log-odds above which the second of two
-    classes is answered, `counted` which rows the certificate counts; None: all of them.
-    """
-
-    rows: Rows
-    score: str | Score
-    certificate: Certificate
-    seen: Columns | Counts
-    placed: tuple[Codes, ...] = ()
-    at: float | Float = 0.0
-    counted: Counted | None = None
-
-
-def certified_by_counts(
-    rows: Rows, codes: Codes, promise: Promise, score: str | Score
-) -> Certified:
-    """Certify without the scores of all rows at once."""
-    counting = Counting(rows, codes, score)
-    passes = Passes(counting, CELLS, ranks_of(len(rows)))
-    found = promise.certify(passes)
-    found = replace(found, score=name_of(score), threshold=grid_of(score).settled(found.threshold))
-    assert counting.fingerprint is not None
-    counts = Counts(counting.fingerprint, passes.ranking)
-    return Certified(counting.rows, score, found, counts)
-
-
-def decided_columns(
-    rows: Rows, codes: Codes, score: str | Score, threshold: float, ranking: Ranking
-) -> Columns:
-    """Of rows that were counted: a byte comes back for each.
-
-    Two bytes a row stand in place of its score: what is accepted is below every threshold, the rest
-    above.
-    """
-    said = rows.collect(_Accepted(score, threshold), codes)
-    accept = (said & 1).view(bool)
-    values = np.where(accept, np.float16(-np.inf), np.float16(np.inf))
-    return Columns(values, (said >> 1).view(bool), np.ones(len(accept), dtype=bool), ranking)
+    flags = rows.collect(_Accepted(score, threshold), codes)
+    return (flags & 1).view(bool), (flags >> 1).view(bool)
 
 
 class _Accepted:

@@ -38,7 +38,7 @@ from metacal.gate.traffic import (
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.promises.parts.thresholds import plain_groups
-from metacal.promises.rules.costs import Costed
+from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 
@@ -132,7 +132,7 @@ class Watch:
             )
         held = gate_in(gate)
         check_watchable(held)
-        largest = held.promise.largest if isinstance(held.promise, Costed) else None
+        largest = held.promise.largest if isinstance(held.promise, CostPromise) else None
         alarms = Alarms.of(
             held.certificate,
             held.profile,

@@ -12,16 +12,16 @@ from metacal.lazy import names_of
 from metacal.promises import kinds
 
 if TYPE_CHECKING:
+    from metacal.certification.arriving import PartialLabels as Answers  # noqa: F401 public name
+    from metacal.certification.passes import Passes as Passes
+    from metacal.certification.sample import Sample as Sample
     from metacal.promises.certificate import Certificate as Certificate
     from metacal.promises.certificate import accepts as accepts
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.promise import Promise as Promise
     from metacal.promises.quantity import Quantity as Quantity
     from metacal.promises.quantity import register_quantity as register_quantity
-    from metacal.promises.rules.passes import Passes as Passes
     from metacal.promises.sample import Ranking as Ranking
-    from metacal.promises.sample import Sample as Sample
-    from metacal.promises.sequential.answers import Answers as Answers
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from metacal.promises.rules.both import AfterLooking as AfterLooking
     from metacal.promises.rules.both import Both as Both
     from metacal.promises.rules.cascade import MaxLoss as MaxLoss
-    from metacal.promises.rules.cheapest import Cheapest as Cheapest
+    from metacal.promises.rules.max_risk import Cheapest as Cheapest
     from metacal.promises.rules.max_risk import MaxCost as MaxCost
     from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
     from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
     from metacal.promises.rules.order_statistic import MaxReview as MaxReview
-    from metacal.promises.rules.precision import MinPrecision as MinPrecision
     from metacal.promises.rules.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
+    from metacal.promises.rules.two_sided import MinPrecision as MinPrecision
     from metacal.promises.rules.two_sided import MinRecall as MinRecall
     from metacal.promises.rules.two_sided import TwoSided as TwoSided
 

@@ -1,75 +1,45 @@
-"""What every promise is: from evidence, rows with their scores and whether they are right, to a
-`Certificate`.
-"""
+"""Promise: the base class of all promises."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from dataclasses import fields
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.certification.arriving import sequential_procedure
+from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
+from metacal.certification.certify import certify
+from metacal.certification.clusters import WHOLE_CLUSTERS
+from metacal.certification.procedures import Procedure, SubgroupProcedure
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.scopes import EachSubgroup
+from metacal.certification.statements import confidence_phrase
+from metacal.certification.two_sides import TwoSides
+from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.counts import impossible_labels, other_marks, other_traffic
-from metacal.promises.notes import Note
-from metacal.promises.parts.part import Name, Part
 from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence, Outcome, Ranking, Sample
-from metacal.promises.words import SAME_SOURCE, at_least, register_rule
+from metacal.promises.sample import Evidence
 from metacal.rows.arrays import fraction
-
-if TYPE_CHECKING:
-    from metacal.promises.sequential.answers import Answers
-
-
-#: Where rows belong together and every one counts: `promises.rules.whole_units`.
-WHOLE_UNITS = register_rule(
-    "whole-units",
-    "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of"
-    " them, in a fixed sequence (Wiens 2003)",
-    SAME_SOURCE,
-)
-
-
-class Standing(NamedTuple):
-    """Where labels that arrive have led.
-
-    Attributes
-    ----------
-    threshold : float or None
-        What is certified by now; None: nothing.
-    reach : float or None
-        What would be certified if every further answer were right; None: nothing any more.
-    asked : int
-        Labels of the so many surest rows can still matter.
-    """
-
-    threshold: float | None
-    reach: float | None
-    asked: int
 
 
 class Promise(ABC):
-    """A promise: a dataclass of its limits and `delta`, which says four things and inherits the
-    rest.
+    """Base class of all promises.
 
-    A subclass is a `@dataclass` with
+    A promise is data: a dataclass with its limits and `delta`. A subclass defines
 
-    - `limited`: what its parameters limit, {"beta": COVERAGE_ACCURACY};
-    - `rules`: the names of its rules (`words.register_rule`), certified and in expectation;
-    - `from_sample(sample)`: the threshold, given to `_certificate`; InfeasibleTargetError where the
-      rows cannot carry the target. Of a `ByRanking` it is `from_ranking(ranking)`, which rows that
-      are only counted have too;
-    - `impossible(certificate)`: what in a certificate's counts cannot be, whatever the rows were.
+    - `limited`: the quantity that each parameter limits, for example {"beta": COVERAGE_ACCURACY};
+    - `rules`: the names of its rules (`words.register_rule`), with a delta and in expectation;
+    - `procedure()`: how calibration rows are certified, and how a certificate that was read from a
+      file is checked (`metacal.certification.procedures.Procedure`).
 
-    `from_answers` is the rule for labels that arrive, where it has one of its own. `split`,
-    `for_base` and `guarantee` are overridden where threshold and calibrator must not share rows, or
-    where nothing is guaranteed. A row in `promises.kinds` makes it a kind that files can hold.
+    `split`, `for_base` and `guarantee` are overridden if the threshold and the calibrator must not
+    share rows, or if nothing is guaranteed. A row in `promises.kinds` makes the promise known to
+    files.
     """
 
     #: Parameter -> what it limits, in the order of certificates. A parameter that is None limits
@@ -98,85 +68,55 @@ class Promise(ABC):
                 fraction(name, value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
-        """The threshold and its certificate; InfeasibleTargetError where the evidence cannot carry
-        the target.
+        """Certify the promise.
 
-        Evidence is a `Sample` of rows, or its two columns: scores, and whether each row is right;
-        `Passes` over rows that nobody can sort; or `Answers`, labels that arrive.
+        Parameters
+        ----------
+        evidence : array-like of shape (n_rows,), CalibrationRows or Evidence
+            Ranking scores, or rows with more columns, or `Passes` over rows that are only counted,
+            or labels that arrive.
 
+        correct : array-like of bool of shape (n_rows,), optional
+            Whether each prediction is correct, if `evidence` has the scores.
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        InfeasibleTargetError
+            If the rows do not support the target.
+
+        Examples
+        --------
         >>> import metacal as mc
         >>> mc.MaxReview(0.05).certify(np.arange(100.0), np.ones(100, dtype=bool)).n_accepted
         99
         """
-        return (
-            evidence if isinstance(evidence, Evidence) else Sample.of(evidence, correct)
-        ).certify(self)
+        if isinstance(evidence, Evidence):
+            return evidence.certify(self)
+        if isinstance(evidence, CalibrationRows):
+            return certify(self, evidence)
+        return certify(self, CalibrationRows.from_columns(evidence, correct))
 
     @abstractmethod
-    def from_sample(self, sample: Sample) -> Certificate:
-        """The rule for rows."""
-
-    def from_units(self, sample: Sample) -> Certificate:
-        """The rule for rows that belong together, where every row counts."""
-        raise InputError(
-            "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a"
-            f" delta; for {self!r} take one row of each: units=names, or Units(names, per='unit')."
-        )
-
-    def impossible_of_units(self, certificate: Certificate) -> str | None:
-        """What cannot be in a certificate from whole units; None when all agrees."""
-        return "it is never certified from whole units"
-
-    @abstractmethod
-    def impossible(self, certificate: Any) -> str | None:
-        """What in the counts of a certificate, or of a part, cannot be under this promise; None
-        when all agrees.
-        """
-
-    def from_answers(self, answers: Answers) -> Certificate:
-        """The rule for labels that arrive: what they certify by now. A promise that does not walk
-        needs all of them.
-        """
-        n, labels = len(answers.scores), answers.labels
-        if not answers.complete:
-            raise InfeasibleTargetError(
-                f"{type(self).__name__} is certified once all {n:,} rows that were drawn have a"
-                f" label; {n - labels:,} are missing.",
-                target=self.limits[0][1],
-                rows_needed=n,
-            )
-        return replace(
-            self.certify(Sample.of(answers.scores, answers.right == 1, scouts=answers.scouts)),
-            labels=n,
-        )
+    def procedure(self) -> Procedure:
+        """Return how calibration rows are certified."""
 
     @property
-    def walks(self) -> bool:
-        """Whether labels from the surest row upward certify it step by step
-        (`promises.sequential.answers`).
-        """
-        return False
-
-    @property
-    def scouted(self) -> bool:
-        """Whether it takes tests in a sequence, which scouts can lay out for scores that tie
-        (`promises.scouts`).
-        """
-        return False
+    def scope(self) -> EachSubgroup | None:
+        """Scope of a promise for each subgroup. None for all rows together."""
+        return None
 
     @property
     def sided(self) -> bool:
-        """Whether it is about what rows of two classes are called (`rules.two_sided`)."""
-        return False
+        """Whether the promise is about the rows that are called by one of two classes."""
+        return isinstance(self.procedure(), TwoSides)
 
-    def standing(self, answers: Answers) -> Standing:
-        """Where labels that arrive have led."""
-        n = len(answers.scores)
-        try:
-            threshold = self.certify(answers).threshold
-        except InfeasibleTargetError:
-            return Standing(None, None if answers.complete else np.inf, n)
-        return Standing(threshold, threshold, n)
+    def impossible(self, certificate: Certificate) -> str | None:
+        """Return what in the counts of a certificate cannot be true, or None."""
+        return find_contradiction(self, certificate)
 
     @property
     def limits(self) -> Limits:
@@ -206,10 +146,8 @@ class Promise(ABC):
 
     @property
     def surely(self) -> str:
-        """How surely, as errors say it."""
-        return (
-            "in expectation" if self.delta is None else f"at {at_least(1 - self.delta)} confidence"
-        )
+        """Confidence level as it is written in messages."""
+        return confidence_phrase(self.delta)
 
     @property
     def needs_labels(self) -> bool:
@@ -262,51 +200,6 @@ class Promise(ABC):
         type(self)(**self.get_params(deep=False))
         return self
 
-    def _certificate(
-        self, sample: Sample, threshold: float, notes: tuple[Note, ...] = ()
-    ) -> Certificate:
-        """A certificate for `threshold`, settled, with what the calibration rows look like under
-        it.
-        """
-        return replace(
-            self._ranked(sample.ranking, threshold, notes), labelled=sample.correct is not None
-        )
-
-    def _ranked(
-        self, ranking: Ranking, threshold: float, notes: tuple[Note, ...] = ()
-    ) -> Certificate:
-        """The same of rows with labels, by their ranking.
-
-        The scores are grid points: settling the threshold moves it past none of them.
-        """
-        threshold = RELATIVE.settled(threshold)
-        return self._certified(threshold, ranking.outcome(threshold), notes)
-
-    def _certified(
-        self,
-        threshold: float,
-        outcome: Outcome,
-        notes: tuple[Note, ...] = (),
-        *,
-        labelled: bool = True,
-    ) -> Certificate:
-        """The same where it is known what the rows look like under the threshold, which is
-        settled.
-        """
-        (quantity, target), *second = self.limits
-        return Certificate(
-            quantity=quantity,
-            target=target,
-            delta=self.delta,
-            guarantee=self.guarantee,
-            threshold=threshold,
-            rule=self.rule,
-            **outcome._asdict(),
-            notes=notes,
-            max_miscoverage=second[0][1] if second else None,
-            labelled=labelled,
-        )
-
     # ── certificates that are read from a file ────────────────────────────────────────────────────
 
     def contradiction(self, certificate: Certificate) -> str | None:
@@ -317,6 +210,7 @@ class Promise(ABC):
         rows: an umbrella order statistic is certified by how many right rows it keeps, a binomial
         test by how many accepted rows are wrong, whatever sequence of tests led there.
 
+        >>> from dataclasses import replace
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> promise = MaxMiscoverage(0.05)
         >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
@@ -336,14 +230,16 @@ class Promise(ABC):
             return f"it does not belong to the promise {self!r}; fit again"
         stages = certificate.stages
         by_units, mine = around.whole_units, self.at(around.share)
-        if certificate.rule not in ((WHOLE_UNITS,) if by_units else self.rules_for(certificate)):
+        if certificate.rule not in ((WHOLE_CLUSTERS,) if by_units else self.rules_for(certificate)):
             return "the rule is none that this promise uses"
         return (
             other_traffic(certificate, split or by_units or around.aside > 0)
             or (None if stages is None else stages.contradiction(certificate))
             or other_marks(certificate)
-            or impossible_labels(certificate, some_will_do=self.walks)
-            or (mine.impossible_of_units if by_units else mine.impossible)(certificate)
+            or impossible_labels(certificate, some_will_do=sequential_procedure(self) is not None)
+            or (find_contradiction_of_clusters if by_units else find_contradiction)(
+                mine, certificate
+            )
         )
 
     def _limits_in(self, certificate: Certificate) -> Limits:
@@ -351,109 +247,9 @@ class Promise(ABC):
         return self.limits
 
 
-class ByRanking(Promise):
-    """A promise whose rule takes the ranking of the rows and no more."""
-
-    def from_sample(self, sample: Sample) -> Certificate:
-        """The rule for a ranking."""
-        return replace(self.from_ranking(sample.ranking), labelled=sample.correct is not None)
+class SubgroupPromise(Promise):
+    """Base class of the promises that can also be made for each subgroup (`PerClass`, `PerGroup`)."""
 
     @abstractmethod
-    def from_ranking(self, ranking: Ranking) -> Certificate:
-        """The rule for a ranking; `Undecided` where rows are only counted and it must know more."""
-
-
-class ByPart(Promise):
-    """A promise that can be made for each class or group by itself (`promises.parts.per`)."""
-
-    #: The threshold of a part that has too few rows, or fails: -inf, or +inf where accepting breaks
-    #: nothing.
-    unproven: ClassVar[float]
-
-    @abstractmethod
-    def settle(self, sample: Sample, level: float, planned: float) -> tuple[Any, bool]:
-        """The threshold at a level, by tests that were laid out for the planned one, and whether
-        every test passed.
-
-        None where no test has passed. Of two sides: how many rows may be called by either class.
-        """
-
-    @abstractmethod
-    def takes(self, sample: Sample, level: float) -> list[tuple[int, int]]:
-        """How many of these rows it counts, and how many a test at this level takes at least; of
-        each side.
-        """
-
-    @abstractmethod
-    def parts_of(
-        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
-    ) -> tuple[Part, ...]:
-        """What a certificate says of one class or group; `spare` is the level that it would have,
-        had it one.
-        """
-
-    # What follows is that of a promise with one threshold; one with two sides has its own.
-
-    def decided(self, sample: Sample, at: Float) -> tuple[Float, Flags, Any]:
-        """Doubt, whether the answer is right and, of two sides, what rows are called, each changing
-        `at` its score.
-        """
-        return sample.score, sample.right, 0
-
-    def told(self, certificate: Certificate) -> Certificate:
-        """The certificate as it speaks of all parts together."""
-        return certificate
-
-    def impossible_part(self, family: tuple[Part, ...], level: float) -> str | None:
-        """What cannot be in a part that was tested at a level; None when all agrees."""
-        return self.at_level(level).impossible(family[0])
-
-
-class OneThreshold(ByPart):
-    """One that gives each class or group one threshold."""
-
-    @abstractmethod
-    def lacking(self, sample: Sample, level: float) -> tuple[float | None, int | None]:
-        """The limit that rows which fail could carry, and how many rows would do."""
-
-    def parts_of(
-        self, names: tuple[Name, ...], sample: Sample, found: Any, level: float | None, spare: float
-    ) -> tuple[Part, ...]:
-        """The one part, its threshold where it has one or what it lacks."""
-        threshold = RELATIVE.settled(self.unproven if found is None else found)
-        best, needed = (
-            (None, None)
-            if found is not None
-            else self.lacking(sample, spare if level is None else level)
-        )
-        seen = sample.ranking.outcome(threshold)._asdict()
-        return (
-            Part(names, threshold=threshold, delta=level, best=best, rows_needed=needed, **seen),
-        )
-
-
-def cannot_certify(
-    promise: Promise,
-    what: str,
-    n: int,
-    best: float | None,
-    at_best: str,
-    needed: int | None,
-    loosen: str,
-    ruled_out: str | None,
-) -> InfeasibleTargetError:
-    """Build the InfeasibleTargetError: best certifiable limit, rows needed, suggested action.
-
-    `ruled_out` is a proved sentence about thresholds, or None. It is said if no number of rows is
-    known.
-    """
-    can = f"these {n:,} rows certify nothing {promise.surely}"
-    if best is not None:
-        can = f"the best certifiable on these {n:,} rows {promise.surely} is {at_best}"
-    do = f"{loosen}, or improve the model"
-    if needed is not None:
-        do = f"{loosen}; about {needed:,} rows may be enough (a rough estimate)"
-    said, ((_, target), *_) = f"{what} cannot be certified: {can}; {do}.", promise.limits
-    if needed is None and ruled_out is not None:
-        said += f" {ruled_out}"
-    return InfeasibleTargetError(said, target=target, best=best, rows_needed=needed)
+    def procedure(self) -> SubgroupProcedure:
+        """Return how calibration rows, or those of a subgroup, are certified."""

@@ -1,11 +1,11 @@
-"""Sample: the calibration rows as a promise sees them, and their ranking by rising score."""
+"""Ranking: calibration rows in increasing order of score, and what it is built from."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,17 +13,10 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import ranked
-from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
-    from metacal.promises.parts.part import Name
-    from metacal.promises.promise import Promise
-    from metacal.promises.rules.costs import Losses
-    from metacal.promises.rules.sequence import StartingErrors
-    from metacal.promises.scouts import Scouts
 
 
 #: Standard deviation of slope and intercept, in units in which the scores have one of 1.
@@ -32,178 +25,11 @@ _STEPS = 50
 
 
 class Evidence(ABC):
-    """What a promise is certified from: rows (`Sample`), counts of rows (`Passes`), labels that
-    arrive (`Answers`).
-    """
+    """Evidence other than rows: counts of rows, labels that arrive, the answers of two models."""
 
     @abstractmethod
-    def certify(self, promise: Promise) -> Certificate:
-        """The certificate, by the rule that the promise has for such evidence."""
-
-
-class WholeUnits(NamedTuple):
-    """Clusters whose every row counts: the number of each row's cluster, and how many rows a
-    cluster can have.
-
-    The clusters are numbered in random order (`RowDraws.unit_numbers`): the first ones are pilot
-    clusters, and the others are bet on in the order of their numbers. With `mean` a cluster counts
-    as one, by the mean of those of its rows that are looked at, if there are any.
-    """
-
-    code: Codes
-    largest: int
-    mean: bool = False
-
-    @property
-    def number(self) -> int:
-        """How many units there are."""
-        return len(np.unique(self.code))
-
-    def take(self, rows: Flags | Codes) -> WholeUnits:
-        """The same of some of the rows."""
-        return self._replace(code=self.code[rows])
-
-
-@dataclass(frozen=True, eq=False)
-class Sample(Evidence):
-    """Calibration rows; `Sample.of` checks what comes from outside.
-
-    Attributes
-    ----------
-    score : array of shape (n,)
-        The ranking score of each row, higher is less sure; on the grid, where
-        `metacal.scores.named` puts its own.
-    correct : array of bool, or None
-        Whether each row's answer is right; None where there are no labels.
-    losses : Losses or None
-        What each row costs, where a promise is about that.
-    part, names : array of int and sequence, optional
-        The number of each row's class or group, and what these are called.
-    truth, classes : array of int and sequence, optional
-        Of two classes with two sides (`rules.two_sided`): the true class of each row, -1 for none
-        of them, and what the classes are called.
-    units : WholeUnits, optional
-        Where rows belong together, and every one of them counts.
-    scouts : Scouts, optional
-        Pilot rows, whose scores choose the value at which the tests begin.
-    starting_errors : callable, optional
-        Replaces `rules.sequence.usual_starts`: (n, beta, delta) to the errors that each start
-        allows and its share of delta. `take` drops it.
-
-    Examples
-    --------
-    >>> rows = Sample.of([0.9, 0.1, 0.2], [False, True, True])
-    >>> rows.ranking.errors, rows.take(rows.right).score
-    (array([0, 0, 1]), array([0.1, 0.2]))
-    """
-
-    score: Float
-    correct: Flags | None = None
-    losses: Losses | None = None
-    part: Codes | None = None
-    names: Sequence[Name] = ()
-    units: WholeUnits | None = None
-    scouts: Scouts | None = None
-    starting_errors: StartingErrors | None = None
-    truth: Codes | None = None
-    classes: Sequence[Name] = (0, 1)
-
-    @classmethod
-    def of(cls, scores: Any, correct: Any = None, *, of_all: bool = True, **more: Any) -> Sample:
-        """The rows, checked; where they are not all rows there are (`of_all`), none need be
-        correct.
-        """
-        scores = np.asarray(scores, dtype=np.float64)
-        if correct is None:
-            if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-                raise InputError(
-                    "certify needs a score for every row, and at least one; got shape"
-                    f" {scores.shape}."
-                )
-            return cls(RELATIVE.rounded(scores), **more)
-        correct = np.asarray(correct)
-        if scores.ndim != 1 or scores.shape != correct.shape or correct.dtype != bool:
-            raise InputError(
-                f"certify needs one score and one boolean per row; got shapes {scores.shape} and"
-                f" {correct.shape} ({correct.dtype})."
-            )
-        if np.isnan(scores).any():
-            raise InputError("certify needs a score for every row; some are NaN.")
-        if of_all:
-            require_some_correct(correct)
-        return cls(RELATIVE.rounded(scores), correct, **more)
-
-    def __len__(self) -> int:
-        return len(self.score)
-
-    def certify(self, promise: Promise) -> Certificate:
-        """By the promise's rule for rows."""
-        if self.correct is None and promise.needs_labels:
-            raise InputError(
-                f"{type(promise).__name__} is about right and wrong answers; say of each row which"
-                " it is."
-            )
-        return promise.from_sample(self) if self.units is None else promise.from_units(self)
-
-    @property
-    def right(self) -> Flags:
-        """`correct`, where there are labels."""
-        assert self.correct is not None
-        return self.correct
-
-    @property
-    def codes(self) -> Codes:
-        """The true class of each row, of two."""
-        return self.right.astype(np.intp) if self.truth is None else self.truth
-
-    @cached_property
-    def even_odds(self) -> float:
-        """Of two classes: the score at which their odds are even."""
-        return even_odds(self.score, self.codes == 1)
-
-    @cached_property
-    def ranking(self) -> Ranking:
-        """The rows by rising score, sorted once; rows without labels count as wrong."""
-        correct = np.zeros(len(self), dtype=bool) if self.correct is None else self.correct
-        return Ranking.of(self.score, correct, self.starts, self.starting_errors)
-
-    @property
-    def starts(self) -> Float | None:
-        """The scores, sorted, that say at which value tests begin; None where ranks are tested."""
-        return None if self.scouts is None else self.scouts.values
-
-    def with_ranking(self, known: Ranking) -> Sample:
-        """The same rows, which somebody has sorted already."""
-        self.__dict__["ranking"] = known
-        return self
-
-    def draws(self, random_state: int | None = None) -> RowDraws:
-        """Return the source of random draws from these rows, derived from all their columns.
-
-        Losses that follow from correctness are left out, so that promises that mean the same draw
-        the same rows.
-        """
-        losses = None
-        if self.losses is not None and not self.losses.all_or_nothing:
-            losses = self.losses.answered
-        columns = self.score, self.correct, losses, self.part, self.truth
-        units = None if self.units is None else np.unique(self.units.code, return_inverse=True)[1]
-        return RowDraws(*columns, units=units, random_state=random_state)
-
-    def take(self, rows: Flags | Codes) -> Sample:
-        """Some of the rows, by a flag for each or by their places."""
-        columns = {
-            "score": self.score,
-            "correct": self.correct,
-            "part": self.part,
-            "truth": self.truth,
-        }
-        taken: dict[str, Any] = {
-            name: column[rows] for name, column in columns.items() if column is not None
-        }
-        losses = None if self.losses is None else self.losses.where(rows)
-        units = None if self.units is None else self.units.take(rows)
-        return replace(self, **taken, losses=losses, units=units, starting_errors=None)
+    def certify(self, promise: Any) -> Certificate:
+        """Certify a promise."""
 
 
 def even_odds(s: Float, positive: Flags) -> float:
@@ -275,30 +101,20 @@ class Ranking:
     """The calibration rows by rising score, at the ranks that end a block of equal scores.
 
     `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them.
-    Where rows are only counted (`promises.rules.passes`), `mixed` says which blocks hold several
-    scores, in an order that nobody knows. `scouts` are the scores of other rows, sorted, where
-    values are tested in place of ranks (`promises.scouts`). `starting_errors` replaces the usual
-    starts of the tests (`Sample`).
+    Where rows are only counted (`metacal.certification.passes`), `mixed` says which blocks hold
+    several scores, in an order that nobody knows.
     """
 
     ranks: Codes
     errors: Codes
     scores: Float
     mixed: Flags | None = None
-    scouts: Float | None = field(default=None, repr=False)
-    starting_errors: StartingErrors | None = field(default=None, repr=False)
 
     @classmethod
-    def of(
-        cls,
-        scores: Float,
-        correct: Flags,
-        scouts: Float | None = None,
-        starting_errors: StartingErrors | None = None,
-    ) -> Ranking:
+    def of(cls, scores: Float, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
         ordered, ranks, errors, wrong = ranked(scores, correct)
-        ranking = cls(ranks, errors, ordered, None, scouts, starting_errors)
+        ranking = cls(ranks, errors, ordered)
         single = np.ones(len(wrong), dtype=np.intp)
         # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
         columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
@@ -386,7 +202,7 @@ class Ranking:
 
         Equal scores are ordered wrong rows first. With all wrong rows of the block among the first
         `rank`, the whole block is accepted, else none of it: see
-        `promises.rules.accuracy.certified_prefix`.
+        `metacal.certification.rules.fixed_sequence`.
 
         >>> ranking = Ranking.of(np.array([0.0, 1.0, 1.0, 1.0]), np.array([True, False, True, True]))
         >>> [ranking.accepted_at(rank) for rank in (1, 2, 3, 4)]
@@ -414,7 +230,7 @@ class Ranking:
 
 
 class Undecided(Exception):
-    """Where rows are only counted (`promises.rules.passes`): these cells must be known more
+    """Where rows are only counted (`certification.passes`): these cells must be known more
     finely.
     """
 

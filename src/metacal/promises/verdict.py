@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from scipy.special import betainc, ndtri
 
+from metacal.certification.clusters import ClusterCounts, count_clusters
+from metacal.certification.rows import Clusters
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.fingerprint import FitRows
 from metacal.promises.quantity import Quantity
 from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.betting import UnitCounts
 from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
-from metacal.promises.sample import WholeUnits
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Seen:
     shares, in random order, always the same: bets on rows that a file has sorted would see a drift
     that is none. Of the loss of a cascade `bad` rows are answered worse than by its last model
     alone, and as many as `better` better. Where rows belong together, `units` has the counts of
-    each: bets are then on whole units (`promises.rules.whole_units`).
+    each: bets are then on whole units (`metacal.certification.clusters`).
     """
 
     quantity: Quantity
@@ -53,7 +53,7 @@ class Seen:
     total: float | None = None
     costs: Float | None = None
     better: int | None = None
-    units: UnitCounts | None = None
+    units: ClusterCounts | None = None
 
     @classmethod
     def of(
@@ -63,7 +63,7 @@ class Seen:
         accept: Flags,
         correct: Flags | None,
         losses: Losses | None = None,
-        units: WholeUnits | None = None,
+        units: Clusters | None = None,
     ) -> Seen:
         """What these rows say; `losses`, what each costs, is needed where a cost or a loss is
         promised.
@@ -86,11 +86,11 @@ class Seen:
             (hit, n), (bad, _) = promised.share(accept, correct), promised.bad(accept, correct)
             value, together = hit / n if n else None, None
             if units is not None:
-                together = UnitCounts.of_rows(promised, units, accept, correct)
+                together = count_clusters(promised, units, accept, correct)
                 value = (
-                    together.share
-                    if promised.at_most or together.share is None
-                    else 1.0 - together.share
+                    together.bad_share
+                    if promised.at_most or together.bad_share is None
+                    else 1.0 - together.bad_share
                 )
             return cls(promised, target, value, bad, n, units=together)
         promised.flags(accept, correct)  # without labels nobody knows what an answer costs
@@ -121,7 +121,7 @@ class Seen:
             return difference_interval(self.bad, self.better, self.n, level)
         each, guess = (1.0 - level) / 2.0, min(0.5, self.limit)
         if self.units is not None:
-            low, high = self.units.interval(each)
+            low, high = self.units.confidence_interval(each)
             low, high = (low, high) if self.quantity.at_most else (1.0 - high, 1.0 - low)
         elif self.costs is None:
             hit = self.bad if self.quantity.at_most else self.n - self.bad
@@ -150,7 +150,7 @@ class Seen:
         if self.better is not None:
             return kept_p_value(self.bad, self.better, self.n, self.target, GAMMA * level)
         if self.units is not None:
-            return betting.p_value_above(self.units.values(self.limit), self.limit, level)
+            return betting.p_value_above(self.units.to_unit_interval(self.limit), self.limit, level)
         if self.costs is not None:
             return betting.p_value_above(self.costs, self.limit, level) if self.limit < 1.0 else 1.0
         # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
@@ -393,7 +393,7 @@ def judge(
     level: float,
     losses: Losses | None = None,
     names: NDArray[Any] | None = None,
-    units: WholeUnits | None = None,
+    units: Clusters | None = None,
     fit_rows: FitRows | None = None,
 ) -> Verdict:
     """Measure on labelled rows what the certificate promises.

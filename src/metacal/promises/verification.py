@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.certification.rows import Clusters
 from metacal.display import outward
 from metacal.errors import InputError
 from metacal.formulas import Flags
@@ -16,7 +17,6 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import CountedBy
 from metacal.promises.fingerprint import FitRows
 from metacal.promises.parts.units import Units, select_rows
-from metacal.promises.sample import WholeUnits
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least, at_most
 from metacal.rows.arrays import fraction
@@ -288,8 +288,7 @@ def verify_decisions(
         elif certificate.circumstances.whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
             numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
-            whole = WholeUnits(
-                numbers, max(known, int(np.bincount(codes).max())), mean=by == "mean"
-            )
+            max_size = max(known, int(np.bincount(codes).max()))
+            whole = Clusters.of(numbers, max_size, count_means=by == "mean")
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

@@ -29,7 +29,7 @@ from metacal.promises.counts import Counts, Traffic
 from metacal.promises.notes import NOTES, Note
 from metacal.promises.parts.part import Name, Part, Parts, StageCount, Stages, Status
 from metacal.promises.parts.per import PerClass, PerGroup
-from metacal.promises.promise import ByPart, Promise
+from metacal.promises.promise import Promise, SubgroupPromise
 from metacal.promises.quantity import QUANTITIES
 
 # Smallest delta. Fractions of a smaller one could underflow to zero.
@@ -55,7 +55,7 @@ CHOICES[QuantityName] = lambda: QUANTITIES
 # Some entries follow from others. They are written for human readers, and compared when a file is
 # read.
 for _per in (PerClass, PerGroup):
-    FIELD_TYPES[_per] = {**field_types(_per), "promise": ByPart}
+    FIELD_TYPES[_per] = {**field_types(_per), "promise": SubgroupPromise}
 FIELD_TYPES[Part] = {
     **field_types(Part),
     "names": tuple[Name | bool, ...],

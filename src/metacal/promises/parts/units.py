@@ -8,7 +8,7 @@ rows are drawn from them that are, and the rule is used as it is:
   are not. One row is drawn from each: these are independent, each a random row of a random unit,
   which is what is then promised about. Where units are of many sizes that is not a random row:
   `Units(names, per="row")` promises about that, and every row counts, by bets on whole units
-  (`promises.rules.whole_units`). `per="mean"` promises about a random unit, by the mean of those of
+  (`metacal.certification.clusters`). `per="mean"` promises about a random unit, by the mean of those of
   its rows that are looked at: the precision of the labels that a row is given, the recall of those
   it has.
 - **Weights** (known shift). New rows follow the source reweighted by w. Each row is kept with
@@ -28,12 +28,12 @@ from typing import Any, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certification.rows import Clusters
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, CountedBy, Weights, under
 from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit, whole_units_counted
-from metacal.promises.sample import WholeUnits
 from metacal.rows import validate
 from metacal.rows.arrays import plain_array, row_weights
 from metacal.rows.draws import RowDraws, checked_random_state
@@ -101,21 +101,20 @@ class Units:
         """The same for those of n rows that stand at these places."""
         return replace(self, names=self.codes(n_rows)[rows])
 
-    def whole(self, codes: Codes) -> WholeUnits:
+    def whole(self, codes: Codes) -> Clusters:
         """Return the clusters whose every row counts; `codes` numbers them in random order."""
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
             raise InputError(
                 f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most."
             )
-        return WholeUnits(
-            codes, most if self.largest is None else int(self.largest), self.per == "mean"
-        )
+        max_size = most if self.largest is None else int(self.largest)
+        return Clusters.of(codes, max_size, count_means=self.per == "mean")
 
-    def circumstances(self, whole: WholeUnits) -> Circumstances:
+    def circumstances(self, whole: Clusters) -> Circumstances:
         """Return what a certificate from whole clusters records."""
         declared = self.largest is not None
-        return Circumstances(units=self.per, largest_unit=whole.largest, largest_declared=declared)
+        return Circumstances(units=self.per, largest_unit=whole.max_size, largest_declared=declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +270,7 @@ class Counted:
         What the certificate says of it.
     notes : tuple of Note
         The same with numbers, for people.
-    whole : WholeUnits or None
+    whole : Clusters or None
         Where every row of a unit counts: the units of the counted rows.
     """
 
@@ -279,7 +278,7 @@ class Counted:
     speaker: Codes
     circumstances: Circumstances
     notes: tuple[Note, ...]
-    whole: WholeUnits | None = None
+    whole: Clusters | None = None
 
     def draw(self, *columns: ArrayLike | None) -> Counted:
         """Return these rows: they are drawn already."""

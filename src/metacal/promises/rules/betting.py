@@ -23,13 +23,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
-from metacal.formulas import Flags, Float
-from metacal.promises.quantity import Quantity
-from metacal.promises.sample import WholeUnits
+from metacal.formulas import Float
 
 #: The most that is staked, of what a single number could take.
 _MOST = 0.9
@@ -126,64 +123,3 @@ def halved(
         middle = (low + high) / 2
         low, high = (low, middle) if beyond(middle) else (middle, high)
     return low, high
-
-
-# ── units of rows that belong together, each by its own two counts ────────────────────────────────
-
-
-class UnitCounts(NamedTuple):
-    """Of each unit its bad rows and those that are looked at, in random order; how many rows a unit
-    can have.
-
-    With q the share of bad rows that is allowed, (bad - q·of) / largest + q lies between 0 and 1,
-    and is at most q on average over units just where the promise about rows is kept:
-    `promises.rules.whole_units`. Where a unit counts by its mean, `bad` is the share of bad ones,
-    `of` whether any is looked at, `largest` 1.
-    """
-
-    bad: Float
-    of: Float
-    largest: int
-
-    @classmethod
-    def of_rows(
-        cls, promised: Quantity, units: WholeUnits, accept: Flags, correct: Flags | None
-    ) -> UnitCounts:
-        """What rows say of a quantity under a gate, unit by unit.
-
-        The clusters are numbered in random order, which is the order of the bets: bets on clusters
-        that a file has sorted would see a drift that is none.
-        """
-        hit, of = promised.flags(accept, correct)
-        own = np.unique(units.code, return_inverse=True)[1]
-        n = int(own.max(initial=-1)) + 1
-        bad = hit if promised.at_most else of & ~hit
-        bad_of, seen_of = (
-            np.bincount(own[flags], minlength=n).astype(np.float64) for flags in (bad, of)
-        )
-        if units.mean:
-            return cls(bad_of / np.maximum(seen_of, 1.0), np.minimum(seen_of, 1.0), 1)
-        return cls(bad_of, seen_of, units.largest)
-
-    @property
-    def share(self) -> float | None:
-        """The share of bad rows; None where none is looked at."""
-        return float(self.bad.sum() / self.of.sum()) if self.of.any() else None
-
-    def values(self, limit: float) -> Float:
-        """A number between 0 and 1 for each unit, whose mean is at most the limit where the promise
-        is kept.
-        """
-        return (self.bad - limit * self.of) / self.largest + limit
-
-    def interval(self, level: float) -> tuple[float, float]:
-        """The share of bad rows lies between these, each end with probability 1 - level."""
-        enough = -math.log(level)
-
-        def capital(side: Callable[[Float, float, Float], float], limit: float) -> float:
-            values = self.values(limit)
-            return side(values, limit, stakes(values, level, limit))
-
-        low, _ = halved(lambda limit: capital(log_capital_above, limit) < enough)
-        _, high = halved(lambda limit: capital(log_capital_below, limit) >= enough)
-        return low, high

@@ -1,6 +1,4 @@
-"""Both: two promises at once, each at half of delta; AfterLooking: chosen after looking at the same
-rows.
-"""
+"""Both and AfterLooking: an accuracy and a miscoverage at once, or chosen after looking."""
 
 from __future__ import annotations
 
@@ -8,51 +6,16 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-
-from metacal.errors import InfeasibleTargetError, InputError
-from metacal.promises.certificate import Certificate
+from metacal.certification.after_looking import (
+    ACCURACY_BAND,
+    DISTRIBUTION_BAND,
+    SimultaneousThreshold,
+)
+from metacal.certification.both import BOTH_CERTIFIED, BOTH_EXPECTED, AccuracyAndMiscoverage
+from metacal.errors import InputError
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.promises.rules import bands, bounds
-from metacal.promises.rules.accuracy import (
-    MinAccuracy,
-    certified_prefix,
-    largest,
-    too_many_wrong_accepted,
-)
-from metacal.promises.rules.order_statistic import too_few_right_kept
-from metacal.promises.sample import Sample
-from metacal.promises.words import RISING, SAME_SOURCE, register_rule, rounded_down, rounded_up
 from metacal.rows.arrays import fraction
-
-#: Certified, and in expectation.
-HALF_EACH = register_rule(
-    "both-half-each",
-    "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of"
-    " the correct scores, delta/2 each",
-    SAME_SOURCE,
-    at_values=(
-        "binomial tests at the values of the score, in rising order, and the order statistic of the"
-        " correct scores, delta/2 each"
-    ),
-)
-BOTH_EXPECTED = register_rule("both-expected", "both rules in expectation", SAME_SOURCE, RISING)
-
-BANDS = register_rule(
-    "band-over-thresholds",
-    "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be"
-    " chosen after looking",
-    SAME_SOURCE,
-)
-ACCURACY_BAND = register_rule(
-    "accuracy-band",
-    "mixture of likelihood ratios at all thresholds at once (Robbins 1970; Ville 1939): targets may"
-    " be chosen after looking",
-    SAME_SOURCE,
-)
-#: Thresholds at which an error message looks for the best supported targets.
-_MESSAGE_THRESHOLDS = 2000
 
 
 @dataclass
@@ -87,54 +50,11 @@ class Both(Promise):
     delta: float | None = 0.1
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
-    rules: ClassVar = (HALF_EACH, BOTH_EXPECTED)
+    rules: ClassVar = (BOTH_CERTIFIED, BOTH_EXPECTED)
 
-    @property
-    def scouted(self) -> bool:
-        return self.delta is not None
-
-    @property
-    def _half(self) -> float | None:
-        return None if self.delta is None else self.delta / 2
-
-    def from_sample(self, sample: Sample) -> Certificate:
-        correct = sample.right
-        threshold = MinAccuracy(self.beta, self._half).from_sample(sample).threshold
-        kept = int((correct & (sample.score <= threshold)).sum())
-        if (
-            kept < bounds.miscoverage_rank(int(correct.sum()), self.alpha, self._half)
-            and threshold < math.inf
-        ):
-            raise self._infeasible(sample, kept)
-        return self._certificate(sample, threshold)
-
-    def impossible(self, certificate: Certificate) -> str | None:
-        wrong = too_many_wrong_accepted(certificate, self.beta, self._half)
-        return wrong or too_few_right_kept(certificate, self.alpha, self._half)
-
-    def _infeasible(self, sample: Sample, kept: int) -> InfeasibleTargetError:
-        half, right = self._half, np.sort(sample.score[sample.right])
-        smallest = _smallest_alpha(len(right), kept, half)
-        rank = bounds.miscoverage_rank(len(right), self.alpha, half)
-        needed = int((sample.score <= (right[rank - 1] if rank <= len(right) else math.inf)).sum())
-        # The largest accuracy below beta, to four decimals, certified for a prefix of at least so
-        # many rows.
-        best = largest(
-            0,
-            math.ceil(1e4 * self.beta),
-            lambda beta: certified_prefix(sample.ranking, beta, half) >= needed,
-        )
-        other = f"no min accuracy goes with max miscoverage {self.alpha:g}"
-        if best:
-            other = f"with max miscoverage {self.alpha:g} the best min accuracy is {best / 1e4:.4f}"
-        one = f"with min accuracy {self.beta:g} the smallest max miscoverage is {smallest:.4f}"
-        said = (
-            f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified"
-            " together"
-        )
-        said += f": on these {len(sample):,} rows {self.surely}, {one}, and {other}"
-        said += "; loosen one of them, use more rows, or find a better ranking score."
-        return InfeasibleTargetError(said, target=self.alpha, best=smallest)
+    def procedure(self) -> AccuracyAndMiscoverage:
+        """Return how rows are certified."""
+        return AccuracyAndMiscoverage(self.alpha, self.beta, in_expectation=self.delta is None)
 
 
 @dataclass
@@ -168,16 +88,7 @@ class AfterLooking(Promise):
     threshold: float | None = field(default=None, metadata={"optional": True})
 
     limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
-    rules: ClassVar = (BANDS, ACCURACY_BAND)
-
-    @property
-    def rule(self) -> str:
-        return BANDS if self.beta is None else ACCURACY_BAND
-
-    @property
-    def _share(self) -> float:
-        """The delta of each limit that is asked for: all of it where there is one."""
-        return self.delta / len(self.limits)
+    rules: ClassVar = (DISTRIBUTION_BAND, ACCURACY_BAND)
 
     def __post_init__(self) -> None:
         if self.threshold is not None and not math.isfinite(self.threshold):
@@ -185,126 +96,14 @@ class AfterLooking(Promise):
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
         super().__post_init__()
-        fraction("delta", self.delta)  # None is no choice here
+        # None is not allowed here.
+        fraction("delta", self.delta)
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        if self.threshold is None:
-            threshold = (
-                self._for_alpha(sample) if self.beta is None else self._for_beta(sample, self.beta)
-            )
-            accepted = int((sample.score <= threshold).sum())
-            at = sample.ranking.just_below_next(accepted) if accepted else threshold
-            return self._certificate(sample, at)
-        certificate = self._certificate(sample, self.threshold)
-        if (missing := self.impossible(certificate)) is not None:
-            said = f"the threshold {self.threshold:g} does not carry it on these rows: {missing}"
-            said += (
-                "; read what it carries off a report of these very rows, or leave the threshold"
-                " out."
-            )
-            raise InfeasibleTargetError(said, target=self.limits[0][1])
-        return certificate
+    @property
+    def rule(self) -> str:
+        """Rule of the certificates."""
+        return self.procedure().rule_name
 
-    def impossible(self, certificate: Certificate) -> str | None:
-        kept, wrong = (
-            certificate.n_correct_accepted,
-            certificate.n_accepted - certificate.n_correct_accepted,
-        )
-
-        def short(rows: str, bound: float, limit: float) -> str:
-            return (
-                f"{rows} of {bound:.4f} at every threshold at once, not of {limit:g} (delta"
-                f" {self.delta:g})"
-            )
-
-        if self.beta is not None:
-            accuracy = bands.accuracy_of_counts(kept, wrong, certificate.n_rows, self._share)
-            if not accuracy >= self.beta * (1.0 - 1e-9):
-                rows = f"{wrong:,} wrong of {kept + wrong:,} accepted rows certify an accuracy"
-                return short(rows, rounded_down(accuracy), self.beta)
-        if self.alpha is not None and not certificate.accepts_everything:
-            miscoverage = bands.miscoverage_of_counts(kept, certificate.n_correct, self._share)
-            if not miscoverage <= self.alpha * (1.0 + 1e-9):
-                rows = (
-                    f"{kept:,} of {certificate.n_correct:,} right rows accepted certify a"
-                    " miscoverage"
-                )
-                return short(rows, rounded_up(miscoverage), self.alpha)
-        return None
-
-    def _for_alpha(self, sample: Sample) -> float:
-        """The smallest score of a right row at which the miscoverage is certified; inf (accept all)
-        without one.
-        """
-        right, ((_, alpha),) = np.sort(sample.score[sample.right]), self.limits
-        kept = np.flatnonzero(bands.certified_miscoverage(right, right, self._share) <= alpha)
-        return float(right[kept[0]]) if len(kept) else math.inf
-
-    def _for_beta(self, sample: Sample, beta: float) -> float:
-        """Return the largest threshold that supports `beta`. Raise if it does not support
-        `alpha`.
-        """
-        threshold = bands.largest_supporting_threshold(
-            sample.score, sample.right, beta, self._share
-        )
-        if threshold is None:
-            raise self._infeasible_accuracy(sample, beta)
-        if self.alpha is not None:
-            correct_scores = sample.score[sample.right]
-            miscoverage = bands.certified_miscoverage(correct_scores, [threshold], self._share)
-            if miscoverage[0] > self.alpha:
-                raise self._infeasible_pair(sample, beta, self.alpha, float(miscoverage[0]))
-        return threshold
-
-    def _frontier(self, sample: Sample) -> bands.CertifiedFrontier:
-        """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = bands.run_ends(sample.score, sample.right)
-        step = math.ceil(len(thresholds) / _MESSAGE_THRESHOLDS)
-        share = 1.0 / len(self.limits)
-        return bands.certified_frontier(
-            sample.score, sample.right, self.delta, thresholds[:: max(step, 1)], share
-        )
-
-    def _infeasible_accuracy(self, sample: Sample, beta: float) -> InfeasibleTargetError:
-        best = rounded_down(float(self._frontier(sample).beta.max(initial=0.0)))
-        message = (
-            f"min accuracy {beta:g} cannot be certified after looking: the best that these"
-            f" {len(sample):,} rows "
-        )
-        message += (
-            f"certify at every threshold at once is {best:.4f}; lower the target or use more rows."
-        )
-        return InfeasibleTargetError(message, target=beta, best=best)
-
-    def _infeasible_pair(
-        self, sample: Sample, beta: float, alpha: float, miscoverage: float
-    ) -> InfeasibleTargetError:
-        """Build the error for a threshold that supports `beta`, but not `alpha`."""
-        smallest = rounded_up(miscoverage)
-        accuracy = rounded_down(self._frontier(sample).best_accuracy(alpha))
-        message = (
-            f"min accuracy {beta:g} and max miscoverage {alpha:g} cannot be certified together"
-            " after looking: "
-        )
-        message += (
-            f"with min accuracy {beta:g} the smallest max miscoverage is {smallest:.4f}, with max"
-            " miscoverage "
-        )
-        message += (
-            f"{alpha:g} the best min accuracy is {accuracy:.4f}; loosen one of them or use more"
-            " rows."
-        )
-        return InfeasibleTargetError(message, target=alpha, best=smallest)
-
-
-def _smallest_alpha(n_correct: int, kept: int, delta: float | None) -> float:
-    """The smallest alpha, to four decimals, whose rank is at most `kept`."""
-    if kept == 0:
-        return 1.0
-    exact = (n_correct + 1 - kept) / (n_correct + 1)
-    if delta is not None:
-        exact = bounds.miscoverage_quantile(n_correct, kept, 1.0 - delta)
-    rounded = rounded_up(exact)
-    while rounded < 1.0 and bounds.miscoverage_rank(n_correct, rounded, delta) > kept:
-        rounded = round(rounded + 1e-4, 4)
-    return rounded
+    def procedure(self) -> SimultaneousThreshold:
+        """Return how rows are certified."""
+        return SimultaneousThreshold(self.alpha, self.beta, self.threshold)

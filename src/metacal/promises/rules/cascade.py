@@ -43,8 +43,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.statements import build_certificate
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.formulas import Flags
+from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances, under
@@ -68,7 +71,7 @@ from metacal.promises.rules.cascade_walks import (
     people_walks,
 )
 from metacal.promises.rules.noninferiority import GAMMA, shows_at_most
-from metacal.promises.sample import Evidence, Outcome, Sample
+from metacal.promises.sample import Evidence, Outcome
 from metacal.promises.words import (
     DRAWN_FROM_POOL,
     SAME_SOURCE_OF_BOTH,
@@ -134,13 +137,37 @@ class MaxLoss(Promise):
         of_agreement = stages is not None and not stages.people and certificate.rule != DIFFERENCE
         return ((DISAGREEMENT if of_agreement else LOSS, float(self.epsilon)),)
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        """It takes the answers of two models: `metacal.promises.rules.cascade.Pair`."""
+    def procedure(self) -> CascadeLoss:
+        """Return how a certificate is checked. Rows of one model cannot certify a loss."""
+        return CascadeLoss(self.epsilon)
+
+
+@dataclass(frozen=True)
+class CascadeLoss:
+    """Procedure of a promise that is certified from the answers of two models (`Pair`).
+
+    Implements `metacal.certification.procedures.Procedure`.
+    """
+
+    epsilon: float
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Raise an error, because the rows are those of one model."""
         raise InputError(
             "MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97)."
         )
 
-    def impossible(self, certificate: Certificate) -> str | None:
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return None, because rows of one model are not certified."""
+        return None
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check that the counts of a cascade support the loss."""
+        assert delta is not None
         stages = certificate.stages
         if stages is None:
             return "a loss is promised of a cascade alone"
@@ -149,16 +176,14 @@ class MaxLoss(Promise):
 
             alone = certificate.rule in (JOINT[False, False], JOINT[True, False])
             of = None if stages.pool is None else stages.pool - (0 if alone else stages.n_aside)
-            law = Law(self.epsilon, self.delta * (1.0 if alone else 0.5), of, stages.pool)
+            law = Law(self.epsilon, delta * (1.0 if alone else 0.5), of, stages.pool)
             n_bad = stages.n_worse if stages.n_differ is None else stages.n_differ
             chance = law.chance(n_bad or 0, certificate.n_rows, alone=alone)
             whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
             fine = not stages.n_better and whole and chance <= bounds.SLACK * law.delta
         else:
             counts = stages.n_worse or 0, stages.n_better or 0, certificate.n_rows
-            fine = shows_at_most(
-                *counts, self.epsilon, bounds.SLACK * self.delta, GAMMA * self.delta
-            )
+            fine = shows_at_most(*counts, self.epsilon, bounds.SLACK * delta, GAMMA * delta)
         return None if fine else "the counts do not certify what is promised"
 
 
@@ -213,8 +238,15 @@ class Pair(Evidence):
         right = seen.answered - seen.wrong if whole else 0
         outcome = Outcome(len(tested), right, seen.answered, right, None, None)
         notes = (labels_ran_out(),) if ran_out else ()
-        own = promise._certified(found.small, outcome, notes, labelled=whole)
-        certificate = replace(own, rule=promise.cascade_rules[people], stages=stages)
+        certificate = build_certificate(
+            *promise.limits[0],
+            promise.delta,
+            promise.cascade_rules[people],
+            found.small,
+            outcome,
+            notes,
+        )
+        certificate = replace(certificate, labelled=whole, stages=stages)
         seed = self.plan.random_state if stages.n_aside else None
         return under(certificate, Circumstances(random_state=seed))
 

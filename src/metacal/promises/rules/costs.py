@@ -1,6 +1,4 @@
-"""What answers cost: a number for every wrong one, or a table of true class and answer; and the
-promises about it.
-"""
+"""What answers cost: a number for every wrong one, or a table of true class and answer."""
 
 from __future__ import annotations
 
@@ -12,12 +10,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.promise import Promise
 from metacal.promises.quantity import Quantity
-from metacal.promises.rules import betting
-from metacal.promises.sample import Ranking, Sample
-from metacal.rows.draws import generator
 
 #: The cost of any wrong answer, or a row of costs for each true class with an entry for each
 #: answer.
@@ -73,119 +66,63 @@ class Losses:
         return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
 
 
-@dataclass(frozen=True, eq=False)
-class CostRanking:
-    """The calibration rows by rising score, dearest first where scores are equal, and the order of
-    the bets on them.
+@dataclass(frozen=True)
+class Costs:
+    """Costs of predictions and of reviews.
 
     Attributes
     ----------
-    blocks : Ranking
-        Where blocks of equal scores end; a row is an error there if it costs anything.
-    losses : array
-        Costs between 0 and 1, in the order of the ranking.
-    turns : array
-        The rank from 0 of each row, in the order of the bets: a random one.
-    """
+    wrong : float or tuple of tuples of float
+        Cost of any incorrect prediction, or a table of costs, `wrong[true class][prediction]`.
 
-    blocks: Ranking
-    losses: Float
-    turns: Codes
-
-    @classmethod
-    def of(cls, scores: Float, losses: Float, seed: int) -> CostRanking:
-        """Sort the rows. The seed decides the order of the bets."""
-        turns = generator(seed).permutation(len(scores))
-        return cls(Ranking.of(scores, losses == 0.0), losses[np.lexsort((-losses, scores))], turns)
-
-    def first(self, rank: int) -> Float:
-        """What the `rank` surest rows cost, in the order of the bets."""
-        return self.losses[self.turns[self.turns < rank]]
-
-    def passes(self, rank: int, limit: float, level: float) -> bool:
-        """Whether bets show that the rows up to a rank cost less than the limit on average; they
-        must do so here.
-        """
-        mine = self.first(rank)
-        return bool(mine.mean() <= limit) and betting.is_below(mine, limit, level, rare=True)
-
-    def accepted_at(self, rank: int, limit: float) -> int:
-        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins
-        or ends.
-
-        The whole block where the next row in it costs at most the limit, as then do all after it;
-        else none of it.
-        """
-        block = self.blocks.at_least(rank)
-        end, begin = (
-            int(self.blocks.ranks[block]),
-            int(self.blocks.ranks[block - 1]) if block else 0,
-        )
-        return end if rank == end or self.losses[rank] <= limit else begin
-
-
-class Costed(Promise):
-    """A promise about what answers cost: a dataclass with `wrong`. A `Sample` for it may say what
-    each row costs.
+    rejected : float
+        Cost of a rejected row.
     """
 
     wrong: Wrong
-    random_state: int | None
+    rejected: float = 0.0
 
     @property
-    def rejected(self) -> float:
-        """What a row costs that goes to review."""
-        return 0.0
+    def largest_of_answers(self) -> float:
+        """Largest cost of a prediction."""
+        return largest_cost(self.wrong)
 
     @property
     def largest(self) -> float:
-        """The most that a row can cost."""
-        return max(largest_cost(self.wrong), self.rejected)
+        """Largest cost of a row."""
+        return max(self.largest_of_answers, self.rejected)
 
-    def losses(self, codes: Codes, answers: Codes) -> Losses:
-        """The costs of these rows: true classes and answers as column numbers; a class below 0 is
-        none of them.
-        """
-        return self._losses(costs(self.wrong, codes, answers))
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every incorrect prediction costs the same, and a correct one nothing."""
+        return is_uniform(self.wrong)
 
-    def losses_of(self, correct: Flags) -> Losses:
-        """The costs of rows that are only known to be right or wrong; a table needs to know
-        more.
+    def losses_of_predictions(self, codes: Codes, predictions: Codes) -> Losses:
+        """Compute the cost of each row from its true class and its prediction.
+
+        A true class below 0 is none of the classes.
         """
-        if not is_uniform(self.wrong):
+        return self._losses(costs(self.wrong, codes, predictions))
+
+    def losses_of_correct(self, correct: Flags) -> Losses:
+        """Compute the cost of each row from whether its prediction is correct.
+
+        Raises
+        ------
+        InputError
+            If there is a table of costs.
+        """
+        if not self.is_uniform:
             raise InputError(
                 "with a table of costs, scores and right or wrong do not say what each row costs:"
                 " fit MetaCal(promise) on logits and labels, or certify a Sample with"
                 " losses=promise.losses(...)."
             )
-        return self._losses(np.where(correct, 0.0, largest_cost(self.wrong)))
-
-    def is_counted(self, certificate: Certificate) -> bool:
-        """Whether the mean loss is that of so many wrong rows."""
-        return False
+        return self._losses(np.where(correct, 0.0, self.largest_of_answers))
 
     def _losses(self, answered: Float) -> Losses:
-        all_or_nothing = is_uniform(self.wrong) and self.rejected in (0.0, self.largest)
+        all_or_nothing = self.is_uniform and self.rejected in (0.0, self.largest)
         return Losses(answered, self.rejected, self.largest, all_or_nothing)
-
-    def check_classes(self, n_classes: int) -> None:
-        if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
-            raise InputError(
-                f"the table of costs is for {len(self.wrong)} classes, and the logits have"
-                f" {n_classes} columns; it needs a row and a column for each."
-            )
-
-    def losses_in(self, sample: Sample) -> Losses:
-        """The costs that a sample has, or those of its right and wrong rows."""
-        return self.losses_of(sample.right) if sample.losses is None else sample.losses
-
-    def __repr__(self) -> str:
-        shown = {name: value for name, value in self.get_params().items() if name != "wrong"}
-        table: Any = self.wrong
-        if not isinstance(table, float) and len(table) > 4:
-            table = f"<{len(table)} x {len(table)} costs of up to {self.largest:g}>"
-        listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
-        return f"{type(self).__name__}(wrong={table}, {listed})"
 
 
 def checked_costs(wrong: Any) -> Wrong:

@@ -10,34 +10,27 @@ reproduction.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.certification.paper import (
+    ALGORITHM_1,
+    ALGORITHM_2,
+    MAX_THRESHOLD_ROWS,
+    PaperAccuracy,
+    PaperMiscoverage,
+)
+from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate, Guarantee, accepts
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.promises.rules import bounds
-from metacal.promises.rules.order_statistic import too_few_right_kept
-from metacal.promises.sample import Sample
-from metacal.promises.words import register_rule
 from metacal.rows.draws import RowDraws, generator
 
 #: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
-_SHARE, _MOST = 10, 500
-
-ALGORITHM_1 = register_rule(
-    "paper-algorithm-1",
-    "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)",
-)
-ALGORITHM_2 = register_rule(
-    "paper-algorithm-2",
-    "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",
-)
+_SHARE = 10
 
 
 class _WithoutGuarantee(Promise):
@@ -90,11 +83,9 @@ class MaxMiscoverage(_WithoutGuarantee):
         """
         return _draw(np.flatnonzero(correct), correct, score, self.random_state)
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        """The paper's threshold; +inf when its rank exceeds the number of correct rows."""
-        right = np.sort(sample.score[sample.right])
-        rank = bounds.expected_miscoverage_rank(len(right), self.alpha)
-        return self._certificate(sample, float(right[rank - 1]) if rank <= len(right) else math.inf)
+    def procedure(self) -> PaperMiscoverage:
+        """Return how rows are certified."""
+        return PaperMiscoverage(self.alpha)
 
     def for_base(
         self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
@@ -105,11 +96,6 @@ class MaxMiscoverage(_WithoutGuarantee):
         if certificate.accepts_everything or certificate.highest_accepted is None:
             return available
         return available & (scores < certificate.highest_accepted)
-
-    def impossible(self, certificate: Certificate) -> str | None:
-        return _other_split(certificate, only_right=True) or too_few_right_kept(
-            certificate, self.alpha, None
-        )
 
 
 @dataclass
@@ -150,76 +136,9 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         """Up to 500 random rows for the threshold, the others for the base."""
         return _draw(np.arange(len(correct)), correct, score, self.random_state)
 
-    def from_sample(self, sample: Sample) -> Certificate:
-        """The paper's threshold; +inf when even the last bin keeps beta, an error when the first
-        does not.
-        """
-        centres, accuracy = coverage_accuracy_curve(sample.score, sample.right, self.n_bins)
-        if accuracy[0] < self.beta:
-            best = float(accuracy[0])
-            above = (
-                f"above the paper's estimate for every threshold on these {len(sample)} rows, at"
-                f" most {best:.4f}"
-            )
-            said = f"min accuracy {self.beta:g} is {above}; lower the target."
-            raise InfeasibleTargetError(said, target=self.beta, best=best)
-        return self._certificate(sample, _last_at_least(self.beta, centres, accuracy))
-
-    def impossible(self, certificate: Certificate) -> str | None:
-        """What in the counts cannot be; None when all agrees.
-
-        The counts do not hold the binned estimate. What follows from it: everything is accepted
-        only where all rows together reach beta, since a decreasing fit ends at or below their
-        accuracy.
-        """
-        other = _other_split(certificate, only_right=False)
-        if other is None and certificate.accepts_everything:
-            short = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
-            return (
-                "everything is accepted although all rows together miss the target"
-                if short
-                else None
-            )
-        return other
-
-
-def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple[Float, Float]:
-    """The estimate of l(s): mean score of each uniform-mass bin, and the decreasing fit of the
-    prefix accuracies.
-
-    >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
-    (array([0.5, 2.5]), array([1.  , 0.75]))
-    """
-    from scipy.optimize import isotonic_regression  # costs 0.1 s, needed by this rule alone
-
-    order = np.argsort(scores, kind="stable")
-    bins = np.array_split(order, min(n_bins, len(order)))
-    centres = np.array([scores[rows].mean() for rows in bins])
-    sizes = np.cumsum([len(rows) for rows in bins])
-    accuracy = np.cumsum([correct[rows].sum() for rows in bins]) / sizes
-    return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
-
-
-def _last_at_least(beta: float, centres: Float, accuracy: Float) -> float:
-    last = int(np.flatnonzero(accuracy >= beta)[-1])
-    if last == len(accuracy) - 1:
-        return math.inf
-    share = (accuracy[last] - beta) / (accuracy[last] - accuracy[last + 1])
-    return float(centres[last] + share * (centres[last + 1] - centres[last]))
-
-
-def _other_split(certificate: Certificate, *, only_right: bool) -> str | None:
-    if certificate.n_rows > _MOST:
-        return (
-            f"the paper's split sets aside at most {_MOST} rows for the threshold, not"
-            f" {certificate.n_rows:,}"
-        )
-    if only_right and certificate.n_correct != certificate.n_rows:
-        return (
-            f"the paper's split takes right rows only; {certificate.n_correct:,} of"
-            f" {certificate.n_rows:,} are"
-        )
-    return None
+    def procedure(self) -> PaperAccuracy:
+        """Return how rows are certified."""
+        return PaperAccuracy(self.beta, self.n_bins)
 
 
 def _draw(
@@ -231,7 +150,7 @@ def _draw(
     Without a seed the draw is derived from the rows. A seed draws by position, as in the
     reproduction of the paper.
     """
-    size = min(len(pool) // _SHARE, _MOST)
+    size = min(len(pool) // _SHARE, MAX_THRESHOLD_ROWS)
     if size < 1:
         raise InputError(
             f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10."

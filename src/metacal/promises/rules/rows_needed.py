@@ -83,10 +83,11 @@ def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
     The estimate is rough. It assumes that new rows look like these, and may be off by a factor of
     three or more.
 
-    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> from metacal.certification.rules.accuracy_shortfall import first_tests
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(200)
-    >>> rows_needed(Ranking.of(score, rng.random(200) > 0.2 * score), MinAccuracy(0.95).plan)
+    >>> ranking = Ranking.of(score, rng.random(200) > 0.2 * score)
+    >>> rows_needed(ranking, lambda n_rows: first_tests(n_rows, 0.95, 0.1))
     900
     """
     return smallest(ranking.n, *likely_profiles(ranking, profiles()), plan)

@@ -1,8 +1,7 @@
-"""The fixed sequence of ranks that an accuracy is tested at, and the walk along it.
+"""The fixed sequence of ranks that an accuracy is tested at.
 
 Which ranks are tested, in which order and at which level follows from the number of rows, beta and
-delta alone; the rows only decide where the walk ends.
-`metacal.promises.rules.accuracy.certified_prefix` has the rule and its proof.
+delta alone. `metacal.certification.rules.fixed_sequence` runs the tests and has the proof.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,8 +125,6 @@ class Segment:
 
 #: The errors that each start of a sequence allows, and the share of delta that it brings.
 Starts = tuple[tuple[int, Fraction], ...]
-#: Chooses the starts from n, beta and delta alone.
-StartingErrors = Callable[[int, float, float], Starts]
 
 
 @lru_cache(maxsize=512)
@@ -187,86 +184,12 @@ def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tup
     )
 
 
-def last_passed(ranking: Ranking, beta: float, delta: float) -> int:
-    """The highest rank that the fixed sequence with fallback shares certifies; 0 when none.
-
-    >>> last_passed(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
-    937
-    """
-    return walk(ranking, beta, delta).best
-
-
 def expected_passes(errors: Codes, ranks: Codes, beta: float) -> Flags:
     """Whether E + 1 <= (1 - beta)(m + 1), for E errors up to each rank m, in exact arithmetic."""
     share = 1 - bounds.exact(beta)
     ints: type = object if share.denominator * (int(ranks.max()) + 1) >= 2**62 else np.int64
     left: NDArray[Any] = (errors.astype(ints) + 1) * share.denominator
     return np.asarray(left <= (ranks.astype(ints) + 1) * share.numerator, dtype=bool)
-
-
-class Walk(NamedTuple):
-    """How far a walk came: the highest rank that passed, 0 when none, and whether every test of it
-    did.
-    """
-
-    best: int
-    complete: bool
-
-
-def walk(
-    ranking: Ranking,
-    beta: float,
-    delta: float,
-    planned: float | None = None,
-    known: int | None = None,
-    starts: Starts | None = None,
-) -> Walk:
-    """Walk along the sequence of tests at level delta.
-
-    `planned` is the level that the sequence was laid out for, delta by default: where a level is
-    raised afterwards, the ranks to be tested must stay those that they were (`promises.parts.per`).
-    With `known`, the end of a block of equal scores, only ranks up to there are tested: what is
-    right above it may not be known yet. `starts` replaces the usual ones and must not depend on
-    these labels. If it is None, `ranking.starting_errors` may give others.
-
-    Where mixed blocks leave a segment open, so is whether it fails, and with it the level of the
-    next ones: both are followed, and `Undecided` names all that is open. With `scouts`, values are
-    tested in place of ranks.
-    """
-    laid_out = delta if planned is None else planned
-    if starts is None and ranking.starting_errors is not None:
-        starts = ranking.starting_errors(ranking.n, beta, laid_out)
-    if ranking.scouts is not None:
-        start = start_value(ranking.scouts, ranking.n, beta, laid_out, starts)
-        return _walk_values(ranking, start, beta, delta, ranking.n if known is None else known)
-    best, levels, complete, asked = 0, {Fraction(0)}, True, set[int]()
-    plan = segments(ranking.n, beta, laid_out, starts)
-    for part in plan:
-        following: set[Fraction] = set()
-        for spent in levels:
-            level = spent + part.share
-            failed, opened = _first_failure(ranking, part, float(level) * delta)
-            asked.update(opened)
-            if known is not None and failed > known:
-                failed, complete = known + 1, False
-                following.add(level)
-            else:
-                following |= (
-                    {Fraction(0)}
-                    if failed < part.stop
-                    else {level, Fraction(0)}
-                    if opened
-                    else {level}
-                )
-                complete = complete and failed == part.stop
-            passed = part.ladder.below(failed)
-            best = passed if passed >= part.start else best
-        levels = following
-    if asked:
-        raise ranking.undecided(asked)
-    if best and best < ranking.n:
-        ranking.settle(ranking.at_least(best))
-    return Walk(best if best and ranking.accepted_at(best) else 0, complete and bool(plan))
 
 
 def start_value(
@@ -285,24 +208,7 @@ def start_value(
     return float(scouts[min(len(scouts), max(1, math.ceil(len(scouts) * first / max(n, 1)))) - 1])
 
 
-def _walk_values(ranking: Ranking, start: float, beta: float, delta: float, known: int) -> Walk:
-    """Test the values of the score from a start value upward, each at all of delta:
-    `promises.scouts` has the proof.
-    """
-    first = int(np.searchsorted(ranking.scores, start, side="right")) - 1
-    if first < 0:
-        return Walk(0, False)
-    last = int(np.searchsorted(ranking.ranks, known, side="right"))
-    ranks, errors = ranking.ranks[first:last], ranking.errors[first:last]
-    close = np.flatnonzero(~clearly_pass(errors, ranks, 1.0 - beta, delta))
-    failed = close[bounds.binomial_p_value(errors[close], ranks[close], 1.0 - beta) > delta]
-    passed = int(failed[0]) if len(failed) else len(ranks)
-    return Walk(
-        int(ranks[passed - 1]) if passed else 0, passed > 0 and first + passed == len(ranking.ranks)
-    )
-
-
-def _first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, list[int]]:
+def find_first_failure(ranking: Ranking, part: Segment, level: float) -> tuple[int, list[int]]:
     """The first rung of the segment that is known to fail at the level, its stop when none is, and
     mixed blocks before.
 

@@ -50,6 +50,7 @@ from itertools import takewhile
 import numpy as np
 from scipy.special import bdtr, gammaln
 
+from metacal.certification.statements import build_certificate
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
@@ -331,7 +332,10 @@ class Staged(Evidence):
         answered = stages.n_answered
         right = 0 if law else answered - int(bad.sum())
         outcome = Outcome(len(rows), right, answered, right, None, None)
-        own = promise._certified(limits[0].item(), outcome, labelled=law is None)
+        own = build_certificate(
+            *promise.limits[0], promise.delta, promise.rule, limits[0].item(), outcome
+        )
+        own = replace(own, labelled=law is None)
         if of_agreement:
             own = replace(own, quantity=DISAGREEMENT)
         rule = JOINT[self.pool, m > 1] if law else promise.cascade_rules[0]

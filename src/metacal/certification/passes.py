@@ -24,7 +24,7 @@ to 20 more: two or three passes in all, each of which reads, or makes, every sco
 4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
    (`metacal.promises.sample.Ranking`) with the same numbers. ∎
 
-**The walk of a promise on accuracy** (`promises.rules.sequence.walk`) from counts. p(e, m) =
+**The test sequence of an accuracy** (`rules.fixed_sequence`) from counts. p(e, m) =
 P(Bin(m, q) <= e) rises with e and falls with m. In a cell of w wrong and r right rows behind m rows
 with e errors, the test at any rank m + k sees at most e + min(w, k) errors, which is what it sees
 with the wrong rows first; of those values p(e + w, m + w) is the largest, since a wrong row more
@@ -48,11 +48,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certification.certify import CertifiablePromise
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rows import checked_scores
+from metacal.certification.statements import sorting_needed_error
 from metacal.errors import InputError
 from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
 from metacal.promises.certificate import Certificate
-from metacal.promises.promise import ByRanking, Promise
-from metacal.promises.sample import Evidence, Ranking, Sample, Undecided, require_some_correct
+from metacal.promises.sample import Evidence, Ranking, Undecided, require_some_correct
 from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
 
@@ -192,24 +195,23 @@ class Passes(Evidence):
         """
         return cls(partial(_one_pass, read, list(blocks), executor_of(executor)))
 
-    def certify(self, promise: Promise) -> Certificate:
-        if not isinstance(promise, ByRanking):
-            raise InputError(
-                f"{type(promise).__name__} is certified by sorting: give all rows to its"
-                " certify(scores, correct). From counts are certified: MaxMiscoverage, MaxReview,"
-                " MinAccuracy."
-            )
+    def certify(self, promise: CertifiablePromise) -> Certificate:
+        """Count the rows in ever smaller cells until the certificate is determined."""
+        procedure = promise.procedure()
+        if not isinstance(procedure, OneThreshold) or promise.scope is not None:
+            raise sorting_needed_error(promise)
         tally = Tally.first(self.count, self.cells)
         while True:
-            wanted = tally.open_at(self.ranks)
+            open_cells = tally.open_at(self.ranks)
             try:
-                certificate = promise.from_ranking(tally.ranking)
-                if not wanted:
+                certificate = procedure.certify_all_ranked(tally.ranking, promise.delta)
+            except Undecided as question:
+                open_cells = [*question.cells, *open_cells]
+            else:
+                if not open_cells:
                     self.ranking = tally.ranking
                     return certificate
-            except Undecided as question:
-                wanted = [*question.cells, *wanted]
-            tally = tally.refined(wanted, self.count, self.cells)
+            tally = tally.refined(open_cells, self.count, self.cells)
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
@@ -227,13 +229,13 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
 def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
-        Sample.of(scores, correct)  # says what is wrong
+        checked_scores(scores, correct)  # Raises the error for columns that do not fit together.
     return _counted_array(scores, correct, cut)
 
 
 def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
     counter = Counter(cut)
     for at in range(0, max(1, len(scores)), _AT_ONCE):
-        rows = Sample.of(scores[at : at + _AT_ONCE], correct[at : at + _AT_ONCE], of_all=False)
-        counter.add(rows.score, rows.right)
+        correct_chunk = np.asarray(correct[at : at + _AT_ONCE])
+        counter.add(checked_scores(scores[at : at + _AT_ONCE], correct_chunk), correct_chunk)
     return counter.result()

@@ -1,0 +1,231 @@
+"""SimultaneousThreshold: targets that may be chosen after looking at the rows that certify them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.procedures import PromisedLimit
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.statements import certify_threshold
+from metacal.errors import InfeasibleTargetError
+from metacal.formulas import Float
+from metacal.promises.certificate import Certificate
+from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.promises.rules import bands
+from metacal.promises.words import SAME_SOURCE, register_rule, rounded_down, rounded_up
+
+# Name of the rule for a miscoverage alone.
+DISTRIBUTION_BAND = register_rule(
+    "band-over-thresholds",
+    "band over all thresholds at once, equal local levels (Bates et al. 2021): targets may be"
+    " chosen after looking",
+    SAME_SOURCE,
+)
+
+# Name of the rule for an accuracy, alone or with a miscoverage.
+ACCURACY_BAND = register_rule(
+    "accuracy-band",
+    "mixture of likelihood ratios at all thresholds at once (Robbins 1970; Ville 1939): targets may"
+    " be chosen after looking",
+    SAME_SOURCE,
+)
+
+# Largest number of thresholds at which an error message searches for the best targets.
+_MAX_MESSAGE_THRESHOLDS = 2000
+
+# Relative tolerance for bounds that are recomputed from a file.
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class SimultaneousThreshold:
+    """Procedure that uses bands which hold at every threshold at once.
+
+    The bounds hold at all thresholds with probability 1 - delta, so the targets and the threshold
+    may be chosen after looking at the same rows. One limit receives all of delta, two receive half
+    of it each. The bands are proved in `promises.rules.levels` (miscoverage) and
+    `promises.rules.selective_accuracy` (accuracy).
+
+    Implements `metacal.certification.procedures.Procedure`.
+
+    Parameters
+    ----------
+    alpha : float or None
+        Largest allowed miscoverage.
+
+    beta : float or None
+        Smallest allowed accuracy. At least one of `alpha` and `beta` is given.
+
+    threshold : float or None
+        Threshold to certify. By default, the largest threshold that supports `beta`, or the smallest
+        one that supports `alpha` if it is given alone.
+    """
+
+    alpha: float | None = None
+    beta: float | None = None
+    threshold: float | None = None
+
+    @property
+    def promised_limits(self) -> tuple[PromisedLimit, ...]:
+        """The limits, the accuracy first."""
+        limits = []
+        if self.beta is not None:
+            limits.append(PromisedLimit(COVERAGE_ACCURACY, self.beta))
+        if self.alpha is not None:
+            limits.append(PromisedLimit(MISCOVERAGE, self.alpha))
+        return tuple(limits)
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the rule in certificates and files."""
+        if self.beta is None:
+            return DISTRIBUTION_BAND
+        return ACCURACY_BAND
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return None, because the bands hold at every threshold."""
+        return None
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Certify the given threshold, or find one."""
+        assert delta is not None
+        if self.threshold is None:
+            return self._state(rows, self._find_threshold(rows, delta), delta)
+
+        certificate = self._state(rows, self.threshold, delta)
+        contradiction = self.find_contradiction(certificate, delta, self)
+        if contradiction is not None:
+            message = (
+                f"the threshold {self.threshold:g} does not carry it on these rows:"
+                f" {contradiction}; read what it carries off a report of these very rows, or leave"
+                " the threshold out."
+            )
+            raise InfeasibleTargetError(message, target=float(self.promised_limits[0].target))
+        return certificate
+
+    def _state(self, rows: CalibrationRows, threshold: float, delta: float) -> Certificate:
+        """Build the certificate of a threshold."""
+        first_limit, *second_limits = self.promised_limits
+        certificate = certify_threshold(rows, *first_limit, delta, self.rule_name, threshold)
+        if not second_limits:
+            return certificate
+        return replace(certificate, max_miscoverage=float(second_limits[0].target))
+
+    def _find_threshold(self, rows: CalibrationRows, delta: float) -> float:
+        """Find the threshold, just below the next score."""
+        if self.beta is None:
+            threshold = self._find_threshold_for_alpha(rows, delta)
+        else:
+            threshold = self._find_threshold_for_beta(rows, self.beta, delta)
+        n_accepted = int((rows.scores <= threshold).sum())
+        if n_accepted == 0:
+            return threshold
+        return rows.ranking.just_below_next(n_accepted)
+
+    def _find_threshold_for_alpha(self, rows: CalibrationRows, delta: float) -> float:
+        """Find the smallest score of a correct row at which the miscoverage is certified.
+
+        Without one, the threshold accepts every row.
+        """
+        assert self.alpha is not None
+        correct_scores = np.sort(rows.scores[rows.is_correct])
+        miscoverage = bands.certified_miscoverage(
+            correct_scores, correct_scores, self._level(delta)
+        )
+        supporting = np.flatnonzero(miscoverage <= float(self.alpha))
+        if len(supporting) == 0:
+            return math.inf
+        return float(correct_scores[supporting[0]])
+
+    def _find_threshold_for_beta(self, rows: CalibrationRows, beta: float, delta: float) -> float:
+        """Find the largest threshold that supports `beta`. Raise if it does not support `alpha`."""
+        level = self._level(delta)
+        threshold = bands.largest_supporting_threshold(rows.scores, rows.is_correct, beta, level)
+        if threshold is None:
+            raise self._infeasible_accuracy(rows, beta, delta)
+        if self.alpha is not None:
+            correct_scores = rows.scores[rows.is_correct]
+            miscoverage = bands.certified_miscoverage(correct_scores, [threshold], level)
+            if miscoverage[0] > self.alpha:
+                raise self._infeasible_pair(rows, beta, self.alpha, float(miscoverage[0]), delta)
+        return threshold
+
+    def _level(self, delta: float) -> float:
+        """Return the significance level of each limit."""
+        return delta / len(self.promised_limits)
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check that the bands at the counts of a certificate support the targets."""
+        assert delta is not None
+        n_kept = certificate.n_correct_accepted
+        n_errors = certificate.n_accepted - n_kept
+        if self.beta is not None:
+            accuracy = bands.accuracy_of_counts(
+                n_kept, n_errors, certificate.n_rows, self._level(delta)
+            )
+            if not accuracy >= self.beta * (1.0 - _TOLERANCE):
+                return (
+                    f"{n_errors:,} wrong of {n_kept + n_errors:,} accepted rows certify an accuracy"
+                    f" of {rounded_down(accuracy):.4f} at every threshold at once, not of"
+                    f" {self.beta:g} (delta {delta:g})"
+                )
+        if self.alpha is not None and not certificate.accepts_everything:
+            miscoverage = bands.miscoverage_of_counts(
+                n_kept, certificate.n_correct, self._level(delta)
+            )
+            if not miscoverage <= self.alpha * (1.0 + _TOLERANCE):
+                return (
+                    f"{n_kept:,} of {certificate.n_correct:,} right rows accepted certify a"
+                    f" miscoverage of {rounded_up(miscoverage):.4f} at every threshold at once, not"
+                    f" of {self.alpha:g} (delta {delta:g})"
+                )
+        return None
+
+    def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
+        """Compute the certified frontier at no more thresholds than a message needs."""
+        thresholds = bands.run_ends(rows.scores, rows.is_correct)
+        step = max(1, math.ceil(len(thresholds) / _MAX_MESSAGE_THRESHOLDS))
+        share = 1.0 / len(self.promised_limits)
+        return bands.certified_frontier(
+            rows.scores, rows.is_correct, delta, thresholds[::step], share
+        )
+
+    def _infeasible_accuracy(
+        self, rows: CalibrationRows, beta: float, delta: float
+    ) -> InfeasibleTargetError:
+        """Build the error for rows that support the accuracy at no threshold."""
+        frontier = self._compute_frontier(rows, delta)
+        best_beta = rounded_down(float(frontier.beta.max(initial=0.0)))
+        message = (
+            f"min accuracy {beta:g} cannot be certified after looking: the best that these"
+            f" {len(rows):,} rows certify at every threshold at once is {best_beta:.4f}; lower the"
+            " target or use more rows."
+        )
+        return InfeasibleTargetError(message, target=beta, best=best_beta)
+
+    def _infeasible_pair(
+        self,
+        rows: CalibrationRows,
+        beta: float,
+        alpha: float,
+        miscoverage: float,
+        delta: float,
+    ) -> InfeasibleTargetError:
+        """Build the error for a threshold that supports `beta`, but not `alpha`."""
+        smallest_alpha = rounded_up(miscoverage)
+        best_beta = rounded_down(self._compute_frontier(rows, delta).best_accuracy(alpha))
+        message = (
+            f"min accuracy {beta:g} and max miscoverage {alpha:g} cannot be certified together"
+            f" after looking: with min accuracy {beta:g} the smallest max miscoverage is"
+            f" {smallest_alpha:.4f}, with max miscoverage {alpha:g} the best min accuracy is"
+            f" {best_beta:.4f}; loosen one of them or use more rows."
+        )
+        return InfeasibleTargetError(message, target=alpha, best=smallest_alpha)

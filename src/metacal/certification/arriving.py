@@ -1,0 +1,288 @@
+r"""Labels that arrive one after the other, for rows that were drawn beforehand.
+
+N rows of a pool are drawn at random, where N is fixed before the first label. Their scores are known
+from the beginning, so the test sequence of an accuracy is known too. The test at a rank needs the
+labels of the rows up to that rank and no others. If rows are labelled from the most certain one
+upward, then at every moment
+
+- the certified rank is the highest rank that passed among those up to which every row has its label;
+- the reachable rank is the rank that would pass if every missing label were correct. More errors
+  increase each p-value and decrease each level, so whatever passes in the end passes then.
+
+**Why this is valid at any stopping time.** The ranks that have passed by now are some of those that
+pass when all N labels are known, because labels above a rank do not change its test or the tests
+before it. With probability 1 - delta none of the latter is bad (`rules.fixed_sequence`), so with the
+same probability none of the former is, whenever labelling stops. For the same reason it does not
+matter which rows are labelled first. When nothing more can be certified, the threshold is that of all
+N labels.
+
+**Not valid**: changing N after labels were seen. Another N gives another sequence, and two sequences
+at full delta break more than delta of the promises. An extension that was declared before the first
+label shares delta with it (`SHARES`).
+
+**Other promises** are certified when all N labels are known. For a miscoverage, for example, the rank
+of the threshold depends on the number of correct rows, and nearly every label is needed to know it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.certification.certify import CertifiablePromise, certify
+from metacal.certification.plans import PilotRows
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
+from metacal.certification.rules.rule import ThresholdResult
+from metacal.certification.statements import (
+    inaccurate_error,
+    incomplete_labels_error,
+    labels_rule_out_error,
+)
+from metacal.errors import InfeasibleTargetError, InputError, spelled
+from metacal.formulas import Float
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Evidence, Ranking
+
+# States of a label.
+INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
+
+# By default so many rows are drawn that this many errors are allowed among all of them.
+_N_ALLOWED_ERRORS = 40
+
+# Fractions of delta if one extension is declared beforehand.
+SHARES = (0.8, 0.2)
+
+# Factor by which an extension increases the number of rows.
+EXTENSION = 4
+
+
+@dataclass(frozen=True)
+class PartialLabels(Evidence):
+    """Rows that were drawn, and what is known about their labels.
+
+    Attributes
+    ----------
+    scores : array of float of shape (n_rows,)
+        Ranking score of each row.
+
+    states : array of int8 of shape (n_rows,)
+        CORRECT, INCORRECT or UNKNOWN.
+
+    pilot : PilotRows, optional
+        Rows of the pool that were not drawn.
+
+    Examples
+    --------
+    >>> states = np.array([UNKNOWN, CORRECT, INCORRECT, UNKNOWN], dtype=np.int8)
+    >>> labels = PartialLabels(np.array([0.3, 0.1, 0.2, 0.2]), states)
+    >>> labels.n_labelled, labels.last_known_rank  # one of the two rows at 0.2 has no label
+    (2, 1)
+    """
+
+    scores: Float
+    states: NDArray[np.int8]
+    pilot: PilotRows | None = None
+
+    @property
+    def n_labelled(self) -> int:
+        """Number of rows with a label."""
+        return int(np.count_nonzero(self.states != UNKNOWN))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row has a label."""
+        return self.n_labelled == len(self.scores)
+
+    @cached_property
+    def last_known_rank(self) -> int:
+        """Rank up to which every label is known, at the end of a block of equal scores."""
+        unknown_scores = self.scores[self.states == UNKNOWN]
+        if len(unknown_scores) == 0:
+            return len(self.scores)
+        return int(np.count_nonzero(self.scores < unknown_scores.min()))
+
+    @cached_property
+    def best_case(self) -> Ranking:
+        """Ranking if every missing label were correct."""
+        return Ranking.of(self.scores, self.states != INCORRECT)
+
+    @cached_property
+    def worst_case(self) -> Ranking:
+        """Ranking if every missing label were incorrect."""
+        return Ranking.of(self.scores, self.states == CORRECT)
+
+    def certify(self, promise: CertifiablePromise) -> Certificate:
+        """Certify a promise by the labels that are known."""
+        return certify_labels(promise, self)
+
+
+class LabellingProgress(NamedTuple):
+    """What labels certify by now, and what they can still certify.
+
+    Attributes
+    ----------
+    threshold : float or None
+        Threshold that is certified by now, or None.
+
+    reachable_threshold : float or None
+        Threshold that would be certified if every missing label were correct, or None.
+
+    n_relevant : int
+        Only the labels of this many most certain rows can still change the result.
+    """
+
+    threshold: float | None
+    reachable_threshold: float | None
+    n_relevant: int
+
+
+def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
+    """Determine what labels certify by now and what they can still certify."""
+    procedure = sequential_procedure(promise)
+    if procedure is None:
+        return _assess_by_certifying(promise, labels)
+
+    ranking = labels.best_case
+    current = procedure.certify_ranking(
+        ranking, promise.delta, pilot=labels.pilot, last_rank=labels.last_known_rank
+    )
+    reachable = procedure.certify_ranking(ranking, promise.delta, pilot=labels.pilot)
+    n_relevant = 0
+    if reachable.threshold is not None and reachable.trace is not None:
+        n_relevant = int(ranking.ranks[ranking.at_least(reachable.trace.best_rank)])
+    return LabellingProgress(
+        threshold=_settled_threshold(current),
+        reachable_threshold=_settled_threshold(reachable),
+        n_relevant=n_relevant,
+    )
+
+
+def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
+    """Certify a promise by the labels that are known.
+
+    Missing labels count as incorrect.
+
+    Raises
+    ------
+    InfeasibleTargetError
+        If the labels certify nothing by now.
+    """
+    procedure = sequential_procedure(promise)
+    if procedure is None:
+        return _certify_complete_labels(promise, labels)
+
+    last_rank = labels.last_known_rank
+    result = procedure.certify_ranking(
+        labels.best_case, promise.delta, pilot=labels.pilot, last_rank=last_rank
+    )
+    if result.threshold is None:
+        raise _nothing_certified(procedure, labels, promise.delta)
+    certificate = procedure.state(labels.worst_case, result.threshold, promise.delta)
+    return replace(certificate, labels=labels.n_labelled)
+
+
+def sequential_procedure(promise: CertifiablePromise) -> OneThreshold | None:
+    """Return the procedure of a promise that can be certified label by label, else None."""
+    procedure = promise.procedure()
+    if not isinstance(procedure, OneThreshold) or promise.scope is not None:
+        return None
+    if not procedure.rule.reads_labels_in_order:
+        return None
+    return procedure
+
+
+def default_number_of_labels(promise: CertifiablePromise) -> int:
+    """Compute how many rows are drawn by default.
+
+    Raises
+    ------
+    InputError
+        If the promise has no share of rows as its limit.
+    """
+    allowed_shares = []
+    for quantity, target in promise.limits:
+        if quantity.mean:
+            continue
+        if quantity.accepting_is_safe:
+            allowed_shares.append(bounds.exact(target))
+        else:
+            allowed_shares.append(1 - bounds.exact(target))
+    if not allowed_shares:
+        raise InputError(
+            f"say how many rows may be labelled for {promise!r}:"
+            f" {spelled('labels=N', '--labels N')}."
+        )
+    return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
+
+
+def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
+    """Determine the progress of a promise that needs all labels."""
+    n_rows = len(labels.scores)
+    try:
+        threshold = _certify_complete_labels(promise, labels).threshold
+    except InfeasibleTargetError:
+        reachable_threshold = None if labels.is_complete else math.inf
+        return LabellingProgress(None, reachable_threshold, n_rows)
+    return LabellingProgress(threshold, threshold, n_rows)
+
+
+def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
+    """Certify a promise that needs all labels."""
+    n_rows = len(labels.scores)
+    if not labels.is_complete:
+        _, target = promise.limits[0]
+        raise incomplete_labels_error(type(promise).__name__, target, n_rows, labels.n_labelled)
+    rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
+    certificate = certify(promise, replace(rows, pilot=labels.pilot))
+    return replace(certificate, labels=n_rows)
+
+
+def _nothing_certified(
+    procedure: OneThreshold, labels: PartialLabels, delta: float | None
+) -> InfeasibleTargetError:
+    """Build the error for labels that certify nothing by now."""
+
+    def certifies(target: float) -> bool:
+        result = procedure.certify_ranking(
+            labels.best_case,
+            delta,
+            target=target,
+            pilot=labels.pilot,
+            last_rank=labels.last_known_rank,
+        )
+        return result.threshold is not None
+
+    worst_case = labels.worst_case
+    shortfall = procedure.rule.shortfall(worst_case, procedure.limit, delta, certifies)
+    if labels.is_complete:
+        return inaccurate_error(
+            procedure.target,
+            delta,
+            worst_case.n,
+            shortfall.best_limit,
+            shortfall.rows_needed,
+            describe_ruled_out(worst_case, procedure.limit, delta, "is that accurate"),
+        )
+    return labels_rule_out_error(
+        procedure.target,
+        worst_case.n,
+        labels.n_labelled,
+        shortfall.best_limit,
+        shortfall.rows_needed,
+    )
+
+
+def _settled_threshold(result: ThresholdResult) -> float | None:
+    """Return the threshold in the middle between two points of the grid."""
+    if result.threshold is None:
+        return None
+    return RELATIVE.settled(result.threshold)

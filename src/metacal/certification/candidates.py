@@ -1,0 +1,109 @@
+"""Candidate rules: candidates that pilot rows fix beforehand, tested one after the other.
+
+This is the second family of rules. A `ThresholdRule` tests ranks of the tested rows themselves,
+which is valid for independent rows and one threshold. Clusters, cascades and cases have no such
+ranks: a cluster or a case is accepted as a whole, and the error rate of a cascade depends on how
+many rows each model answers. Their candidates come from pilot rows, so every test is about a
+hypothesis that is fixed before the tested rows are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+Pilot = TypeVar("Pilot", contravariant=True)
+Rows = TypeVar("Rows", contravariant=True)
+Candidate = TypeVar("Candidate")
+
+
+@dataclass(frozen=True)
+class CandidateSequence(Generic[Candidate]):
+    """Candidates that are tested in order until one fails.
+
+    Attributes
+    ----------
+    share : float
+        Fraction of the significance level that the sequence adds.
+
+    candidates : tuple
+        Candidates in the order of their tests.
+    """
+
+    share: float
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class CandidatePlan(Generic[Candidate]):
+    """Sequences of candidates that pilot rows determined.
+
+    Attributes
+    ----------
+    limit : float
+        Limit that each test is about.
+
+    sequences : tuple of CandidateSequence
+        Sequences in the order of their tests. A sequence whose every candidate passed adds its
+        share to the share of the next sequence (Wiens 2003).
+    """
+
+    limit: float
+    sequences: tuple[CandidateSequence[Candidate], ...]
+
+
+class CandidateRule(Protocol[Pilot, Rows, Candidate]):
+    """Test of candidates that pilot rows determine."""
+
+    @property
+    def name(self) -> str:
+        """Name of the rule in certificates and files."""
+
+    def plan(
+        self, pilot: Pilot, n_tested: int, limit: float, significance_level: float
+    ) -> CandidatePlan[Candidate]:
+        """Choose the candidates and their order from pilot rows."""
+
+    def passes(
+        self, rows: Rows, candidate: Candidate, limit: float, significance_level: float
+    ) -> bool:
+        """Test one candidate."""
+
+
+def run_candidates(
+    rule: CandidateRule[Pilot, Rows, Candidate],
+    rows: Rows,
+    plan: CandidatePlan[Candidate],
+    significance_level: float,
+) -> Candidate | None:
+    """Test the candidates of a plan and return the last one that passed.
+
+    Parameters
+    ----------
+    rule : CandidateRule
+        Test of one candidate.
+
+    rows : Rows
+        Rows that are tested. The pilot rows are not among them.
+
+    plan : CandidatePlan
+        Candidates in order.
+
+    significance_level : float
+        Significance level of all tests together.
+
+    Returns
+    -------
+    Candidate or None
+        None if no candidate passed.
+    """
+    best: Candidate | None = None
+    share = 0.0
+    for sequence in plan.sequences:
+        share += sequence.share
+        for candidate in sequence.candidates:
+            if not rule.passes(rows, candidate, plan.limit, share * significance_level):
+                share = 0.0
+                break
+            best = candidate
+    return best

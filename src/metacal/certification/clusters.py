@@ -1,0 +1,687 @@
+"""Certification of a threshold from clustered rows.
+
+Rows of one patient, document or video are dependent, so tests for independent rows are not valid
+for them. The rule in this module treats clusters as the independent observations. It reduces each
+cluster to a number in [0, 1] and tests the mean of these numbers by betting. Pilot clusters
+determine which thresholds are tested, and in which order. The other clusters, called test clusters,
+are used for the tests.
+
+Terms used in this module:
+
+- *cluster*: a set of dependent rows. Different clusters are independent.
+- *counted rows* and *bad rows*: the denominator and the numerator of the rate that
+  the promise limits. If the promise is a minimum accuracy, the counted rows are the
+  accepted rows, and the bad rows are the incorrect ones among them.
+- *limit*: largest allowed rate of bad rows among the counted rows.
+- *delta* and *significance level*: delta is the error probability of the promise.
+  All tests together are run at significance level delta, and each sequence of tests
+  receives a fraction of it.
+- *test sequence* and *starting threshold*: thresholds that are tested in order until
+  one fails, and the first of them. A starting threshold has the role of the starting
+  rank in rules for independent rows.
+- *capital*: statistic of a betting test. It starts at 1, and the test passes if it
+  reaches 1 / significance level (Waudby-Smith & Ramdas, 2024).
+
+**Proof.** "At most a share q of the counted rows is bad" says about a random cluster with B bad and A
+counted rows that
+
+    E[B] <= q E[A],   or   E[X] <= 0   with   X = (B - q A) / S   and   -q <= X <= 1 - q,
+
+where S is the largest number of rows of a cluster. Clusters are independent draws. A bettor who bets
+that X + q is below q on average becomes rich only if the promise is kept (`promises.rules.betting`).
+So a threshold that breaks the promise passes with probability at most the level of its test.
+
+1. *Thresholds.* The proof for ranks (`rules.fixed_sequence`) needs independent rows. Thresholds must
+   not depend on the tested clusters, so a random tenth of the clusters are pilot clusters, and
+   quantiles of their scores are the thresholds. The start and the number of the thresholds follow
+   from the pilot clusters too. Given these, all hypotheses and their order are fixed.
+2. *Sequences.* If accepting a row can break the promise, thresholds are tested upward from a start,
+   each at the whole level, until one fails. Two starts receive 0.9 and 0.1 of delta. A sequence that
+   reaches the next start passes its level on (Wiens 2003). If accepting is safe, thresholds are
+   tested downward from the largest one at delta.
+3. *Means.* If a cluster counts once, by the share of bad rows among its counted rows, replace B by
+   B / A, A by 1[A > 0] and S by 1. E[B / A | A > 0] <= q says E[X] <= 0 with X = (B / A - q) 1[A > 0].
+   Nothing needs to be known about the size of clusters. ∎
+
+S must be known before the rows are seen. If the largest cluster of these rows is used instead, a
+larger one may come, and the certificate is called approximate.
+
+References
+----------
+Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting",
+Journal of the Royal Statistical Society Series B, 2024.
+Wiens, "A fixed sequence Bonferroni procedure for testing multiple endpoints",
+Pharmaceutical Statistics, 2003.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certification.candidates import (
+    CandidatePlan,
+    CandidateSequence,
+    run_candidates,
+)
+from metacal.certification.rows import CalibrationRows, Clusters
+from metacal.certification.rules.rule import (
+    ACCEPT_ALL_ROWS,
+    NOTHING_CERTIFIED,
+    REJECT_ALL_ROWS,
+    Certifies,
+    ThresholdResult,
+)
+from metacal.formulas import Flags, Float
+from metacal.promises.certificate import accepts
+from metacal.promises.counts import Counts
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import betting
+from metacal.promises.rules.bounds import SLACK
+from metacal.promises.words import SAME_SOURCE, register_rule
+
+# Name of the rule.
+WHOLE_CLUSTERS = register_rule(
+    "whole-units",
+    "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of"
+    " them, in a fixed sequence (Wiens 2003)",
+    SAME_SOURCE,
+)
+
+# Number of clusters per pilot cluster.
+_CLUSTERS_PER_PILOT_CLUSTER = 10
+
+# Smallest number of pilot clusters.
+_MIN_PILOT_CLUSTERS = 5
+
+# Largest number of finite thresholds that are tested.
+_MAX_FINITE_THRESHOLDS = 100
+
+# Number of bisection steps in the search for the highest certifiable accuracy.
+_N_BISECTION_STEPS = 12
+
+# Number of decimal places to which the highest certifiable accuracy is rounded down.
+_ACCURACY_DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class _SequenceStart:
+    """Position and significance level of one test sequence.
+
+    Attributes
+    ----------
+    capital_margin : float
+        Expected log capital at the starting threshold if no row is bad, as a
+        multiple of the log capital at which the test passes. A larger margin gives a
+        later starting threshold that tolerates more bad rows.
+
+    level_fraction : float
+        Fraction of the significance level that the sequence receives.
+    """
+
+    capital_margin: float
+    level_fraction: float
+
+
+# Test sequences, from the earliest starting threshold to the latest.
+_SEQUENCE_STARTS = (
+    _SequenceStart(capital_margin=4.0, level_fraction=0.9),
+    _SequenceStart(capital_margin=10.0, level_fraction=0.1),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterCounts:
+    """Numbers of bad and counted rows in each cluster at one threshold.
+
+    Attributes
+    ----------
+    n_bad : array of float of shape (n_clusters,)
+        Number of bad rows. If clusters count by their mean, fraction of bad rows.
+
+    n_counted : array of float of shape (n_clusters,)
+        Number of counted rows. If clusters count by their mean, 1 if the cluster has
+        any counted row, else 0.
+
+    max_counted : int
+        Upper bound on `n_counted` for any cluster, including future ones.
+    """
+
+    n_bad: Float
+    n_counted: Float
+    max_counted: int
+
+    def to_unit_interval(self, limit: float) -> Float:
+        """Map the counts of each cluster to a number in [0, 1].
+
+        The expected value of this number is at most `limit` if and only if the rate
+        of bad rows is at most `limit`. The promise is thus a statement about the
+        mean of independent bounded variables, which a betting test can check.
+
+        Parameters
+        ----------
+        limit : float
+            Largest allowed rate of bad rows.
+
+        Returns
+        -------
+        array of float of shape (n_clusters,)
+        """
+        n_excess_bad = self.n_bad - limit * self.n_counted
+        return n_excess_bad / self.max_counted + limit
+
+    @property
+    def bad_share(self) -> float | None:
+        """Share of bad rows among the counted rows, or None if no row is counted."""
+        if not self.n_counted.any():
+            return None
+        return float(self.n_bad.sum() / self.n_counted.sum())
+
+    def confidence_interval(self, level: float) -> tuple[float, float]:
+        """Compute an interval for the rate of bad rows.
+
+        Parameters
+        ----------
+        level : float
+            Probability that the rate lies below the lower end, and that it lies above the upper
+            end.
+
+        Returns
+        -------
+        tuple of float
+            Lower and upper end.
+        """
+        required_log_capital = -math.log(level)
+
+        def rules_out_lower(limit: float) -> bool:
+            values = self.to_unit_interval(limit)
+            stakes = betting.stakes(values, level, limit)
+            return betting.log_capital_above(values, limit, stakes) >= required_log_capital
+
+        def rules_out_higher(limit: float) -> bool:
+            values = self.to_unit_interval(limit)
+            stakes = betting.stakes(values, level, limit)
+            return betting.log_capital_below(values, limit, stakes) >= required_log_capital
+
+        lower, _ = betting.halved(lambda limit: not rules_out_lower(limit))
+        _, upper = betting.halved(rules_out_higher)
+        return lower, upper
+
+
+class ClusterCounter:
+    """Counter of bad and counted rows per cluster at any threshold.
+
+    Parameters
+    ----------
+    rows : CalibrationRows
+        Rows with cluster codes.
+
+    quantity : Quantity
+        Quantity that the promise limits. It defines the bad and the counted rows.
+    """
+
+    def __init__(self, rows: CalibrationRows, quantity: Quantity) -> None:
+        assert rows.clusters is not None
+        self.rows = rows
+        self.quantity = quantity
+        self.clusters = rows.clusters
+
+    def count(self, threshold: float) -> ClusterCounts:
+        """Count the bad and counted rows of each cluster.
+
+        Parameters
+        ----------
+        threshold : float
+            Rows with a score of at most `threshold` are accepted.
+
+        Returns
+        -------
+        ClusterCounts
+        """
+        is_accepted = accepts(self.rows.scores, threshold)
+        return count_clusters(self.quantity, self.clusters, is_accepted, self.rows.correct)
+
+
+def count_clusters(
+    quantity: Quantity, clusters: Clusters, is_accepted: Flags, correct: Flags | None
+) -> ClusterCounts:
+    """Count the bad and counted rows of each cluster.
+
+    The clusters are in the order of their codes, which is random. A betting test depends on the
+    order, and the order of the input may follow the labels.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that defines the bad and the counted rows.
+
+    clusters : Clusters
+        Cluster of each row.
+
+    is_accepted : array of bool of shape (n_rows,)
+        Whether each row is accepted.
+
+    correct : array of bool of shape (n_rows,) or None
+        Whether each prediction is correct.
+
+    Returns
+    -------
+    ClusterCounts
+    """
+    is_hit, is_counted = quantity.flags(is_accepted, correct)
+    is_bad = is_hit
+    if not quantity.at_most:
+        is_bad = is_counted & ~is_hit
+    n_bad = _count_per_cluster(clusters, is_bad)
+    n_counted = _count_per_cluster(clusters, is_counted)
+    if not clusters.count_means:
+        return ClusterCounts(n_bad=n_bad, n_counted=n_counted, max_counted=clusters.max_size)
+
+    # Each cluster counts once. The maximum avoids a division by zero.
+    return ClusterCounts(
+        n_bad=n_bad / np.maximum(n_counted, 1.0),
+        n_counted=np.minimum(n_counted, 1.0),
+        max_counted=1,
+    )
+
+
+def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
+    """Count the selected rows of each cluster."""
+    counts = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
+    return counts.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class ClusterBettingRule:
+    """Rule that certifies a threshold by betting tests on clusters.
+
+    Implements `metacal.certification.candidates.CandidateRule`. The candidates are
+    thresholds.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that the promise limits.
+
+    name : str, default="whole-units"
+        Name of the rule in certificates and files.
+    """
+
+    quantity: Quantity
+    name: str = WHOLE_CLUSTERS
+
+    @property
+    def unproven_threshold(self) -> float:
+        """Threshold to use if no threshold is certified."""
+        if self.quantity.accepting_is_safe:
+            return ACCEPT_ALL_ROWS
+        return REJECT_ALL_ROWS
+
+    def plan(
+        self,
+        pilot: CalibrationRows,
+        n_test_clusters: int,
+        limit: float,
+        significance_level: float,
+    ) -> CandidatePlan[float]:
+        """Choose the thresholds and the order in which they are tested.
+
+        The plan depends only on the pilot clusters. The hypotheses are therefore
+        fixed before the test clusters are read, as fixed-sequence testing requires.
+
+        Parameters
+        ----------
+        pilot : CalibrationRows
+            Rows of the pilot clusters.
+
+        n_test_clusters : int
+            Number of test clusters.
+
+        limit : float
+            Largest allowed rate of bad rows.
+
+        significance_level : float
+            Significance level of all tests together.
+
+        Returns
+        -------
+        CandidatePlan
+        """
+        increasing_thresholds = _choose_thresholds(pilot)
+        if self.quantity.accepting_is_safe:
+            # Accepting more rows never violates the promise, so the tests begin at
+            # the largest threshold. One sequence receives the whole level.
+            sequence = CandidateSequence(share=1.0, candidates=tuple(increasing_thresholds[::-1]))
+            return CandidatePlan(limit=limit, sequences=(sequence,))
+
+        sequences = _build_increasing_sequences(
+            pilot,
+            increasing_thresholds,
+            n_test_clusters=n_test_clusters,
+            limit=limit,
+            significance_level=significance_level,
+        )
+        return CandidatePlan(limit=limit, sequences=sequences)
+
+    def passes(
+        self,
+        cluster_counter: ClusterCounter,
+        threshold: float,
+        limit: float,
+        significance_level: float,
+    ) -> bool:
+        """Test whether the rate of bad rows at a threshold is at most the limit.
+
+        Parameters
+        ----------
+        cluster_counter : ClusterCounter
+            Counter for the test clusters.
+
+        threshold : float
+            Threshold to test.
+
+        limit : float
+            Largest allowed rate of bad rows.
+
+        significance_level : float
+            Largest allowed probability that the test passes although the rate of bad
+            rows exceeds the limit.
+
+        Returns
+        -------
+        bool
+        """
+        counts = cluster_counter.count(threshold)
+
+        # The betting test uses the highest capital over all clusters, so it can pass
+        # although the observed rate exceeds the limit. Such a threshold is refused.
+        if counts.n_bad.sum() > limit * counts.n_counted.sum():
+            return False
+        return betting.is_below(counts.to_unit_interval(limit), limit, significance_level)
+
+    def certify(
+        self,
+        rows: CalibrationRows,
+        plan: CandidatePlan[float],
+        significance_level: float,
+    ) -> ThresholdResult:
+        """Run the planned tests and return the last threshold that passed.
+
+        Parameters
+        ----------
+        rows : CalibrationRows
+            Rows of the test clusters.
+
+        plan : CandidatePlan
+            Plan built from the pilot clusters.
+
+        significance_level : float
+            Significance level of all tests together.
+
+        Returns
+        -------
+        ThresholdResult
+            `NOTHING_CERTIFIED` if no threshold passed.
+        """
+        cluster_counter = ClusterCounter(rows, self.quantity)
+        threshold = run_candidates(self, cluster_counter, plan, significance_level)
+        if threshold is None:
+            return NOTHING_CERTIFIED
+        n_accepted = int(accepts(rows.scores, threshold).sum())
+        return ThresholdResult(n_accepted=n_accepted, threshold=threshold)
+
+    def find_highest_accuracy(self, failed_limit: float, certifies: Certifies) -> float | None:
+        """Search for the highest accuracy that the test clusters certify.
+
+        Parameters
+        ----------
+        failed_limit : float
+            Error rate that could not be certified. The search covers the error rates
+            between it and 1.
+
+        certifies : callable
+            Function that takes an error rate and returns whether it is certified.
+
+        Returns
+        -------
+        float or None
+            Accuracy, rounded down so that it is still certified. None if the search
+            finds no error rate below 1.
+        """
+        _, certified_error_rate = betting.halved(certifies, failed_limit, _N_BISECTION_STEPS)
+        if certified_error_rate >= 1.0:
+            return None
+        scale = 10.0**_ACCURACY_DECIMALS
+        return math.floor(scale * (1.0 - certified_error_rate)) / scale
+
+    def could_certify(
+        self,
+        counts: Counts,
+        limit: float,
+        significance_level: float,
+        *,
+        max_cluster_size: int,
+        count_means: bool,
+    ) -> bool:
+        """Check whether a certificate with these counts can be genuine.
+
+        A file stores totals but not the counts of each cluster, so the test cannot
+        be repeated. This method checks two necessary conditions: the observed rate
+        of bad rows is within the limit, and the largest possible capital is high
+        enough for the test to pass.
+
+        Parameters
+        ----------
+        counts : Counts
+            Numbers of rows, correct rows and accepted rows, read from a file.
+
+        limit : float
+            Largest allowed rate of bad rows.
+
+        significance_level : float
+            Significance level of the certificate.
+
+        max_cluster_size : int
+            Largest number of rows in a cluster. Ignored if `count_means` is True.
+
+        count_means : bool
+            Whether each cluster counts once, by the mean of its counted rows. The
+            observed rate is then unknown and is not checked.
+
+        Returns
+        -------
+        bool
+        """
+        n_counted = self.count_counted_rows(counts)
+        n_bad = self.count_bad_rows(counts)
+
+        # `SLACK` allows for rounding differences between the versions of SciPy that
+        # wrote and read the file.
+        if not count_means and n_bad > SLACK * limit * n_counted:
+            return False
+
+        # A stake is less than 1 / (1 - limit), and log(1 + x) <= x. A cluster without
+        # bad rows therefore adds at most this much log capital per counted row. If
+        # clusters count by their mean, every counted row may be a separate cluster.
+        max_counted_per_cluster = 1 if count_means else max_cluster_size
+        max_log_capital = limit / (1.0 - limit) * n_counted / max_counted_per_cluster
+        required_log_capital = -math.log(significance_level)
+        return SLACK * max_log_capital >= required_log_capital
+
+    def count_counted_rows(self, counts: Counts) -> int:
+        """Return the number of counted rows, the denominator of the limited rate."""
+        if not self.quantity.accepting_is_safe:
+            return counts.n_accepted
+        if self.quantity.needs_labels:
+            return counts.n_correct
+        return counts.n_rows
+
+    def count_bad_rows(self, counts: Counts) -> int:
+        """Return the number of bad rows, the numerator of the limited rate."""
+        if not self.quantity.accepting_is_safe:
+            return counts.n_accepted - counts.n_correct_accepted
+        if self.quantity.needs_labels:
+            return counts.n_correct - counts.n_correct_accepted
+        return counts.n_rows - counts.n_accepted
+
+
+def split_pilot_clusters(
+    rows: CalibrationRows,
+) -> tuple[CalibrationRows, CalibrationRows]:
+    """Split the rows at random into pilot clusters and test clusters.
+
+    A cluster is never divided, and at least one test cluster remains.
+
+    Parameters
+    ----------
+    rows : CalibrationRows
+        Rows with cluster codes.
+
+    Returns
+    -------
+    pilot_rows : CalibrationRows
+        Rows of the pilot clusters.
+
+    test_rows : CalibrationRows
+        Rows of the test clusters.
+    """
+    assert rows.clusters is not None
+    n_clusters = rows.clusters.n_clusters
+    n_pilot_clusters = max(n_clusters // _CLUSTERS_PER_PILOT_CLUSTER, _MIN_PILOT_CLUSTERS)
+    n_pilot_clusters = min(n_pilot_clusters, n_clusters - 1)
+
+    # The clusters are numbered in random order, so the first ones are a random choice.
+    is_pilot_row = rows.clusters.codes < n_pilot_clusters
+    return rows.take(is_pilot_row), rows.take(~is_pilot_row)
+
+
+def _choose_thresholds(pilot: CalibrationRows) -> list[float]:
+    """Return quantiles of the pilot scores and +inf, in increasing order."""
+    n_rows = len(pilot)
+    n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
+    quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
+    sorted_scores = np.sort(pilot.scores)
+    # Ranks start at 1, array indices at 0. `unique` removes tied scores.
+    quantiles = np.unique(sorted_scores[quantile_ranks - 1])
+    return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
+
+
+def _build_increasing_sequences(
+    pilot: CalibrationRows,
+    increasing_thresholds: list[float],
+    *,
+    n_test_clusters: int,
+    limit: float,
+    significance_level: float,
+) -> tuple[CandidateSequence[float], ...]:
+    """Divide the thresholds into test sequences, one per entry of `_SEQUENCE_STARTS`.
+
+    A low threshold accepts too few rows for its test to pass, and the first failure
+    ends a sequence. Each sequence therefore starts at a threshold whose test would
+    pass with a margin if no row were bad. It ends where the next sequence starts.
+
+    Parameters
+    ----------
+    pilot : CalibrationRows
+        Rows of the pilot clusters.
+
+    increasing_thresholds : list of float
+        Thresholds in increasing order.
+
+    n_test_clusters : int
+        Number of test clusters.
+
+    limit : float
+        Largest allowed rate of bad rows.
+
+    significance_level : float
+        Significance level of all tests together.
+
+    Returns
+    -------
+    tuple of CandidateSequence
+        Sequences in increasing order of threshold. Starts that fall on the same
+        threshold are merged into one sequence with the sum of their levels.
+    """
+    log_capital = _estimate_error_free_log_capital(
+        pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
+    )
+    last_index = len(increasing_thresholds) - 1
+    previous_start = 0
+    # Dictionaries keep insertion order, so the keys are in increasing order.
+    level_fraction_by_start: dict[int, float] = {}
+    for sequence_start in _SEQUENCE_STARTS:
+        sequence_level = sequence_start.level_fraction * significance_level
+        required_log_capital = -math.log(sequence_level)
+        start = int(
+            np.searchsorted(log_capital, sequence_start.capital_margin * required_log_capital)
+        )
+        start = max(min(start, last_index), previous_start)
+        previous_start = start
+        level_fraction_by_start.setdefault(start, 0.0)
+        level_fraction_by_start[start] += sequence_start.level_fraction
+
+    starts = list(level_fraction_by_start)
+    stops = [*starts[1:], len(increasing_thresholds)]
+    sequences = []
+    for start, stop in zip(starts, stops):
+        sequence = CandidateSequence(
+            share=level_fraction_by_start[start],
+            candidates=tuple(increasing_thresholds[start:stop]),
+        )
+        sequences.append(sequence)
+    return tuple(sequences)
+
+
+def _estimate_error_free_log_capital(
+    pilot: CalibrationRows,
+    thresholds: list[float],
+    *,
+    n_test_clusters: int,
+    limit: float,
+) -> Float:
+    """Estimate the log capital of each test if no accepted row were bad.
+
+    Parameters
+    ----------
+    pilot : CalibrationRows
+        Rows of the pilot clusters. Only their scores are read.
+
+    thresholds : list of float
+        Thresholds of the tests.
+
+    n_test_clusters : int
+        Number of test clusters.
+
+    limit : float
+        Largest allowed rate of bad rows.
+
+    Returns
+    -------
+    array of float of shape (n_thresholds,)
+    """
+    assert pilot.clusters is not None
+    if pilot.clusters.count_means:
+        # A cluster counts once, as soon as its row with the lowest score is accepted.
+        counted_scores = _lowest_score_per_cluster(pilot)
+        max_counted_per_cluster = 1
+    else:
+        counted_scores = pilot.scores
+        max_counted_per_cluster = pilot.clusters.max_size
+
+    n_counted = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
+    mean_counted_per_cluster = n_counted / pilot.clusters.n_clusters
+    return n_test_clusters * mean_counted_per_cluster * limit / max_counted_per_cluster
+
+
+def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:
+    """Return the lowest score of each cluster, in increasing order of cluster code."""
+    assert rows.clusters is not None
+    # Sort by cluster code, then by score, and take the first row of each cluster.
+    row_order = np.lexsort((rows.scores, rows.clusters.codes))
+    sorted_codes = rows.clusters.codes[row_order]
+    sorted_scores = rows.scores[row_order]
+    _, first_row_indices = np.unique(sorted_codes, return_index=True)
+    return sorted_scores[first_row_indices]

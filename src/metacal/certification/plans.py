@@ -1,0 +1,320 @@
+"""Test plans: which ranks or score values are tested.
+
+A plan is fixed before any label of the tested rows is read. Every guarantee of this package rests
+on this condition: the labels that are tested must not influence which tests are made. A `RankPlan`
+is built from the number of rows, the limit, the significance level and pilot rows. None of them
+contains a label of a tested row, so the condition holds by construction. Only
+`ThresholdRule.certify`, which runs a plan, receives the ranking.
+
+Terms used in this module:
+
+- *error*: a row whose prediction is incorrect.
+- *rank*: number of rows, counted from the most certain one. A test at rank m is about the first m
+  rows.
+- *start*: first rank of a segment of tests. A start is given by the number of errors that its test
+  tolerates.
+- *significance level*: largest allowed probability that a test passes although the promise is
+  violated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+import numpy as np
+
+from metacal.formulas import Codes, Float
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import (
+    Ladder,
+    Segment,
+    Starts,
+    segments,
+    start_value,
+    usual_starts,
+)
+
+# Later starts of `ShareStarts`: fraction of the expected errors that each start tolerates, and the
+# fraction of the significance level that it receives.
+_LATER_SHARE_STARTS = (
+    (Fraction("0.3"), Fraction("0.05")),
+    (Fraction("0.65"), Fraction("0.05")),
+)
+
+# Fraction of the significance level that the first of several starts of `ShareStarts` receives.
+_FIRST_SHARE_LEVEL = Fraction("0.9")
+
+# With fewer expected errors, `ShareStarts` has one start.
+_MIN_ERRORS_FOR_LATER_STARTS = 20
+
+# With fewer expected errors, `ShareStarts` tests every rank.
+_MIN_ERRORS_FOR_SEGMENTS = 10
+
+# Starts of `EarlyStarts`, as fractions of the errors that all rows together may have.
+_FIRST_EARLY_START = Fraction("0.05")
+_SECOND_EARLY_START = Fraction("0.2")
+
+# Fraction of the significance level that the second start of `EarlyStarts` receives.
+_SECOND_EARLY_LEVEL = Fraction("0.2")
+
+# With fewer allowed errors, `EarlyStarts` has one start.
+_MIN_ERRORS_FOR_TWO_EARLY_STARTS = 15
+
+
+@dataclass(frozen=True, eq=False)
+class PilotRows:
+    """Rows that determine where the tests begin, and that are not tested.
+
+    Attributes
+    ----------
+    scores : array of float of shape (n_pilot,)
+        Score of each pilot row.
+
+    test_values : bool
+        Whether to test values of the score instead of ranks, because many scores are equal.
+
+    class_codes : array of int of shape (n_pilot,), optional
+        True class of each pilot row, if the labels of pilot rows are read.
+
+    subgroup_codes : array of int of shape (n_pilot,), optional
+        Subgroup of each pilot row. None if all subgroups share the pilot rows.
+
+    n_withheld : int
+        Number of calibration rows among the pilot rows, which are therefore not tested. 0 if the
+        pilot rows come from elsewhere.
+    """
+
+    scores: Float
+    test_values: bool = False
+    class_codes: Codes | None = None
+    subgroup_codes: Codes | None = None
+    n_withheld: int = 0
+
+    def of_subgroups(self, codes: Sequence[int]) -> PilotRows:
+        """Return the pilot rows of the given subgroups.
+
+        All pilot rows are returned if their subgroups are unknown.
+        """
+        if self.subgroup_codes is None:
+            return self
+        is_selected = np.isin(self.subgroup_codes, codes)
+        class_codes = None
+        if self.class_codes is not None:
+            class_codes = self.class_codes[is_selected]
+        return PilotRows(
+            scores=self.scores[is_selected],
+            test_values=self.test_values,
+            class_codes=class_codes,
+            n_withheld=self.n_withheld,
+        )
+
+    def estimate_class_share(self, class_code: int) -> float | None:
+        """Estimate the share of one class, or return None if no pilot row has a label."""
+        if self.class_codes is None or len(self.class_codes) == 0:
+            return None
+        n_of_class = float((self.class_codes == class_code).sum())
+        return (n_of_class + 0.5) / (len(self.class_codes) + 1.0)
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """Tests of one ranking, fixed before its labels are read.
+
+    A plan of `FixedSequenceRule` has segments, a first rank or a first value. The plans of other
+    rules contain only the limit.
+
+    Attributes
+    ----------
+    limit : float
+        Limit that each test is about.
+
+    segments : tuple of Segment
+        Ranks to test, with the fraction of the significance level that each segment adds.
+
+    first_rank : int or None
+        If given, every rank from this one upward is tested at the whole significance level.
+
+    first_value : float or None
+        If given, every score value from this one upward is tested at the whole significance level.
+    """
+
+    limit: float
+    segments: tuple[Segment, ...] = ()
+    first_rank: int | None = None
+    first_value: float | None = None
+
+
+class StartPolicy(Protocol):
+    """Choice of the ranks at which the segments of a test sequence start."""
+
+    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the errors that each start tolerates and its fraction of the level."""
+
+    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the starts from which the first tested score value is chosen."""
+
+    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+        """Check whether so few errors are expected that every rank is tested."""
+
+
+@dataclass(frozen=True)
+class UsualStarts:
+    """Starts for predictions that are mostly correct."""
+
+    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the errors that each start tolerates and its fraction of the level."""
+        return usual_starts(n_rows, limit, significance_level)
+
+    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the starts from which the first tested score value is chosen."""
+        return usual_starts(n_rows, limit, significance_level)
+
+    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+        """Check whether so few errors are expected that every rank is tested."""
+        return False
+
+
+@dataclass(frozen=True)
+class EarlyStarts:
+    """Starts for many subgroups under the false-coverage rate.
+
+    The more subgroups certify something, the higher the significance level of all of them. Tests
+    therefore start at low ranks.
+
+    Examples
+    --------
+    >>> EarlyStarts().starts(100, 0.9, 0.1)
+    ((0, Fraction(1, 1)),)
+    >>> EarlyStarts().starts(500, 0.9, 0.1)
+    ((2, Fraction(4, 5)), (10, Fraction(1, 5)))
+    """
+
+    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the errors that each start tolerates and its fraction of the level."""
+        n_allowed_errors = n_rows * (1 - bounds.exact(limit))
+        first_start = int(_FIRST_EARLY_START * n_allowed_errors)
+        if n_allowed_errors < _MIN_ERRORS_FOR_TWO_EARLY_STARTS:
+            return ((first_start, Fraction(1)),)
+        second_start = int(_SECOND_EARLY_START * n_allowed_errors)
+        return (
+            (first_start, 1 - _SECOND_EARLY_LEVEL),
+            (second_start, _SECOND_EARLY_LEVEL),
+        )
+
+    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the starts from which the first tested score value is chosen."""
+        return self.starts(n_rows, limit, significance_level)
+
+    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+        """Check whether so few errors are expected that every rank is tested."""
+        return False
+
+
+@dataclass(frozen=True)
+class ShareStarts:
+    r"""Starts for a known or estimated share of correct rows, which may be small.
+
+    The starts of an accuracy are fractions of the n (1 - limit) errors that all rows may have. If
+    the correct rows are rare, no ranking comes near so many rows. For a share π of correct rows, at
+    most λ = n · min(1, π / limit) · (1 - limit) errors are expected. The starts tolerate f λ, 0.3 λ
+    and 0.65 λ of them, where f = min(0.12, 0.03 + 1 - limit), at 0.9, 0.05 and 0.05 of the
+    significance level. If λ < 20, the first start receives the whole level. If λ < 10, every rank
+    from the first start on is tested. If values are tested, the first value is chosen for half of
+    the errors of the first start.
+
+    All of this follows from n, limit and π. The share π is declared by the user or estimated on
+    pilot rows, never on the rows that are tested.
+
+    Parameters
+    ----------
+    correct_share : float, default=0.5
+        Share of correct rows.
+
+    Examples
+    --------
+    >>> [errors for errors, _ in ShareStarts(0.05).starts(5000, 0.9, 0.1)]
+    [3, 8, 18]
+    >>> len(ShareStarts().starts(300, 0.9, 0.1))
+    1
+    """
+
+    correct_share: float = 0.5
+
+    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the errors that each start tolerates and its fraction of the level."""
+        n_expected_errors = self.count_expected_errors(n_rows, limit)
+        first_fraction = min(Fraction("0.12"), Fraction("0.03") + 1 - bounds.exact(limit))
+        first_start = int(first_fraction * n_expected_errors)
+        if n_expected_errors < _MIN_ERRORS_FOR_LATER_STARTS:
+            return ((first_start, Fraction(1)),)
+        later_starts = tuple(
+            (int(fraction * n_expected_errors), level_fraction)
+            for fraction, level_fraction in _LATER_SHARE_STARTS
+        )
+        return ((first_start, _FIRST_SHARE_LEVEL), *later_starts)
+
+    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+        """Return the starts from which the first tested score value is chosen."""
+        first_start, _ = self.starts(n_rows, limit, significance_level)[0]
+        return ((first_start // 2, Fraction(1)),)
+
+    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
+        """Check whether so few errors are expected that every rank is tested."""
+        return self.count_expected_errors(n_rows, limit) < _MIN_ERRORS_FOR_SEGMENTS
+
+    def count_expected_errors(self, n_rows: int, limit: float) -> Fraction:
+        """Compute the number of errors if all correct rows were accepted at the limit."""
+        accepted_share = bounds.exact(self.correct_share) / bounds.exact(limit)
+        return n_rows * min(Fraction(1), accepted_share) * (1 - bounds.exact(limit))
+
+
+def plan_sequence(
+    policy: StartPolicy,
+    n_rows: int,
+    limit: float,
+    significance_level: float,
+    pilot: PilotRows | None = None,
+) -> RankPlan:
+    """Plan the tests of "at least `limit` of the accepted rows are correct".
+
+    Parameters
+    ----------
+    policy : StartPolicy
+        Choice of the ranks at which the tests start.
+
+    n_rows : int
+        Number of rows that are tested.
+
+    limit : float
+        Accuracy that is tested.
+
+    significance_level : float
+        Significance level that the tests are planned for.
+
+    pilot : PilotRows, optional
+        Pilot rows. If many of their scores are equal, values are tested instead of ranks. Only
+        their scores are read.
+
+    Returns
+    -------
+    RankPlan
+    """
+    if pilot is not None and pilot.test_values and len(pilot.scores) > 0:
+        first_value = start_value(
+            np.sort(pilot.scores),
+            n_rows,
+            limit,
+            significance_level,
+            policy.starts_for_values(n_rows, limit, significance_level),
+        )
+        return RankPlan(limit=limit, first_value=first_value)
+
+    starts = policy.starts(n_rows, limit, significance_level)
+    if policy.tests_every_rank(n_rows, limit):
+        n_tolerated_errors, _ = starts[0]
+        ladder = Ladder(n_rows, 1.0 - limit, significance_level)
+        return RankPlan(limit=limit, first_rank=ladder.first(n_tolerated_errors))
+    return RankPlan(limit=limit, segments=segments(n_rows, limit, significance_level, starts))

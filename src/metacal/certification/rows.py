@@ -1,0 +1,273 @@
+"""CalibrationRows: the rows that are tested, one column for each fact about a row.
+
+Every procedure must use or refuse each optional column. A column that a procedure ignores would be
+dropped without notice: clustered rows, for example, would be certified as if they were independent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from metacal.certification.plans import PilotRows
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.parts.part import Name
+from metacal.promises.sample import Ranking, even_odds, require_some_correct
+from metacal.rows.draws import RowDraws
+
+if TYPE_CHECKING:
+    from metacal.promises.rules.costs import Losses
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Clusters of dependent rows whose every row counts.
+
+    Attributes
+    ----------
+    codes : array of int of shape (n_rows,)
+        Cluster of each row. The codes are 0, ..., n_clusters - 1 in a random order of the clusters.
+
+    max_size : int
+        Largest number of rows that a cluster can have, including future clusters.
+
+    count_means : bool
+        Whether a cluster counts once, by the mean of its counted rows. Otherwise each row counts
+        once.
+    """
+
+    codes: Codes
+    max_size: int
+    count_means: bool = False
+
+    @classmethod
+    def of(cls, codes: Codes, max_size: int, *, count_means: bool = False) -> Clusters:
+        """Number the clusters from 0, in the order of the given codes."""
+        dense_codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+        return cls(codes=dense_codes, max_size=max_size, count_means=count_means)
+
+    @property
+    def n_clusters(self) -> int:
+        """Number of clusters."""
+        return int(self.codes.max(initial=-1)) + 1
+
+    def take(self, index: Flags | Codes) -> Clusters:
+        """Return the clusters of some rows, numbered from 0 again in the same order."""
+        return Clusters.of(self.codes[index], self.max_size, count_means=self.count_means)
+
+
+@dataclass(frozen=True, eq=False)
+class Subgroups:
+    """Subgroup of each row, and the names of all subgroups.
+
+    Attributes
+    ----------
+    codes : array of int of shape (n_rows,)
+        Index of the subgroup of each row in `names`.
+
+    names : tuple of str or int
+        Names of the classes or groups.
+    """
+
+    codes: Codes
+    names: tuple[Name, ...]
+
+    def take(self, index: Flags | Codes) -> Subgroups:
+        """Return the subgroups of some rows."""
+        return replace(self, codes=self.codes[index])
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationRows:
+    """Rows that are tested.
+
+    Attributes
+    ----------
+    scores : array of float of shape (n_rows,)
+        Ranking score of each row, rounded to the grid. A higher score means less certain. For a
+        promise about two classes, the log-odds of the second class.
+
+    correct : array of bool of shape (n_rows,), optional
+        Whether each prediction is correct. None if there are no labels.
+
+    losses : Losses, optional
+        Loss of each row, for a promise about losses.
+
+    subgroups : Subgroups, optional
+        Subgroup of each row, for a promise about each class or group.
+
+    clusters : Clusters, optional
+        Cluster of each row, if the rows are dependent and every row counts.
+
+    class_codes : array of int of shape (n_rows,), optional
+        For a promise about two classes, the true class of each row, or -1 if it is neither of them.
+        By default, correct rows are of the second class.
+
+    class_names : tuple of str or int
+        Names of the two classes.
+
+    pilot : PilotRows, optional
+        Rows that determine where the tests begin.
+
+    known_ranking : Ranking, optional
+        Ranking of these rows, if the caller has sorted them already.
+    """
+
+    scores: Float
+    correct: Flags | None = None
+    losses: Losses | None = None
+    subgroups: Subgroups | None = None
+    clusters: Clusters | None = None
+    class_codes: Codes | None = None
+    class_names: tuple[Name, ...] = (0, 1)
+    pilot: PilotRows | None = None
+    known_ranking: Ranking | None = None
+
+    @classmethod
+    def from_columns(cls, scores: Any, correct: Any = None) -> CalibrationRows:
+        """Build calibration rows from columns that a user passed.
+
+        Parameters
+        ----------
+        scores : array-like of shape (n_rows,)
+            Ranking score of each row.
+
+        correct : array-like of bool of shape (n_rows,), optional
+            Whether each prediction is correct.
+
+        Returns
+        -------
+        CalibrationRows
+            Rows with scores that are rounded to the grid.
+
+        Raises
+        ------
+        InputError
+            If the columns do not fit together, a score is NaN, or no row is correct.
+        """
+        score_column = checked_scores(scores, correct)
+        if correct is not None:
+            correct = np.asarray(correct)
+            require_some_correct(correct)
+        return cls(scores=score_column, correct=correct)
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """Rows in increasing order of score. Rows without a label count as incorrect."""
+        if self.known_ranking is not None:
+            return self.known_ranking
+        return Ranking.of(self.scores, self.is_correct)
+
+    @property
+    def is_correct(self) -> Flags:
+        """Whether each prediction is correct. Rows without a label count as incorrect."""
+        if self.correct is None:
+            return np.zeros(len(self), dtype=bool)
+        return self.correct
+
+    @property
+    def true_codes(self) -> Codes:
+        """For a promise about two classes, the true class of each row."""
+        if self.class_codes is not None:
+            return self.class_codes
+        return self.is_correct.astype(np.intp)
+
+    def ranking_from(self, class_code: int) -> Ranking:
+        """Rank the rows from the end of the scores that favours one of two classes.
+
+        A row counts as correct if it is of that class.
+        """
+        scores = self.scores
+        if class_code == 1:
+            scores = -scores
+        return Ranking.of(RELATIVE.rounded(scores), self.true_codes == class_code)
+
+    @cached_property
+    def even_odds(self) -> float:
+        """Log-odds at which both classes are equally likely."""
+        return even_odds(self.scores, self.true_codes == 1)
+
+    def even_odds_from(self, class_code: int) -> float:
+        """Return the point of even odds on the scale of `ranking_from`."""
+        if class_code == 1:
+            return -self.even_odds
+        return self.even_odds
+
+    def draws(self, random_state: int | None = None) -> RowDraws:
+        """Return the source of random draws from these rows, derived from all their columns.
+
+        Losses that follow from correctness are omitted. Promises with the same meaning then draw
+        the same rows.
+        """
+        graded_losses = None
+        if self.losses is not None and not self.losses.all_or_nothing:
+            graded_losses = self.losses.answered
+        return RowDraws(
+            self.scores,
+            self.correct,
+            graded_losses,
+            None if self.subgroups is None else self.subgroups.codes,
+            self.class_codes,
+            units=None if self.clusters is None else self.clusters.codes,
+            random_state=random_state,
+        )
+
+    def take(self, index: Flags | Codes) -> CalibrationRows:
+        """Return some of the rows, selected by a mask or by their positions."""
+        return replace(
+            self,
+            scores=self.scores[index],
+            correct=_take(self.correct, index),
+            losses=None if self.losses is None else self.losses.where(index),
+            subgroups=None if self.subgroups is None else self.subgroups.take(index),
+            clusters=None if self.clusters is None else self.clusters.take(index),
+            class_codes=_take(self.class_codes, index),
+            known_ranking=None,
+        )
+
+
+def checked_scores(scores: Any, correct: Any = None) -> Float:
+    """Check the columns that a user passed, and round the scores to the grid.
+
+    Raises
+    ------
+    InputError
+        If the columns do not fit together or a score is NaN.
+    """
+    score_column = np.asarray(scores, dtype=np.float64)
+    if correct is None:
+        if score_column.ndim != 1 or len(score_column) == 0 or np.isnan(score_column).any():
+            raise InputError(
+                "certify needs a score for every row, and at least one; got shape"
+                f" {score_column.shape}."
+            )
+        return RELATIVE.rounded(score_column)
+    correct_column = np.asarray(correct)
+    has_one_of_each = score_column.ndim == 1 and score_column.shape == correct_column.shape
+    if not has_one_of_each or correct_column.dtype != bool:
+        raise InputError(
+            f"certify needs one score and one boolean per row; got shapes {score_column.shape} and"
+            f" {correct_column.shape} ({correct_column.dtype})."
+        )
+    if np.isnan(score_column).any():
+        raise InputError("certify needs a score for every row; some are NaN.")
+    return RELATIVE.rounded(score_column)
+
+
+@overload
+def _take(column: None, index: Flags | Codes) -> None: ...
+@overload
+def _take(column: np.ndarray, index: Flags | Codes) -> np.ndarray: ...
+def _take(column: np.ndarray | None, index: Flags | Codes) -> np.ndarray | None:
+    """Return some entries of an optional column."""
+    if column is None:
+        return None
+    return column[index]

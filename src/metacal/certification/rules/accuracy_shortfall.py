@@ -1,0 +1,240 @@
+r"""Explanations for rows that do not certify an accuracy.
+
+The rules for an accuracy report the highest accuracy that the rows support, about how many rows
+would be needed, and which thresholds the rows rule out. None of this influences a certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import betainc
+
+from metacal.certification.rules.rule import Certifies, Shortfall
+from metacal.promises.rules import bounds
+from metacal.promises.rules.rows_needed import rows_needed
+from metacal.promises.rules.sequence import Ladder, segments
+from metacal.promises.sample import Ranking, Undecided
+from metacal.promises.words import at_least, at_most
+
+# The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
+_ACCURACY_SCALE = 10_000
+
+# Number of search steps to look ahead if a step is undecided.
+_N_STEPS_AHEAD = 3
+
+# Number of ranks at which a rule in expectation is checked to estimate how many rows are needed.
+_N_EXPECTED_RANKS = 40
+
+
+def find_accuracy_shortfall(
+    ranking: Ranking, limit: float, significance_level: float | None, certifies: Certifies
+) -> Shortfall:
+    """Find the highest accuracy that is certified and the number of rows needed.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows that do not certify the limit.
+
+    limit : float
+        Accuracy that was asked for.
+
+    significance_level : float or None
+        Significance level, or None for a rule in expectation.
+
+    certifies : callable
+        Function that returns whether the rows certify another accuracy.
+
+    Returns
+    -------
+    Shortfall
+        `best_limit` has four decimals.
+    """
+    highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n, significance_level)
+    best_step = find_largest_certified(
+        0, math.floor(_ACCURACY_SCALE * highest_accuracy) + 1, certifies
+    )
+    best_limit = None
+    if best_step > 0:
+        best_limit = best_step / _ACCURACY_SCALE
+    return Shortfall(
+        best_limit=best_limit,
+        rows_needed=estimate_rows_needed_for_accuracy(ranking, limit, significance_level),
+    )
+
+
+def estimate_rows_needed_for_accuracy(
+    ranking: Ranking, limit: float, significance_level: float | None
+) -> int | None:
+    """Estimate how many rows would certify an accuracy; None if more rows would not help."""
+    return rows_needed(ranking, lambda n_rows: first_tests(n_rows, limit, significance_level))
+
+
+@lru_cache(maxsize=1000)  # Subgroups ask for the same tests many times.
+def first_tests(
+    n_rows: int, limit: float, significance_level: float | None
+) -> list[tuple[int, int]]:
+    """Return the ranks at which tests of an accuracy start, with the errors each tolerates.
+
+    An accuracy is certified if one of these tests passes.
+
+    Examples
+    --------
+    >>> first_tests(1000, 0.95, 0.1)
+    [(236, 6), (424, 13), (807, 31)]
+    """
+    if significance_level is None:
+        ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int)).tolist()
+        return [(rank, math.floor((1.0 - limit) * (rank + 1)) - 1) for rank in ranks]
+    tests = []
+    for segment in segments(n_rows, limit, significance_level):
+        segment_level = float(segment.share) * significance_level
+        ladder = Ladder(n_rows, 1.0 - limit, segment_level)
+        tests.append((segment.start, ladder.most_errors(segment.start)))
+    return tests
+
+
+def find_largest_certified(
+    low: int, high: int, certifies: Callable[[float], bool], n_steps_ahead: int = _N_STEPS_AHEAD
+) -> int:
+    """Find the largest certified accuracy by bisection.
+
+    Parameters
+    ----------
+    low, high : int
+        The accuracy is searched among low, ..., high - 1, in units of 1 / 10,000. `low` is taken to
+        be certified.
+
+    certifies : callable
+        Function that returns whether an accuracy is certified.
+
+    n_steps_ahead : int
+        If a step is undecided, the next steps in both directions are tried too, so that one more
+        pass over the rows decides several steps.
+
+    Returns
+    -------
+    int
+        Accuracy in units of 1 / 10,000.
+    """
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            is_certified = certifies(middle / _ACCURACY_SCALE)
+        except Undecided as question:
+            if n_steps_ahead == 0:
+                raise
+            for half in ((low, middle), (middle, high)):
+                try:
+                    find_largest_certified(*half, certifies, n_steps_ahead - 1)
+                except Undecided as further:
+                    question.cells.extend(further.cells)
+            raise Undecided(question.cells) from None
+        if is_certified:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:
+    """Compute the share of rows from which on no threshold is accurate enough.
+
+    With probability 1 - delta, no threshold that accepts at least this share of all rows has the
+    accuracy. The statement says nothing about thresholds that accept less. The most certain rows,
+    fewer than the calibration rows can show, may be accurate.
+
+    Let q = 1 - accuracy, and let E_m be the number of errors among the first m rows, where m is the
+    end of a tie block. Let m* be the lowest such m from which on every m has P(Bin(m, q) >= E_m) <=
+    delta / 2, and let k be the end of the block before it, or 0. The returned share c is the upper
+    confidence limit of a share at level delta / 2 from k of n rows.
+
+    *Proof.* (1) Let u be the largest share of all rows that a threshold accepts with the accuracy.
+    It is fixed. N rows of the sample lie below that threshold. N is 0 or the end of a block. Given
+    N, the errors among them are binomial with a rate of at most q. (2) The statement is false only
+    if c <= u. (3) If N >= m*, the test at N has rejected. This is a single test with probability at
+    most delta / 2. Because all later tests must reject too, the number of tests needs no
+    correction. (4) If N < m*, then N <= k, and c is at least the upper confidence limit from N of n
+    rows. That limit lies at or below u with probability at most delta / 2. ∎
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows with their errors.
+
+    accuracy : float
+        Accuracy that was asked for.
+
+    delta : float
+        Probability that the statement is false.
+
+    Returns
+    -------
+    float or None
+        None if the test at all rows does not reject, or if the rows were only counted.
+
+    Examples
+    --------
+    >>> errors_at_the_end = Ranking.of(np.arange(1000.0), np.arange(1000) < 30)
+    >>> round(ruled_out_share(errors_at_the_end, 0.9, 0.1), 3)
+    0.048
+    >>> ruled_out_share(Ranking.of(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
+    True
+    """
+    if ranking.mixed is not None or ranking.n == 0:
+        return None
+    errors = ranking.errors
+    ranks = ranking.ranks
+    # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1).
+    p_values = np.where(
+        errors > 0, betainc(np.maximum(errors, 1), ranks - errors + 1.0, 1.0 - accuracy), 1.0
+    )
+    not_rejected = np.flatnonzero(p_values > 0.5 * delta)
+    if len(not_rejected) == 0:
+        return bounds.clopper_pearson_upper(0, ranking.n, 0.5 * delta)
+    last_block = not_rejected[-1]
+    if last_block == len(ranks) - 1:
+        return None
+    return bounds.clopper_pearson_upper(int(ranks[last_block]), ranking.n, 0.5 * delta)
+
+
+def describe_ruled_out(
+    ranking: Ranking, accuracy: float, delta: float | None, accurate: str
+) -> str | None:
+    """Describe which thresholds the rows rule out, or return None if they rule out none.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows with their errors.
+
+    accuracy : float
+        Accuracy that was asked for.
+
+    delta : float or None
+        Probability that the statement is false. Nothing is ruled out in expectation.
+
+    accurate : str
+        Predicate that the thresholds do not have, for example "is that accurate".
+    """
+    if delta is None:
+        return None
+    share = ruled_out_share(ranking, accuracy, delta)
+    if share is None:
+        return None
+    accepted = at_most(math.ceil(1e4 * share) / 1e4)
+    sentence = (
+        f"With {at_least(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows"
+        f" or more {accurate}."
+    )
+    n_needed = bounds.two_digits(math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share))
+    if n_needed <= ranking.n:
+        return sentence
+    return (
+        f"{sentence} One that accepts fewer may be; to certify it takes about {n_needed:,} rows or"
+        " more."
+    )

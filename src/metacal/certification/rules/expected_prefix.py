@@ -1,0 +1,194 @@
+r"""ExpectedPrefixRule: an accuracy that holds in expectation.
+
+The rule accepts the largest prefix of the ranking, at the end of a tie block, with E_m + 1 <= q (m +
+1). Here E_m is the number of errors among the first m rows, and q = 1 - limit.
+
+**Statement.** If the probability of an error does not decrease as the score increases, the mean
+error rate of the accepted rows is at most q. The mean is over calibration sets, and a set on which
+nothing is certified counts as error rate 0. (Given that something is certified, the mean can exceed
+q, because only lucky sets certify a strict target from few rows.)
+
+**Proof.** First without ties. Let τ be the largest m, r_m the true error rate below X_(m+1), F the
+distribution function, and c_m = floor(q (m + 1)) - 1.
+
+1. Given the n - m rows above, "τ = m" is d < E_m <= c_m with some d that they determine, and E_m ~
+   Bin(m, r_m). Add a row below X_(m+1), and let E' = E_m + 1 if it is an error and E' = E_m
+   otherwise. Then
+
+       r_m P(τ = m) = P(τ = m, the new row is an error)
+                    = E[E' / (m + 1); d + 1 < E' <= c_m + 1] <= q P(d + 1 < E' <= c_m + 1).
+
+   The last event is that n + 1 rows, with the same rows above, have m + 1 as their largest m' with
+   E'_m' <= q m'. Call this number τ'.
+2. The density of the rows above is that in a set of n + 1 rows times (m + 1) / ((n + 1) F(X_(m+1))).
+   So E[r_τ; τ > 0] <= q E[D_τ'] with D_k = k / ((n + 1) F(X_(k+1))) from n + 1 rows, and D_(n+1) = 1.
+3. For decreasing k from n + 1, D is a martingale given the rows above, because F(X_(k)) / F(X_(k+1))
+   is the largest of k uniform numbers. To continue at k means that E'_k is large. If errors do not
+   become rarer, this is an increasing event of independent scores, while D_(k-1) decreases in them.
+   The two are negatively correlated (Harris's inequality), so E[D_τ'] <= 1.
+4. With ties, broken by an independent number, the largest block end that passes is at or below τ,
+   where the error rate is not higher. ∎
+
+The search from the largest m downward with "+ 1" is that of Barber & Candès, "Controlling the false
+discovery rate via knockoffs", Annals of Statistics, 2015.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.rules.accuracy_shortfall import find_accuracy_shortfall
+from metacal.certification.rules.rule import (
+    NOTHING_CERTIFIED,
+    REJECT_ALL_ROWS,
+    Certifies,
+    Shortfall,
+    ThresholdResult,
+)
+from metacal.promises.counts import Counts
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import ASKED, expected_passes
+from metacal.promises.sample import Ranking
+from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+
+# Name of the rule.
+EXPECTED_PREFIX = register_rule(
+    "expected-prefix",
+    "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
+    SAME_SOURCE,
+    RISING,
+)
+
+
+@dataclass(frozen=True)
+class ExpectedPrefixRule:
+    """Rule that accepts the largest prefix with few enough errors, in expectation.
+
+    Implements `metacal.certification.rules.rule.ThresholdRule`. The significance level is None in
+    all its methods.
+
+    Parameters
+    ----------
+    name : str, default="expected-prefix"
+        Name of the rule in certificates and files.
+    """
+
+    name: str = EXPECTED_PREFIX
+
+    # A rule that certifies nothing rejects every row.
+    unproven_threshold = REJECT_ALL_ROWS
+
+    # The largest prefix depends on all labels.
+    reads_labels_in_order = False
+
+    def plan(
+        self,
+        n_rows: int,
+        limit: float,
+        significance_level: float | None,
+        pilot: PilotRows | None = None,
+    ) -> RankPlan:
+        """Build a plan that contains only the limit."""
+        return RankPlan(limit=limit)
+
+    def certify(
+        self,
+        ranking: Ranking,
+        plan: RankPlan,
+        significance_level: float | None,
+        last_rank: int | None = None,
+    ) -> ThresholdResult:
+        """Find the largest prefix with few enough errors. `last_rank` is ignored."""
+        n_accepted = expected_prefix(ranking, plan.limit)
+        if n_accepted == 0:
+            return NOTHING_CERTIFIED
+        return ThresholdResult(n_accepted=n_accepted, threshold=ranking.threshold_at(n_accepted))
+
+    def shortfall(
+        self,
+        ranking: Ranking,
+        limit: float,
+        significance_level: float | None,
+        certifies: Certifies | None = None,
+    ) -> Shortfall:
+        """Find the highest accuracy that the rows support and the number of rows needed."""
+        assert certifies is not None
+        return find_accuracy_shortfall(ranking, limit, None, certifies)
+
+    def limit_of(self, quantity: Quantity, target: float) -> float:
+        """Return the target, which is an accuracy."""
+        return target
+
+    def counted_rows(self, ranking: Ranking) -> int:
+        """Count all rows."""
+        return ranking.n
+
+    def required_rows(self, limit: float, significance_level: float | None) -> int:
+        """Compute how many rows without an error form a prefix that passes."""
+        return math.ceil(1 / (1 - bounds.exact(limit))) - 1
+
+    def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
+        """Check whether the accepted rows contain few enough errors."""
+        n_errors = counts.n_accepted - counts.n_correct_accepted
+        return bounds.few_enough(n_errors, counts.n_accepted, limit, None)
+
+    def starting_early(self) -> ExpectedPrefixRule:
+        """Return the rule unchanged, because it has no starting rank."""
+        return self
+
+    def with_correct_share(self, correct_share: float) -> ExpectedPrefixRule:
+        """Return the rule unchanged, because it has no starting rank."""
+        return self
+
+
+def expected_prefix(ranking: Ranking, accuracy: float) -> int:
+    """Count the rows of the largest prefix with few enough errors.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows in increasing order of score.
+
+    accuracy : float
+        Accuracy that holds in expectation.
+
+    Returns
+    -------
+    int
+        Number of rows, 0 if no prefix has few enough errors.
+
+    Raises
+    ------
+    Undecided
+        If the ranking contains only counts, and a larger prefix might end inside a cell.
+
+    Examples
+    --------
+    >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
+    96
+    """
+    passing_blocks = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, accuracy))
+    best_block = -1
+    if len(passing_blocks) > 0:
+        best_block = int(passing_blocks[-1])
+
+    if ranking.mixed is not None:
+        # No prefix that ends inside a cell passes if the prefix with all correct rows of the cell
+        # and none of its errors does not pass.
+        block_errors = np.diff(ranking.errors, prepend=0)
+        could_pass = expected_passes(
+            ranking.errors - block_errors, ranking.ranks - block_errors, accuracy
+        )
+        is_open = could_pass & ranking.mixed
+        is_open[: best_block + 1] = False
+        if is_open.any():
+            raise ranking.undecided(np.flatnonzero(is_open)[-ASKED:].tolist())
+
+    if best_block < 0:
+        return 0
+    return int(ranking.ranks[best_block])

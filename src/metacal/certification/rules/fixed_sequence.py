@@ -1,0 +1,475 @@
+r"""FixedSequenceRule: exact binomial tests of an accuracy in a fixed sequence of ranks.
+
+The rule certifies "at least `limit` of the accepted rows are correct". It serves the selective
+accuracy and the precision of one of two classes. They differ in which rows count as correct, which
+is decided by whoever builds the ranking, and in the ranks at which the tests start.
+
+Terms used in this module:
+
+- *error*: a row that is not correct. E_m is the number of errors among the first m rows.
+- *rank m passes at level l*: P(Bin(m, q) <= E_m) <= l, where q = 1 - limit.
+- *segment*: consecutive ranks that are tested until one fails. Each segment adds a fraction of the
+  significance level.
+- *tie block*: rows with equal scores. Within a tie block errors come first.
+
+**The rule for ranks.** Segments start where about 0.18, 0.30 and 0.65 of the n q errors that all
+rows may have would just pass, with fractions 0.95, 0.03 and 0.02 of the significance level
+(`metacal.promises.rules.sequence` has the exact numbers). With few rows there is one start that
+receives the whole level. A segment ends where the next one starts. It tests only ranks at which the
+exact test uses at least 3/4 of its level. A segment has its own fraction of the level and the
+fractions of the preceding segments whose every test passed. A segment that fails at a rank stops
+there, and its fractions are lost (Wiens 2003). Let m be the highest rank that passed. The rows that
+score less than row m + 1 are accepted. If rows m and m + 1 are in one tie block, the whole block is
+accepted if row m + 1 is correct (then all errors of the block are among the first m rows). If row
+m + 1 is an error, the block is rejected.
+
+**Proof for ranks.** The rows are assumed to be independent draws from one distribution, and nothing
+else. Ranks, order and levels depend on n, limit and the significance level alone. Order all
+possible rows by X = (score, errors first, an independent uniform number), which is the order above.
+X is continuous. Let F(x) be the accuracy of the rows at or below x. The bad set {F < limit} consists
+of intervals (a_i, b_i) with F = limit at their finite ends. (There are finitely many: intervals on
+which F stays within ε of the limit, or that lie below a small quantile, have a probability that
+vanishes.) Let C be the numbers N(a_i), N(b_i) of calibration rows up to each end. Given C:
+
+1. Between consecutive ends the mean error is exactly q, so E_N(a_i) ~ Bin(N(a_i), q), and the same
+   holds at b_i.
+2. Call rank m bad if X_(m+1) lies in a bad interval, or if m = N(b_i). C determines which ranks are
+   bad. In the first case the rows between a_i and X_(m+1) = x are i.i.d. with a mean error above q,
+   because F(x) < limit. In the second case E_m is exactly Bin(m, q) if b_i is finite. If the last
+   interval has no end (all rows together are less accurate than the limit), then m = n is bad, and
+   E_n is stochastically larger than Bin(n, q), which only raises the p-value. So the p-value is
+   valid at every bad rank.
+3. If m is the last rank that passed and the accepted rows are less accurate than the limit, then m
+   is bad. The accepted rows are those up to a point t between two scores with F(t) < limit, so t
+   lies in some (a_i, b_i). *Block rejected, or no tie and row m + 1 is an error*: t is the lower end
+   of the score of X_(m+1), whose errors come first. From t to X_(m+1) there are only errors, F
+   decreases, and X_(m+1) is in (a_i, b_i). *No tie, row m + 1 is correct*: X_(m) <= t < X_(m+1), and
+   either X_(m+1) < b_i or N(b_i) = m. *Block accepted, row m + 1 is correct*: t is the upper end of
+   the score of X_(m+1). From X_(m+1) to t there are only correct rows, F increases to F(t) < limit,
+   and X_(m+1) is in (a_i, b_i).
+4. The bad ranks are fixed given C. The first bad rank passes with a probability of at most the
+   fractions of the level up to it. If it fails, these fractions are lost, and the next bad rank has
+   only later fractions. Together they sum to the significance level. ∎
+
+**The rule for values.** If many scores are equal, a test at a rank inside a tie block says nothing
+about the block. Values of the score are tested instead, in increasing order from a first value that
+pilot rows determine, each on all rows at or below it and at the whole significance level.
+`metacal.certification.pilot` has the proof.
+
+**Not valid**: ordering equal scores at random, and accepting up to the last end of a tie block below
+the last rank that passed. This end may never have been tested.
+
+References
+----------
+Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test: calibrating predictive algorithms to
+achieve risk control", 2021.
+Wiens, "A fixed sequence Bonferroni procedure for testing multiple endpoints", Pharmaceutical
+Statistics, 2003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from metacal.certification.plans import (
+    EarlyStarts,
+    PilotRows,
+    RankPlan,
+    ShareStarts,
+    StartPolicy,
+    UsualStarts,
+    plan_sequence,
+)
+from metacal.certification.rules.accuracy_shortfall import (
+    estimate_rows_needed_for_accuracy,
+    find_accuracy_shortfall,
+)
+from metacal.certification.rules.rule import (
+    NOTHING_CERTIFIED,
+    REJECT_ALL_ROWS,
+    Certifies,
+    SequenceTrace,
+    Shortfall,
+    ThresholdResult,
+    last_count,
+)
+from metacal.formulas import Float
+from metacal.promises.counts import Counts
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import bounds
+from metacal.promises.rules.sequence import (
+    Ladder,
+    Segment,
+    clearly_pass,
+    find_first_failure,
+)
+from metacal.promises.sample import Ranking
+from metacal.promises.words import SAME_SOURCE, register_rule
+
+# Name of the rule for a selective accuracy.
+FALLBACK_SEQUENCE = register_rule(
+    "fallback-sequence",
+    "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
+    "(Wiens 2003; Angelopoulos et al. 2021)",
+    SAME_SOURCE,
+    at_values=(
+        "exact binomial tests at the values of the score, in rising order (Angelopoulos et al."
+        " 2021)"
+    ),
+)
+
+
+# Starts for predictions that are mostly correct.
+_USUAL_STARTS = UsualStarts()
+
+
+@dataclass(frozen=True)
+class FixedSequenceRule:
+    """Rule that certifies an accuracy by exact binomial tests in a fixed sequence.
+
+    Implements `metacal.certification.rules.rule.ThresholdRule`.
+
+    Parameters
+    ----------
+    start_policy : StartPolicy, default=UsualStarts()
+        Choice of the ranks at which the tests start.
+
+    name : str, default="fallback-sequence"
+        Name of the rule in certificates and files.
+    """
+
+    start_policy: StartPolicy = _USUAL_STARTS
+    name: str = FALLBACK_SEQUENCE
+
+    # A rule that certifies nothing rejects every row.
+    unproven_threshold = REJECT_ALL_ROWS
+
+    reads_labels_in_order = True
+
+    def plan(
+        self,
+        n_rows: int,
+        limit: float,
+        significance_level: float | None,
+        pilot: PilotRows | None = None,
+    ) -> RankPlan:
+        """Plan the tests from the number of rows, the limit, the level and the pilot rows."""
+        assert significance_level is not None
+        return plan_sequence(self.start_policy, n_rows, limit, significance_level, pilot)
+
+    def certify(
+        self,
+        ranking: Ranking,
+        plan: RankPlan,
+        significance_level: float | None,
+        last_rank: int | None = None,
+    ) -> ThresholdResult:
+        """Find the highest rank that passes and return its threshold.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Calibration rows in increasing order of score.
+
+        plan : RankPlan
+            Ranks or values to test.
+
+        significance_level : float
+            Significance level of all tests together. It may differ from the level that the tests
+            were planned for.
+
+        last_rank : int, default=None
+            If given, only ranks up to this one are tested. It must be the end of a tie block.
+
+        Returns
+        -------
+        ThresholdResult
+            `threshold` is None if no rank passed.
+        """
+        assert significance_level is not None
+        if plan.first_value is not None:
+            trace, every_test_passed = _test_values(
+                ranking, plan.first_value, plan.limit, significance_level, last_rank
+            )
+        elif plan.first_rank is not None:
+            trace = _test_every_rank(
+                ranking, plan.first_rank, plan.limit, significance_level, last_rank
+            )
+            every_test_passed = False
+        else:
+            trace, every_test_passed = _test_segments(
+                ranking, plan.segments, significance_level, last_rank
+            )
+
+        best_rank = trace.best_rank
+        if best_rank == 0 or ranking.accepted_at(best_rank) == 0:
+            return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
+        return ThresholdResult(
+            n_accepted=ranking.accepted_at(best_rank),
+            threshold=ranking.threshold_at(best_rank),
+            every_test_passed=every_test_passed,
+            trace=trace,
+        )
+
+    def shortfall(
+        self,
+        ranking: Ranking,
+        limit: float,
+        significance_level: float | None,
+        certifies: Certifies | None = None,
+    ) -> Shortfall:
+        """Find the highest accuracy that the rows support and the number of rows needed.
+
+        Without `certifies`, only the number of rows is estimated.
+        """
+        if certifies is not None:
+            return find_accuracy_shortfall(ranking, limit, significance_level, certifies)
+
+        n_errors = last_count(ranking.errors)
+        n_required = self.required_rows(limit, significance_level)
+        has_too_few_rows = n_errors == 0 and ranking.n < n_required
+        if ranking.n == 0 or has_too_few_rows:
+            return Shortfall(rows_needed=n_required)
+        rows_needed = estimate_rows_needed_for_accuracy(ranking, limit, significance_level)
+        return Shortfall(rows_needed=rows_needed)
+
+    def limit_of(self, quantity: Quantity, target: float) -> float:
+        """Return the target, which is an accuracy."""
+        return target
+
+    def counted_rows(self, ranking: Ranking) -> int:
+        """Count all rows."""
+        return ranking.n
+
+    def required_rows(self, limit: float, significance_level: float | None) -> int:
+        """Compute how many rows without an error pass a test."""
+        assert significance_level is not None
+        return bounds.error_free_rows_needed(limit, significance_level)
+
+    def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
+        """Check whether the accepted rows contain few enough errors."""
+        n_errors = counts.n_accepted - counts.n_correct_accepted
+        return bounds.few_enough(n_errors, counts.n_accepted, limit, significance_level)
+
+    def starting_early(self) -> FixedSequenceRule:
+        """Return the rule with early starts, unless it has starts for a share of correct rows."""
+        if self.start_policy != _USUAL_STARTS:
+            return self
+        return replace(self, start_policy=EarlyStarts())
+
+    def with_correct_share(self, correct_share: float) -> FixedSequenceRule:
+        """Return the rule with the starts for a share of correct rows."""
+        return replace(self, start_policy=ShareStarts(correct_share))
+
+
+def certified_prefix(
+    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+) -> int:
+    """Count the rows that `FixedSequenceRule` accepts for an accuracy.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows in increasing order of score.
+
+    accuracy : float
+        Accuracy to certify.
+
+    delta : float
+        Significance level.
+
+    pilot : PilotRows, optional
+        Pilot rows.
+
+    Returns
+    -------
+    int
+        Number of accepted rows, 0 if nothing is certified.
+
+    Examples
+    --------
+    >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
+    >>> certified_prefix(ranking, 0.95, 0.1)
+    937
+    """
+    rule = FixedSequenceRule()
+    plan = rule.plan(ranking.n, accuracy, delta, pilot)
+    return rule.certify(ranking, plan, delta).n_accepted
+
+
+def last_passed_rank(
+    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+) -> int:
+    """Return the highest rank at which the tests of an accuracy pass, or 0 if none passes.
+
+    The rank may lie inside a tie block. `certified_prefix` returns the number of rows that may be
+    accepted.
+
+    Examples
+    --------
+    >>> last_passed_rank(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
+    937
+    """
+    rule = FixedSequenceRule()
+    plan = rule.plan(ranking.n, accuracy, delta, pilot)
+    result = rule.certify(ranking, plan, delta)
+    if result.threshold is None or result.trace is None:
+        return 0
+    return result.trace.best_rank
+
+
+def _test_segments(
+    ranking: Ranking,
+    segments: tuple[Segment, ...],
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test ranks segment by segment.
+
+    If the ranking contains only counts, it may be open whether a segment fails, and then also which
+    level the next segment has. Both possibilities are followed, so that one `Undecided` names all
+    cells that must be counted again.
+
+    Returns
+    -------
+    trace : SequenceTrace
+        End of the sequence.
+
+    every_test_passed : bool
+        Whether all tests of all segments passed.
+    """
+    best_rank = 0
+    every_test_passed = len(segments) > 0
+    possible_fractions = {Fraction(0)}
+    failures: list[_Failure] = []
+    open_blocks: set[int] = set()
+    for segment in segments:
+        next_fractions: set[Fraction] = set()
+        for carried_fraction in possible_fractions:
+            fraction = carried_fraction + segment.share
+            segment_level = float(fraction) * significance_level
+            failed_rank, opened = find_first_failure(ranking, segment, segment_level)
+            open_blocks.update(opened)
+            if last_rank is not None and failed_rank > last_rank:
+                failed_rank = last_rank + 1
+                every_test_passed = False
+                next_fractions.add(fraction)
+            elif failed_rank < segment.stop:
+                every_test_passed = False
+                failures.append(_Failure(failed_rank, segment_level))
+                next_fractions.add(Fraction(0))
+            else:
+                next_fractions.add(fraction)
+                if opened:
+                    next_fractions.add(Fraction(0))
+            passed_rank = segment.ladder.below(failed_rank)
+            if passed_rank >= segment.start:
+                best_rank = passed_rank
+        possible_fractions = next_fractions
+
+    if open_blocks:
+        raise ranking.undecided(open_blocks)
+    if 0 < best_rank < ranking.n:
+        ranking.settle(ranking.at_least(best_rank))
+    return _trace_sequence(ranking, segments, best_rank, failures), every_test_passed
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Rank at which a segment failed, and the significance level of its tests."""
+
+    rank: int
+    significance_level: float
+
+
+def _trace_sequence(
+    ranking: Ranking,
+    segments: tuple[Segment, ...],
+    best_rank: int,
+    failures: list[_Failure],
+) -> SequenceTrace:
+    """Find the row at which the first failure beyond the best rank became certain.
+
+    A test at a rank fails as soon as there are more errors than it tolerates. The row with that
+    error is the stopping time of the sequence, together with its tie block.
+    """
+    failures_beyond = [failure for failure in failures if failure.rank > best_rank]
+    n_failures = len(failures) - len(failures_beyond)
+    if not failures_beyond or ranking.mixed is not None:
+        return SequenceTrace(best_rank, stopping_rank=ranking.n, n_failures=n_failures)
+
+    failure = failures_beyond[0]
+    ladder = Ladder(ranking.n, segments[0].ladder.rate, failure.significance_level)
+    n_tolerated_errors = max(ladder.most_errors(failure.rank), 0)
+    error_ranks = ranking.stretches.begin[1:] + 1
+    deciding_rank = max(best_rank, int(error_ranks[n_tolerated_errors]))
+    stopping_rank = int(ranking.ranks[ranking.at_least(deciding_rank)])
+    return SequenceTrace(best_rank, stopping_rank, n_failures)
+
+
+def _test_values(
+    ranking: Ranking,
+    first_value: float,
+    limit: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test the values of the score from a first value upward until one fails.
+
+    A value that no row has stands for the next lower value that some row has.
+    """
+    first_block = int(np.searchsorted(ranking.scores, first_value, side="right")) - 1
+    if first_block < 0:
+        return SequenceTrace(best_rank=0, stopping_rank=_next_block_end(ranking, 0)), False
+
+    n_blocks = len(ranking.ranks)
+    end_block = n_blocks
+    if last_rank is not None:
+        end_block = int(np.searchsorted(ranking.ranks, last_rank, side="right"))
+    ranks = ranking.ranks[first_block:end_block]
+    errors = ranking.errors[first_block:end_block]
+
+    # Only tests that are not settled by a simple bound need a p-value.
+    p_values = np.zeros(len(ranks))
+    unclear = np.flatnonzero(~clearly_pass(errors, ranks, 1.0 - limit, significance_level))
+    p_values[unclear] = bounds.binomial_p_value(errors[unclear], ranks[unclear], 1.0 - limit)
+
+    n_passed = _count_passed(p_values, significance_level)
+    best_rank = last_count(ranks[:n_passed])
+    every_test_passed = n_passed > 0 and first_block + n_passed == n_blocks
+    return SequenceTrace(best_rank, _next_block_end(ranking, best_rank)), every_test_passed
+
+
+def _test_every_rank(
+    ranking: Ranking,
+    first_rank: int,
+    limit: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> SequenceTrace:
+    """Test every rank from a first rank upward until one fails."""
+    if last_rank is None:
+        last_rank = ranking.n
+    ranks = np.arange(first_rank, last_rank + 1)
+    error_ranks = ranking.stretches.begin[1:]
+    errors = np.searchsorted(error_ranks, ranks)
+    p_values = bounds.binomial_p_value(errors, ranks, 1.0 - limit)
+    best_rank = last_count(ranks[: _count_passed(p_values, significance_level)])
+    return SequenceTrace(best_rank, _next_block_end(ranking, best_rank))
+
+
+def _next_block_end(ranking: Ranking, rank: int) -> int:
+    """Return the last rank of the tie block that follows a rank."""
+    next_block = int(np.searchsorted(ranking.ranks, rank, side="right"))
+    return last_count(ranking.ranks[: next_block + 1])
+
+
+def _count_passed(p_values: Float, significance_level: float) -> int:
+    """Count the tests that pass before the first one that fails."""
+    failed = np.flatnonzero(p_values > significance_level)
+    if len(failed) == 0:
+        return len(p_values)
+    return int(failed[0])

@@ -1,0 +1,216 @@
+r"""Tests of a mean loss by betting.
+
+**The rule.** Let the loss of each row be a number in [0, 1]. A fixed sequence of ranks is tested with
+the starts, order and levels of `rules.fixed_sequence`, at every 200th part of the rows. Rank m passes
+at level l if a bettor who bets on the losses of the first m rows, in random order, that their mean is
+below the limit, ever has 1 / l of the initial capital (`promises.rules.betting`). Let m be the highest
+rank that passed. The rows that score less than row m + 1 are accepted. If rows m and m + 1 have equal
+scores, their whole block is accepted if the loss of row m + 1 is at most the limit, and rejected
+otherwise.
+
+**Proof.** As for the accuracy, with the loss L in place of the error. Order all possible rows by X =
+(score, largest loss first, an independent uniform number), and let A(x) = E[L | X <= x], which is
+continuous. The bad set {A > limit} consists of intervals (a_i, b_i) with A = limit at their finite
+ends. Given the numbers of calibration rows up to each end:
+
+1. Call rank m bad if X_(m+1) lies in a bad interval, or if m rows lie up to some b_i. The numbers
+   determine which ranks are bad. The rows up to a bad rank form groups: between consecutive ends,
+   where the mean of L is exactly the limit, and from the last a_i to X_(m+1) = x, where it is above
+   the limit, because A(x) > limit. Within a group the rows are i.i.d. In a random order that does not
+   depend on losses, each next row has, given all before it, the mean of its group, which is at least
+   the limit. So the capital is a nonnegative supermartingale, and m passes with probability at most l
+   (Ville 1939).
+2. If the accepted rows, everything up to a point t between two scores, have A(t) > limit, then m is
+   bad. *Block rejected, or row m + 1 alone with its score and its loss above the limit*: from t to
+   X_(m+1) all losses exceed the limit, so A stays above it. *Block accepted*: from X_(m+1) to t all
+   losses are at most the limit, so A(t) > limit only if A was above it all along. *Otherwise* X_(m) <=
+   t < X_(m+1), and X_(m+1) < b_i or m rows lie up to b_i.
+3. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: delta in all. ∎
+
+Losses of 0 and 1 are better served by the exact binomial tests of `rules.fixed_sequence`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from metacal.certification.plans import PilotRows
+from metacal.formulas import Codes, Float
+from metacal.promises.rules import betting
+from metacal.promises.rules.sequence import fallback, segments, start_value
+from metacal.promises.sample import Ranking
+from metacal.rows.draws import generator
+
+# The first segment of bets starts at a rank that is larger by this factor than the start of exact
+# tests, because bets on rows without any loss would fail just at that start.
+_START_FACTOR = 1.2
+
+# Number of ranks that are tested between 0 and n.
+_N_RANKS = 200
+
+
+@dataclass(frozen=True, eq=False)
+class LossRanking:
+    """Calibration rows in increasing order of score, with their losses.
+
+    Among equal scores, the largest losses come first.
+
+    Attributes
+    ----------
+    blocks : Ranking
+        Ends of the blocks of equal scores. A row with any loss counts as an error.
+
+    losses : array of float of shape (n_rows,)
+        Losses in [0, 1], in the order of the ranking.
+
+    bet_order : array of int of shape (n_rows,)
+        Position in the ranking of each row, in the random order of the bets.
+    """
+
+    blocks: Ranking
+    losses: Float
+    bet_order: Codes
+
+    @classmethod
+    def of(cls, scores: Float, losses: Float, seed: int) -> LossRanking:
+        """Sort the rows and draw the order of the bets."""
+        return cls(
+            blocks=Ranking.of(scores, losses == 0.0),
+            losses=losses[np.lexsort((-losses, scores))],
+            bet_order=generator(seed).permutation(len(scores)),
+        )
+
+    def losses_up_to(self, rank: int) -> Float:
+        """Return the losses of the first rows of the ranking, in the order of the bets."""
+        return self.losses[self.bet_order[self.bet_order < rank]]
+
+    def passes(self, rank: int, limit: float, significance_level: float) -> bool:
+        """Test whether the mean loss of the rows up to a rank is at most the limit."""
+        losses = self.losses_up_to(rank)
+        if losses.mean() > limit:
+            return False
+        return betting.is_below(losses, limit, significance_level, rare=True)
+
+    def accepted_at(self, rank: int, limit: float) -> int:
+        """Count the rows that may be accepted if a rank passed.
+
+        It is the rank itself, or the start or the end of its block of equal scores.
+        """
+        block = self.blocks.at_least(rank)
+        block_end = int(self.blocks.ranks[block])
+        if rank == block_end or self.losses[rank] <= limit:
+            return block_end
+        if block == 0:
+            return 0
+        return int(self.blocks.ranks[block - 1])
+
+
+def certified_loss_rank(
+    ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None = None
+) -> int:
+    """Count the rows that may be accepted with a mean loss of at most `limit`.
+
+    Parameters
+    ----------
+    ranking : LossRanking
+        Calibration rows with losses in [0, 1].
+
+    limit : float
+        Largest allowed mean loss.
+
+    delta : float
+        Significance level.
+
+    pilot : PilotRows, optional
+        Pilot rows. If many scores are equal, values are tested instead of ranks.
+
+    Returns
+    -------
+    int
+        Number of accepted rows, 0 if nothing is certified.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random(2000)
+    >>> ranking = LossRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
+    >>> n_accepted = certified_loss_rank(ranking, 0.05, 0.1)
+    >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
+    (True, True)
+    """
+    blocks = ranking.blocks
+
+    def passes(rank: int, share: Fraction) -> bool:
+        return ranking.passes(rank, limit, float(share) * delta)
+
+    if pilot is None or not pilot.test_values or len(pilot.scores) == 0:
+        best_rank = fallback(plan_loss_ranks(blocks.n, limit, delta), passes)
+        if best_rank is None:
+            return 0
+        return ranking.accepted_at(best_rank, limit)
+
+    first_value = start_value(np.sort(pilot.scores), blocks.n, 1.0 - limit, delta)
+    first_block = int(np.searchsorted(blocks.scores, first_value, side="right")) - 1
+    ranks = blocks.ranks[max(0, first_block) :].tolist()
+    return fallback([(Fraction(1), ranks)], passes) or 0
+
+
+def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
+    """Plan the ranks at which a mean loss is tested.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+
+    limit : float
+        Largest allowed mean loss.
+
+    delta : float
+        Significance level.
+
+    Returns
+    -------
+    list of (Fraction, list of int)
+        For each segment, the fraction of delta that it adds and its ranks.
+
+    Examples
+    --------
+    >>> shares, ranks = zip(*plan_loss_ranks(1000, 0.05, 0.1))
+    >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
+    (True, [284, 289, 294, 299], 1000)
+    """
+    planned: list[tuple[Fraction, list[int]]] = []
+    carried_share = Fraction(0)
+    step = max(1, n_rows // _N_RANKS)
+    for segment in segments(n_rows, 1.0 - limit, delta):
+        start = segment.start
+        if not planned:
+            start = min(n_rows, math.ceil(_START_FACTOR * segment.start))
+        # The last rank is always tested.
+        ranks = sorted({*range(start, segment.stop, step), *range(n_rows, segment.stop)})
+        share = carried_share + segment.share
+        if not ranks:
+            carried_share = share
+            continue
+        planned.append((share, ranks))
+        carried_share = Fraction(0)
+    return planned
+
+
+def expected_loss_rank(ranking: LossRanking, limit: float) -> int:
+    """Count the rows of the largest prefix with a low enough mean loss, in expectation.
+
+    It is the largest m at the end of a block of equal scores for which the sum of the first m losses
+    plus 1 is at most limit (m + 1).
+    """
+    block_ends = ranking.blocks.ranks
+    summed_losses = np.cumsum(ranking.losses)[block_ends - 1]
+    passing_blocks = np.flatnonzero(summed_losses + 1.0 <= limit * (block_ends + 1))
+    if len(passing_blocks) == 0:
+        return 0
+    return int(block_ends[passing_blocks[-1]])

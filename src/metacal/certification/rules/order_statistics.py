@@ -1,0 +1,395 @@
+"""Threshold rules based on a single order statistic of the scores.
+
+Two rules choose a threshold so that at most a given fraction of some rows falls
+on the wrong side of it. `RejectionRateRule` bounds the fraction that is rejected.
+`AcceptanceRateRule` bounds the fraction that is accepted. Both implement
+`metacal.certification.rules.rule.ThresholdRule`.
+
+Terms used in this module:
+
+- *score*: uncertainty of a prediction. A row is accepted if its score is at most
+  the threshold.
+- *reference rows*: the rows whose fraction is bounded, for example all correct
+  rows. They are the denominator of the rate.
+- *tie block*: rows with equal scores. A `Ranking` stores one entry per tie block,
+  in increasing order of score, with cumulative counts of rows and of errors.
+- *significance level*: largest allowed probability that the chosen threshold
+  breaks the limit. A caller that runs one test passes delta, the error probability
+  of the whole promise. A caller that runs several tests passes a part of delta. If
+  the significance level is None, the limit holds in expectation instead.
+- *starting rank*: first rank of a sequence of tests. The rules below choose one
+  order statistic and run no sequence, so they have no starting rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.rules.rule import (
+    ACCEPT_ALL_ROWS,
+    NOTHING_CERTIFIED,
+    REJECT_ALL_ROWS,
+    Certifies,
+    Shortfall,
+    ThresholdResult,
+    last_count,
+)
+from metacal.formulas import Codes
+from metacal.promises.counts import Counts
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Ranking
+
+
+@dataclass(frozen=True)
+class RejectionRateRule:
+    """Rule that bounds the fraction of reference rows that are rejected.
+
+    The threshold is the k-th smallest score of the reference rows. The rank k is
+    the smallest one for which the bound on the rejection rate holds, so the rule
+    rejects as many rows as the limit allows.
+
+    Parameters
+    ----------
+    reference_rows : {"correct", "all"}, default="correct"
+        Rows whose rejection rate is bounded. Use "correct" for the miscoverage
+        (false rejection rate) and "all" for the review rate.
+
+    name : str, default="umbrella"
+        Name of the rule in certificates and files.
+
+    References
+    ----------
+    Tong, Feng & Li, "Neyman-Pearson classification algorithms and NP receiver
+    operating characteristics", Science Advances, 2018.
+    """
+
+    reference_rows: Literal["correct", "all"] = "correct"
+    name: str = "umbrella"
+
+    # A rule that certifies nothing accepts every row, which rejects no reference row.
+    unproven_threshold = ACCEPT_ALL_ROWS
+
+    # The rank k depends on the total number of reference rows, so all labels are read.
+    reads_labels_in_order = False
+
+    def plan(
+        self,
+        n_rows: int,
+        limit: float,
+        significance_level: float | None,
+        pilot: PilotRows | None = None,
+    ) -> RankPlan:
+        """Build a plan that contains only the limit.
+
+        The rule runs no sequence of tests, so `n_rows`, `significance_level` and
+        `pilot` have no effect.
+        """
+        return RankPlan(limit=limit)
+
+    def certify(
+        self,
+        ranking: Ranking,
+        plan: RankPlan,
+        significance_level: float | None,
+        last_rank: int | None = None,
+    ) -> ThresholdResult:
+        """Find the smallest threshold whose rejection rate is within the limit.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Calibration rows in increasing order of score.
+
+        plan : RankPlan
+            Plan that holds the limit on the rejection rate.
+
+        significance_level : float or None
+            Largest allowed probability that the rejection rate exceeds the limit.
+            If None, the limit holds in expectation.
+
+        last_rank : int, default=None
+            Ignored. Present for compatibility with `ThresholdRule`.
+
+        Returns
+        -------
+        ThresholdResult
+            The threshold, or `NOTHING_CERTIFIED` if there are too few reference
+            rows to reject any row.
+
+        Raises
+        ------
+        Undecided
+            If the ranking contains only counts for a tie block next to the
+            threshold, so that the threshold is not determined.
+        """
+        cumulative_reference_rows = self._cumulative_reference_rows(ranking)
+        n_reference_rows = last_count(cumulative_reference_rows)
+        threshold_rank = bounds.miscoverage_rank(n_reference_rows, plan.limit, significance_level)
+
+        # First tie block that includes the reference row with rank `threshold_rank`.
+        n_blocks = len(cumulative_reference_rows)
+        threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
+        if threshold_block == n_blocks:
+            last_block = n_blocks - 1
+            ranking.settle(last_block)
+            return NOTHING_CERTIFIED
+
+        ranking.settle(threshold_block, threshold_block + 1)
+        return ThresholdResult(
+            n_accepted=int(ranking.ranks[threshold_block]),
+            threshold=float(ranking.scores[threshold_block]),
+        )
+
+    def shortfall(
+        self,
+        ranking: Ranking,
+        limit: float,
+        significance_level: float | None,
+        certifies: Certifies | None = None,
+    ) -> Shortfall:
+        """Compute the smallest certifiable limit and the number of rows needed.
+
+        Both values have a closed form, so `certifies`, which tests another limit,
+        is not called.
+
+        Returns
+        -------
+        Shortfall
+            `best_limit` is the smallest rejection rate at which these rows allow
+            any rejection, or None without reference rows. `rows_needed` is the
+            number of reference rows that `limit` requires.
+        """
+        n_required_rows = self.required_rows(limit, significance_level)
+        n_reference_rows = self.counted_rows(ranking)
+        if n_reference_rows == 0:
+            return Shortfall(best_limit=None, rows_needed=n_required_rows)
+
+        smallest_limit = bounds.smallest_certifiable_miscoverage(
+            n_reference_rows, significance_level
+        )
+        return Shortfall(best_limit=smallest_limit, rows_needed=n_required_rows)
+
+    def limit_of(self, quantity: Quantity, target: float) -> float:
+        """Convert the target of a promise to a limit on the rejection rate."""
+        return quantity.limit_on_bad(target)
+
+    def counted_rows(self, ranking: Ranking) -> int:
+        """Count the reference rows."""
+        return last_count(self._cumulative_reference_rows(ranking))
+
+    def required_rows(self, limit: float, significance_level: float | None) -> int:
+        """Compute how many reference rows are needed before any row can be rejected."""
+        return bounds.correct_rows_needed(limit, significance_level)
+
+    def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
+        """Check whether the counts in a certificate prove its limit.
+
+        Parameters
+        ----------
+        counts : Counts
+            Numbers of rows and of accepted rows, read from a certificate file.
+
+        limit : float
+            Limit on the rejection rate.
+
+        significance_level : float or None
+            Significance level of the certificate. If None, the certificate states
+            that the limit holds in expectation.
+
+        Returns
+        -------
+        bool
+        """
+        if self.reference_rows == "all":
+            n_reference_rows = counts.n_rows
+            n_accepted_reference_rows = counts.n_accepted
+        else:
+            n_reference_rows = counts.n_correct
+            n_accepted_reference_rows = counts.n_correct_accepted
+        return bounds.keeps_enough(
+            n_reference_rows, n_accepted_reference_rows, limit, significance_level
+        )
+
+    def starting_early(self) -> RejectionRateRule:
+        """Return the rule unchanged, because it has no starting rank."""
+        return self
+
+    def with_correct_share(self, correct_share: float) -> RejectionRateRule:
+        """Return the rule unchanged. `correct_share` affects only starting ranks."""
+        return self
+
+    def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
+        """Count the reference rows up to the end of each tie block."""
+        if self.reference_rows == "all":
+            return ranking.ranks
+        return ranking.ranks - ranking.errors
+
+
+@dataclass(frozen=True)
+class AcceptanceRateRule:
+    """Rule that bounds the fraction of reference rows that are accepted.
+
+    The rule selects one reference row by its rank and accepts the rows with a
+    strictly smaller score. The rank is the largest one for which the bound on the
+    acceptance rate holds, so the rule accepts as many rows as the limit allows.
+
+    Parameters
+    ----------
+    reference_rows : {"incorrect", "all"}, default="incorrect"
+        Rows whose acceptance rate is bounded. Use "incorrect" for the recall or the
+        false-positive rate of one of two classes. Use "all" if each row is a case
+        with several items, scored by the incorrect item with the lowest score.
+
+    name : str, default="two-sided"
+        Name of the rule in certificates and files.
+    """
+
+    reference_rows: Literal["incorrect", "all"] = "incorrect"
+    name: str = "two-sided"
+
+    # A rule that certifies nothing rejects every row, which accepts no reference row.
+    unproven_threshold = REJECT_ALL_ROWS
+
+    # The rank depends on the total number of reference rows, so all labels are read.
+    reads_labels_in_order = False
+
+    def plan(
+        self,
+        n_rows: int,
+        limit: float,
+        significance_level: float | None,
+        pilot: PilotRows | None = None,
+    ) -> RankPlan:
+        """Build a plan that contains only the limit.
+
+        The rule runs no sequence of tests, so `n_rows`, `significance_level` and
+        `pilot` have no effect.
+        """
+        return RankPlan(limit=limit)
+
+    def certify(
+        self,
+        ranking: Ranking,
+        plan: RankPlan,
+        significance_level: float | None,
+        last_rank: int | None = None,
+    ) -> ThresholdResult:
+        """Find the largest threshold whose acceptance rate is within the limit.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Calibration rows in increasing order of score.
+
+        plan : RankPlan
+            Plan that holds the limit on the acceptance rate.
+
+        significance_level : float
+            Largest allowed probability that the acceptance rate exceeds the limit.
+            None is not supported: this rule has no version in expectation.
+
+        last_rank : int, default=None
+            If given, accept at most this many rows.
+
+        Returns
+        -------
+        ThresholdResult
+            The threshold, or `NOTHING_CERTIFIED` if there are too few reference
+            rows to accept any row.
+        """
+        assert significance_level is not None
+        cumulative_reference_rows = self._cumulative_reference_rows(ranking)
+        n_reference_rows = last_count(cumulative_reference_rows)
+
+        # `bounds` ranks rows from the lowest score and limits the rows above the
+        # threshold. This rule limits the rows below it, so the rank is mirrored.
+        rank_from_highest_score = bounds.certified_miscoverage_rank(
+            n_reference_rows, plan.limit, significance_level
+        )
+        first_rejected_rank = n_reference_rows + 1 - rank_from_highest_score
+        if first_rejected_rank < 1:
+            return NOTHING_CERTIFIED
+
+        # Reject the whole tie block of the first rejected row: equal scores cannot
+        # be separated by a threshold.
+        first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
+        n_accepted = last_count(ranking.ranks[:first_rejected_block])
+        if last_rank is not None:
+            n_accepted = min(n_accepted, last_rank)
+        return ThresholdResult(n_accepted=n_accepted, threshold=ranking.strictly_before(n_accepted))
+
+    def shortfall(
+        self,
+        ranking: Ranking,
+        limit: float,
+        significance_level: float | None,
+        certifies: Certifies | None = None,
+    ) -> Shortfall:
+        """Compute the number of reference rows needed to certify the limit.
+
+        The smallest certifiable limit is not computed, so `ranking` and `certifies`
+        have no effect.
+        """
+        return Shortfall(rows_needed=self.required_rows(limit, significance_level))
+
+    def limit_of(self, quantity: Quantity, target: float) -> float:
+        """Convert the target of a promise to a limit on the acceptance rate."""
+        return quantity.limit_on_bad(target)
+
+    def counted_rows(self, ranking: Ranking) -> int:
+        """Count the reference rows."""
+        return last_count(self._cumulative_reference_rows(ranking))
+
+    def required_rows(self, limit: float, significance_level: float | None) -> int:
+        """Compute how many reference rows are needed before any row can be accepted."""
+        return bounds.correct_rows_needed(limit, significance_level)
+
+    def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
+        """Check whether the counts in a certificate prove its limit.
+
+        The incorrect rows are the reference rows here, whatever the value of
+        `reference_rows`.
+
+        Parameters
+        ----------
+        counts : Counts
+            Numbers of rows, correct rows and accepted rows, read from a certificate
+            file.
+
+        limit : float
+            Limit on the acceptance rate.
+
+        significance_level : float or None
+            Significance level of the certificate. If None, the certificate states
+            that the limit holds in expectation.
+
+        Returns
+        -------
+        bool
+            False if there are no incorrect rows.
+        """
+        n_incorrect = counts.n_rows - counts.n_correct
+        if n_incorrect <= 0:
+            return False
+        n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
+        n_incorrect_rejected = n_incorrect - n_incorrect_accepted
+        return bounds.keeps_enough(n_incorrect, n_incorrect_rejected, limit, significance_level)
+
+    def starting_early(self) -> AcceptanceRateRule:
+        """Return the rule unchanged, because it has no starting rank."""
+        return self
+
+    def with_correct_share(self, correct_share: float) -> AcceptanceRateRule:
+        """Return the rule unchanged. `correct_share` affects only starting ranks."""
+        return self
+
+    def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
+        """Count the reference rows up to the end of each tie block."""
+        if self.reference_rows == "all":
+            return ranking.ranks
+        return ranking.errors

@@ -1,0 +1,372 @@
+"""Certificates, notes and error messages from the facts of a result.
+
+Rules and procedures return facts. This module is the only place in the package that turns them into
+certificates and sentences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.kernels.grid import RELATIVE
+from metacal.promises.certificate import Certificate
+from metacal.promises.counts import Counts
+from metacal.promises.notes import Note, too_few_right, too_few_to_review
+from metacal.promises.parts.part import Name
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import bounds
+from metacal.promises.sample import Outcome
+from metacal.promises.words import at_least
+
+if TYPE_CHECKING:
+    from metacal.certification.rows import CalibrationRows
+    from metacal.certification.two_sides import Side
+
+
+def build_certificate(
+    quantity: Quantity,
+    target: float,
+    delta: float | None,
+    rule_name: str,
+    threshold: float,
+    outcome: Outcome,
+    notes: tuple[Note, ...] = (),
+) -> Certificate:
+    """Build a certificate from a threshold and the counts of the rows below it."""
+    guarantee = "certified"
+    if delta is None:
+        guarantee = "in expectation"
+    return Certificate(
+        quantity=quantity,
+        target=float(target),
+        delta=delta,
+        guarantee=guarantee,  # type: ignore[arg-type]
+        threshold=threshold,
+        rule=rule_name,
+        notes=notes,
+        **outcome._asdict(),
+    )
+
+
+def certify_threshold(
+    rows: CalibrationRows,
+    quantity: Quantity,
+    target: float,
+    delta: float | None,
+    rule_name: str,
+    threshold: float,
+    notes: tuple[Note, ...] = (),
+) -> Certificate:
+    """Build the certificate of a threshold for all rows."""
+    threshold = RELATIVE.settled(threshold)
+    outcome = rows.ranking.outcome(threshold)
+    certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
+    return replace(certificate, labelled=rows.correct is not None)
+
+
+def confidence_phrase(delta: float | None) -> str:
+    """Return the confidence level as it is written in messages."""
+    if delta is None:
+        return "in expectation"
+    return f"at {at_least(1 - delta)} confidence"
+
+
+def too_few_rows_note(
+    quantity: Quantity, n_counted: int, target: float, delta: float | None, n_required: int
+) -> Note:
+    """Return the note of a certificate that accepts every row because too few rows counted."""
+    best_limit = bounds.smallest_certifiable_miscoverage(n_counted, delta)
+    if quantity.needs_labels:
+        return too_few_right(
+            right=n_counted, alpha=float(target), best=best_limit, needed=n_required
+        ).warned()
+    return too_few_to_review(
+        rows=n_counted, share=float(target), best=best_limit, needed=n_required
+    ).warned()
+
+
+# ── errors: the rows do not support the promise ──────────────────────────────────────────────────
+
+
+def cannot_certify_error(
+    claim: str,
+    target: float,
+    delta: float | None,
+    n_rows: int,
+    *,
+    best_limit: float | None,
+    best_text: str,
+    rows_needed: int | None,
+    loosen: str,
+    ruled_out: str | None,
+) -> InfeasibleTargetError:
+    """Build the error for rows that do not support a promise.
+
+    Parameters
+    ----------
+    claim : str
+        Promise as a phrase, for example "min accuracy 0.97".
+
+    target : float
+        Target of the promise.
+
+    delta : float or None
+        Error probability of the promise.
+
+    n_rows : int
+        Number of rows that were tested.
+
+    best_limit : float or None
+        Strictest limit that the rows support.
+
+    best_text : str
+        `best_limit` as it is written in the message.
+
+    rows_needed : int or None
+        Approximate number of rows that would certify the promise.
+
+    loosen : str
+        Advice that makes the promise weaker, for example "lower the target".
+
+    ruled_out : str or None
+        Proved sentence about thresholds. It is added if no number of rows is known.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    confidence = confidence_phrase(delta)
+    supported = f"these {n_rows:,} rows certify nothing {confidence}"
+    if best_limit is not None:
+        supported = f"the best certifiable on these {n_rows:,} rows {confidence} is {best_text}"
+    advice = f"{loosen}, or improve the model"
+    if rows_needed is not None:
+        advice = f"{loosen}; about {rows_needed:,} rows may be enough (a rough estimate)"
+    message = f"{claim} cannot be certified: {supported}; {advice}."
+    if rows_needed is None and ruled_out is not None:
+        message += f" {ruled_out}"
+    return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
+
+
+def inaccurate_error(
+    target: float,
+    delta: float | None,
+    n_rows: int,
+    best_limit: float | None,
+    rows_needed: int | None,
+    ruled_out: str | None,
+) -> InfeasibleTargetError:
+    """Build the error for rows that do not support an accuracy."""
+    return cannot_certify_error(
+        f"min accuracy {target:g}",
+        float(target),
+        delta,
+        n_rows,
+        best_limit=best_limit,
+        best_text=f"{best_limit or 0.0:.4f}",
+        rows_needed=rows_needed,
+        loosen="lower the target",
+        ruled_out=ruled_out,
+    )
+
+
+def labels_rule_out_error(
+    target: float,
+    n_rows: int,
+    n_labelled: int,
+    best_limit: float | None,
+    rows_needed: int | None,
+) -> InfeasibleTargetError:
+    """Build the error for labels that certify nothing, whatever the missing labels are."""
+    more_rows = ""
+    if rows_needed is not None:
+        more_rows = f"; about {rows_needed:,} may be enough (a rough estimate)"
+    message = (
+        f"min accuracy {target:g} cannot be certified: {n_labelled:,} of {n_rows:,} labels show"
+        " that, whatever the others are; begin anew with a lower target or with more"
+        f" rows{more_rows}."
+    )
+    return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
+
+
+def incomplete_labels_error(
+    promise_name: str, target: float, n_rows: int, n_labelled: int
+) -> InfeasibleTargetError:
+    """Build the error for a promise that needs every label."""
+    message = (
+        f"{promise_name} is certified once all {n_rows:,} rows that were drawn have a"
+        f" label; {n_rows - n_labelled:,} are missing."
+    )
+    return InfeasibleTargetError(message, target=target, rows_needed=n_rows)
+
+
+def closed_side_reason(side: Side, rows: CalibrationRows, significance_level: float) -> str:
+    """Return why no row may be called by the class of a side."""
+    class_code = side.class_code(rows.class_names)
+    required_rows = "rows without an error from that end of the scores, or more with some"
+    if side.quantity.of_class:
+        n_counted = int((rows.true_codes != class_code).sum())
+        other_name = rows.class_names[1 - class_code]
+        required_rows = f"rows that are {other_name}; there are {n_counted:,}"
+    positive_name = rows.class_names[side.positive_code(rows.class_names)]
+    n_required = side.rule.required_rows(side.limit, significance_level)
+    return (
+        f"{side.quantity.about(positive_name)} {side.target:g} cannot be certified: at this delta"
+        f" it takes {n_required:,} {required_rows}"
+    )
+
+
+def no_subgroup_error(
+    quantity: Quantity,
+    target: float,
+    delta: float,
+    by: str,
+    n_rows: int,
+    n_subgroups: int,
+    best_limit: float | None,
+    rows_needed: int | None,
+    *,
+    has_sides: bool,
+) -> InfeasibleTargetError:
+    """Build the error for rows that certify the promise for no subgroup."""
+    supported = ""
+    if best_limit is not None:
+        supported = f" the best that one of them certifies is {best_limit:.4f};"
+    advice = "lower the target, or improve the model"
+    if rows_needed is not None and has_sides:
+        advice = (
+            f"it takes at least {rows_needed:,} rows of one group that speak about it; lower"
+            " the target"
+        )
+    elif rows_needed is not None:
+        advice = (
+            f"lower the target; about {rows_needed:,} rows of one {by} may be enough (a"
+            " rough estimate)"
+        )
+    subgroups = f"any {by} of these {n_rows:,} rows ({n_subgroups} of them)"
+    message = (
+        f"{quantity} {target:g} cannot be certified for {subgroups}"
+        f" {confidence_phrase(delta)};{supported} {advice}."
+    )
+    return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
+
+
+def clusters_error(
+    quantity: Quantity,
+    target: float,
+    delta: float,
+    n_clusters: int,
+    n_rows: int,
+    best_limit: float | None,
+    *,
+    count_means: bool,
+) -> InfeasibleTargetError:
+    """Build the error for clusters that do not support an accuracy."""
+    counted = "of all rows"
+    if count_means:
+        counted = "on average over units"
+    supported = "nothing"
+    if best_limit is not None:
+        supported = f"{best_limit:.4f} at most"
+    message = (
+        f"{quantity} {target:g} {counted} cannot be certified: these {n_clusters:,} units of"
+        f" {n_rows:,} rows certify {supported} {confidence_phrase(delta)}; lower the target, bring"
+        " more units, or promise about a random row of each unit, which takes fewer."
+    )
+    return InfeasibleTargetError(message, target=target, best=best_limit)
+
+
+# ── errors: the promise does not fit the rows ────────────────────────────────────────────────────
+
+
+def labels_needed_error(promise: object) -> InputError:
+    """Build the error for rows without labels."""
+    return InputError(
+        f"{type(promise).__name__} is about right and wrong answers; say of each row which it is."
+    )
+
+
+def subgroups_needed_error(promise: object, by: str) -> InputError:
+    """Build the error for rows whose subgroups are unknown."""
+    return InputError(
+        f"{type(promise).__name__} certifies rows of known {by}: give a Sample with part and names,"
+        " or fit a MetaCal."
+    )
+
+
+def clusters_refused_error(promise: object) -> InputError:
+    """Build the error for a promise that cannot count every row of a cluster."""
+    return InputError(
+        "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a"
+        f" delta; for {promise!r} take one row of each: units=names, or Units(names, per='unit')."
+    )
+
+
+def sorting_needed_error(promise: object) -> InputError:
+    """Build the error for a promise that cannot be certified from counts."""
+    return InputError(
+        f"{type(promise).__name__} is certified by sorting: give all rows to its"
+        " certify(scores, correct). From counts are certified: MaxMiscoverage, MaxReview,"
+        " MinAccuracy."
+    )
+
+
+def says_nothing_error(side: Side, rows: CalibrationRows) -> InputError:
+    """Build the error for a precision that is kept if every row is called by the class."""
+    class_code = side.class_code(rows.class_names)
+    name = rows.class_names[class_code]
+    other_name = rows.class_names[1 - class_code]
+    class_share = float((rows.true_codes == class_code).mean())
+    return InputError(
+        f"a precision of {side.target:g} for {name} says nothing: {class_share:.1%} of the"
+        f" rows are so, and calling all of them so would keep it. Promise how few {other_name} slip"
+        f" through, MinRecall(0.95, positive={other_name!r}) (--min-recall), or ask for more than"
+        f" {class_share:.4g}."
+    )
+
+
+def unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
+    """Build the error for a positive class that the rows do not have."""
+    listed = ", ".join(map(str, class_names))
+    return InputError(f"positive={positive!r} is neither of the classes ({listed}).")
+
+
+def same_side_error(class_name: Name) -> InputError:
+    """Build the error for two promises about the rows that are called by one class."""
+    return InputError(
+        f"both promises are about what is called {class_name}; give one about either side, say"
+        " TwoSided(MinPrecision(0.9), MinRecall(0.95))."
+    )
+
+
+# ── contradictions in a certificate that was read from a file ────────────────────────────────────
+
+
+def other_promise_sentence(promise: object) -> str:
+    """Return the sentence for a certificate that another promise has made."""
+    return f"it does not belong to the promise {promise!r}; fit again"
+
+
+def unsupported_counts_sentence(
+    quantity: Quantity, target: float, counts: Counts, delta: float | None
+) -> str:
+    """Return the sentence for counts that do not certify a target."""
+    confidence = bounds.surely(delta)
+    if not quantity.accepting_is_safe:
+        n_incorrect = counts.n_accepted - counts.n_correct_accepted
+        return (
+            f"{n_incorrect:,} wrong of {counts.n_accepted:,} accepted rows do not certify an"
+            f" accuracy of at least {target:g}{confidence}"
+        )
+    if quantity.needs_labels:
+        return (
+            f"{counts.n_correct_accepted:,} of {counts.n_correct:,} right rows accepted do not"
+            f" certify a miscoverage of at most {target:g}{confidence}"
+        )
+    return (
+        f"{counts.n_accepted:,} of {counts.n_rows:,} rows accepted do not certify that at most"
+        f" {target:g} go to review{confidence}"
+    )

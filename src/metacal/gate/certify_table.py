@@ -1,0 +1,532 @@
+"""certify_table: the one way from a table of logits to a certificate.
+
+There are three ways to read a table: sort the scores of its rows (`SortedScores`), sort the log-odds
+of two classes from either end (`SortedLogOdds`), or count rows in cells because there are too many to
+sort (`CountedScores`). `read_table` chooses one of them. Each of them certifies a promise and
+describes the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.certification.certify import certify
+from metacal.certification.passes import Passes
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rows import CalibrationRows, Subgroups
+from metacal.certification.two_sides import TwoSides
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate import long_rows
+from metacal.gate.background_map import BackgroundMap
+from metacal.gate.long_rows import Counting, decided_flags
+from metacal.gate.selected_rows import certify_selected, subgroups_by_group
+from metacal.gate.table import moved_rows
+from metacal.kernels.grid import RELATIVE
+from metacal.kernels.keys import CELLS
+from metacal.maps.monotone import log_odds
+from metacal.promises.certificate import Certificate, accepts
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.fingerprint import Fingerprint
+from metacal.promises.notes import score_chosen
+from metacal.promises.parts.thresholds import moved_by, policy_of
+from metacal.promises.parts.units import Counted, RowSelection
+from metacal.promises.promise import Promise
+from metacal.promises.rules.costs import Losses
+from metacal.promises.rules.max_risk import CostPromise
+from metacal.promises.sample import Ranking, require_some_correct
+from metacal.promises.sequential.profile import ranks_of
+from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+from metacal.rows.executors import started
+from metacal.scores import Score, grid_of, name_of, ranked, score_rows
+from metacal.scores.registry import AUTO, candidates
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationData:
+    """Validated rows that a gate is fitted on.
+
+    Attributes
+    ----------
+    rows : Rows
+        Logits.
+
+    labels : array of int of shape (n_rows,) or None
+        Column of the true class of each row, or a negative number if the label is none of the
+        classes. None without labels.
+
+    class_names : array of shape (n_classes,)
+        Names of the columns.
+
+    subgroups : Subgroups or None
+        Class or group of each row, for a promise about each of them.
+
+    selection : RowSelection, Counted or None
+        Rows that count, drawn or to be drawn. None if all rows count.
+    """
+
+    rows: Rows
+    labels: Codes | None
+    class_names: NDArray[Any]
+    subgroups: Subgroups | None = None
+    selection: RowSelection | Counted | None = None
+
+    @property
+    def host_labels(self) -> Codes | None:
+        """Labels in main memory."""
+        if self.labels is None:
+            return None
+        return np.asarray(on_host(self.labels, "labels"))
+
+    @property
+    def subgroup_codes(self) -> Codes | None:
+        """Index of the class or group of each row."""
+        if self.subgroups is None:
+            return None
+        return self.subgroups.codes
+
+    def draw(self, *columns: Any) -> Counted | None:
+        """Draw the rows that count. None if all rows count."""
+        if self.selection is None:
+            return None
+        return self.selection.draw(*columns)
+
+
+@dataclass(frozen=True, eq=False)
+class RowColumns:
+    """What is known about each calibration row once thresholds are certified.
+
+    Attributes
+    ----------
+    scores : array of shape (n_rows,)
+        Score by which the gate decides the row.
+
+    correct : array of bool of shape (n_rows,)
+        Whether the prediction is correct.
+
+    is_available : array of bool of shape (n_rows,)
+        Whether the base map may be fitted on the row.
+
+    thresholds : float or array of float of shape (n_rows,)
+        Threshold of the row.
+
+    ranking : Ranking
+        Ranking of the rows that count.
+    """
+
+    scores: NDArray[Any]
+    correct: Flags
+    is_available: Flags
+    thresholds: float | Float
+    ranking: Ranking
+
+    @property
+    def is_accepted(self) -> Flags:
+        """Whether each row is accepted."""
+        return accepts(self.scores, self.thresholds)
+
+
+@dataclass(frozen=True, eq=False)
+class CertificationResult:
+    """Certificate, and what it states about each calibration row.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Certificate of the rows that count.
+
+    score : str or callable
+        Score that ranks the rows.
+
+    rows : Rows
+        Validated rows.
+
+    columns : RowColumns
+        Facts about each row.
+
+    decision_offset : float or array of float of shape (n_rows,)
+        Log-odds above which the second of two classes is predicted.
+
+    counted : Counted or None
+        Rows that count. None if all rows count.
+
+    fingerprint : Fingerprint or None
+        Fingerprint of the rows, if counting them has computed it.
+    """
+
+    certificate: Certificate
+    score: str | Score
+    rows: Rows
+    columns: RowColumns
+    decision_offset: float | Float = 0.0
+    counted: Counted | None = None
+    fingerprint: Fingerprint | None = None
+
+
+class TableReader(Protocol):
+    """One way to read a table."""
+
+    def certify(self, promise: Promise) -> CertificationResult:
+        """Certify a promise and describe the rows."""
+
+
+class SortedScores:
+    """Table whose rows are sorted by one score.
+
+    Parameters
+    ----------
+    data : CalibrationData
+        Rows of the table.
+
+    score : str or callable
+        Ranking score.
+
+    background : BackgroundMap, optional
+        Base map to fit while another thread sorts the rows.
+    """
+
+    def __init__(
+        self,
+        data: CalibrationData,
+        score: str | Score,
+        background: BackgroundMap | None = None,
+    ) -> None:
+        self.data = data
+        self.score = score
+        self.background = background
+
+    def certify(self, promise: Promise) -> CertificationResult:
+        """Score, select and sort the rows, then certify the promise."""
+        data = self.data
+        rows, scores, correct, device_ranking = score_table(data.rows, self.score, data.labels)
+        counted = data.draw(scores, correct, data.host_labels, data.subgroup_codes)
+        losses = _losses_of_table(promise, rows, data.labels)
+        if data.labels is not None:
+            require_some_correct(correct)
+            if counted is not None:
+                require_some_correct(correct[counted.rows])
+
+        ranking = device_ranking
+        if ranking is None or counted is not None:
+            ranking = self._sort(rows, scores, correct, counted)
+        calibration_rows = CalibrationRows(
+            scores=scores,
+            correct=None if data.labels is None else correct,
+            losses=losses,
+            subgroups=data.subgroups,
+        )
+        selected = certify_selected(
+            promise,
+            calibration_rows,
+            ranking,
+            grid=grid_of(self.score),
+            score_name=name_of(self.score),
+            counted=counted,
+        )
+        policy = policy_of(selected.certificate, data.class_names)
+        columns = RowColumns(
+            scores=scores,
+            correct=correct,
+            is_available=selected.is_available,
+            thresholds=policy.of(data.subgroup_codes),
+            ranking=ranking,
+        )
+        return CertificationResult(selected.certificate, self.score, rows, columns, counted=counted)
+
+    def _sort(self, rows: Rows, scores: Float, correct: Flags, counted: Counted | None) -> Ranking:
+        """Sort the rows that count, and fit the base map meanwhile."""
+        executor = None if self.background is None else rows.executor
+        finish_sorting = started(executor, _rank, scores, correct, self.score, counted)
+        if self.background is not None:
+            self.background.fit(rows)
+        return finish_sorting()
+
+
+class SortedLogOdds:
+    """Table of two classes whose rows are sorted by log-odds from either end.
+
+    Parameters
+    ----------
+    data : CalibrationData
+        Rows of the table.
+
+    procedure : TwoSides
+        Procedure of the promise.
+    """
+
+    score = "margin"
+
+    def __init__(self, data: CalibrationData, procedure: TwoSides) -> None:
+        self.data = data
+        self.procedure = procedure
+
+    def certify(self, promise: Promise) -> CertificationResult:
+        """Certify both sides, then decide all rows."""
+        data = self.data
+        check_two_classes(data.rows.n_classes, type(promise).__name__)
+        rows = data.rows.looked_over()
+        true_codes = data.host_labels
+        assert true_codes is not None
+        scores = rows.on_host().collect(log_odds)
+        counted = data.draw(scores, true_codes, data.subgroup_codes)
+        tested_rows = CalibrationRows(
+            scores=scores,
+            correct=true_codes == 1,
+            subgroups=data.subgroups,
+            class_codes=true_codes,
+            class_names=tuple(data.class_names.tolist()),
+        )
+        if counted is not None:
+            tested_rows = replace(tested_rows.take(counted.rows), clusters=counted.whole)
+        pilot_policy = self.procedure.pilot_policy()
+        if pilot_policy is not None:
+            tested_rows = pilot_policy.withhold(tested_rows)
+        certificate = certify(promise, tested_rows)
+
+        result = self._describe(certificate, rows, true_codes, counted)
+        if pilot_policy is not None and tested_rows.pilot is not None:
+            index = slice(None) if counted is None else counted.rows
+            certificate = certificate.with_traffic(
+                result.columns.is_accepted[index], result.columns.correct[index]
+            )
+            certificate = under(certificate, pilot_policy.circumstances(tested_rows.pilot))
+        if counted is not None:
+            certificate = counted.told(certificate)
+        return replace(result, certificate=certificate)
+
+    def _describe(
+        self, certificate: Certificate, rows: Rows, true_codes: Codes, counted: Counted | None
+    ) -> CertificationResult:
+        """Decide all rows by the thresholds of a certificate."""
+        data = self.data
+        policy = policy_of(certificate, data.class_names)
+        decision_offset: float | Float = certificate.decision_at
+        if data.subgroup_codes is not None:
+            decision_offset = moved_by(policy, data.subgroup_codes)
+        decided_rows = moved_rows(rows, decision_offset)
+        _, scores, correct = ranked(decided_rows, self.score, true_codes)
+        scores = np.asarray(on_host(scores))
+        correct = np.asarray(on_host(correct))
+        predicted = decided_rows.collect(kernels.predicted)
+        thresholds = policy.of(predicted)
+        if data.subgroup_codes is not None:
+            thresholds = policy.of(data.subgroup_codes, predicted)
+        index = slice(None) if counted is None else counted.rows
+        columns = RowColumns(
+            scores=scores,
+            correct=correct,
+            is_available=np.ones(len(scores), dtype=bool),
+            thresholds=thresholds,
+            ranking=Ranking.of(RELATIVE.rounded(scores[index]), correct[index]),
+        )
+        return CertificationResult(certificate, self.score, rows, columns, decision_offset, counted)
+
+
+class CountedScores:
+    """Table whose rows are counted in cells of one score, in several passes.
+
+    Parameters
+    ----------
+    data : CalibrationData
+        Rows of the table.
+
+    score : str or callable
+        Ranking score.
+    """
+
+    def __init__(self, data: CalibrationData, score: str | Score) -> None:
+        self.data = data
+        self.score = score
+
+    def certify(self, promise: Promise) -> CertificationResult:
+        """Count the rows until the certificate is determined, then decide all rows."""
+        labels = self.data.labels
+        assert labels is not None
+        counting = Counting(self.data.rows, labels, self.score)
+        passes = Passes(counting, CELLS, ranks_of(len(self.data.rows)))
+        certificate = promise.certify(passes)
+        threshold = grid_of(self.score).settled(certificate.threshold)
+        certificate = replace(certificate, score=name_of(self.score), threshold=threshold)
+
+        rows = counting.rows
+        is_accepted, correct = decided_flags(rows, labels, self.score, threshold)
+        columns = RowColumns(
+            # Two bytes per row stand in for its score: accepted rows lie below every threshold.
+            scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
+            correct=correct,
+            is_available=np.ones(len(correct), dtype=bool),
+            thresholds=threshold,
+            ranking=passes.ranking,
+        )
+        return CertificationResult(
+            certificate, self.score, rows, columns, fingerprint=counting.fingerprint
+        )
+
+
+def certify_table(
+    data: CalibrationData,
+    promise: Promise,
+    score: str | Score,
+    background: BackgroundMap | None = None,
+) -> CertificationResult:
+    """Certify a promise on a table of logits.
+
+    Parameters
+    ----------
+    data : CalibrationData
+        Rows of the table.
+
+    promise : Promise
+        Promise to certify.
+
+    score : str or callable
+        Ranking score, or "auto" for the best of several that share delta. A promise about two
+        classes ranks rows by their log-odds instead.
+
+    background : BackgroundMap, optional
+        Base map to fit while another thread sorts the rows.
+
+    Returns
+    -------
+    CertificationResult
+    """
+    if score == AUTO and not isinstance(promise.procedure(), TwoSides):
+        return _certify_best_score(data, promise)
+    return read_table(data, promise, score, background).certify(promise)
+
+
+def read_table(
+    data: CalibrationData,
+    promise: Promise,
+    score: str | Score,
+    background: BackgroundMap | None = None,
+) -> TableReader:
+    """Choose how a table is read."""
+    procedure = promise.procedure()
+    if isinstance(procedure, TwoSides):
+        return SortedLogOdds(data, procedure)
+    if _is_counted(data, promise):
+        return CountedScores(data, score)
+    return SortedScores(data, score, background)
+
+
+def _is_counted(data: CalibrationData, promise: Promise) -> bool:
+    """Check whether the rows are too many to sort and the promise can be certified from counts."""
+    if len(data.rows) <= long_rows.MOST_SORTED:
+        return False
+    if data.labels is None or data.selection is not None or data.subgroups is not None:
+        return False
+    if data.rows.keep is not None or data.rows.on_device:
+        return False
+    return isinstance(promise.procedure(), OneThreshold) and promise.scope is None
+
+
+def _certify_best_score(data: CalibrationData, promise: Promise) -> CertificationResult:
+    """Certify with the best of several scores.
+
+    The scores receive shares of delta that add up to one. By the union bound all certificates hold
+    together with probability 1 - delta, so the best one may be chosen after looking at them.
+    """
+    shares = candidates(data.rows.n_classes)
+    data = replace(data, rows=data.rows.looked_over())
+    results: list[CertificationResult] = []
+    errors: list[InfeasibleTargetError] = []
+    for name, share in shares.items():
+        try:
+            results.append(certify_table(data, promise.at(share), name))
+        except InfeasibleTargetError as error:
+            errors.append(error)
+    if not results:
+        raise max(errors, key=lambda error: error.best or 0.0)
+
+    best = max(results, key=lambda result: _merit(result.certificate))
+    certificate = replace(best.certificate, delta=promise.delta)
+    if len(shares) > 1:
+        name = str(best.score)
+        certificate = under(certificate, Circumstances(scores=len(shares), share=shares[name]))
+        certificate = certificate.with_notes(score_chosen(score=name, shares=tuple(shares.items())))
+    return replace(best, certificate=certificate)
+
+
+def _merit(certificate: Certificate) -> tuple[float, int]:
+    """Return the criterion by which a score is chosen: the cost, then the accepted rows.
+
+    If accepting is safe, every score accepts about as many rows, and the one that accepts the fewest
+    incorrect rows is chosen.
+    """
+    cost = 0.0
+    if certificate.quantity.mean:
+        cost = -certificate.target
+    if certificate.quantity.accepting_is_safe:
+        return cost, certificate.n_correct_accepted - certificate.n_accepted
+    return cost, certificate.n_accepted
+
+
+def subgroups_of_table(
+    promise: Promise, rows: Rows, class_names: NDArray[Any], groups: Any
+) -> Subgroups | None:
+    """Return the class or group of each row for a promise about each of them, else None."""
+    is_per_class = promise.scope is not None and promise.scope.by == "class"
+    if is_per_class and groups is None:
+        return Subgroups(rows.collect(kernels.predicted), tuple(class_names.tolist()))
+    return subgroups_by_group(promise, len(rows), groups)
+
+
+def check_two_classes(n_classes: int, what: str) -> None:
+    """Raise unless there are two classes."""
+    if n_classes != 2:
+        raise InputError(f"{what} is for two classes; the table has {n_classes} columns.")
+
+
+def score_table(
+    rows: Rows, score: str | Score, codes: Codes | None
+) -> tuple[Rows, Float, Flags, Ranking | None]:
+    """Validate and score the rows, and compare their predictions with the labels, in one pass.
+
+    Returns
+    -------
+    rows : Rows
+        Validated rows.
+
+    scores : array of float of shape (n_rows,)
+        Score of each row.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct. False without labels.
+
+    ranking : Ranking or None
+        Ranking of all rows, if their scores lie on a device.
+    """
+    if codes is None:
+        rows = rows.looked_over()
+        return rows, score_rows(rows, score), np.zeros(len(rows), dtype=bool), None
+    rows, scores, correct = ranked(rows, score, codes)
+    ranking = None
+    if kernels.on_device(scores):
+        ranking = _rank(scores, correct, score)
+    return rows, on_host(scores), on_host(correct), ranking
+
+
+def _rank(scores: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:
+    """Rank the rows that count, on the grid that all certificates share."""
+    if counted is not None:
+        scores = scores[counted.rows]
+        correct = correct[counted.rows]
+    if grid_of(score) != RELATIVE:
+        scores = kernels.rounded(scores, RELATIVE)
+    return Ranking.of(scores, correct)
+
+
+def _losses_of_table(promise: Promise, rows: Rows, codes: Codes | None) -> Losses | None:
+    """Compute the cost of each prediction for a promise about costs, else return None."""
+    if not isinstance(promise, CostPromise):
+        return None
+    promise.check_classes(rows.n_classes)
+    predicted = rows.collect(kernels.predicted)
+    return promise.losses(np.asarray(on_host(codes, "labels")), predicted)
