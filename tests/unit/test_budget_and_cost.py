@@ -166,17 +166,20 @@ def test_the_walk_is_as_its_definition_says(data):
     for seed in range(3):
         ranked = LossRanking.of(scores, losses, seed)
         best, level = 0, 0.0
-        for share, ranks in plan_loss_ranks(len(scores), promise.share, 0.1):
+        for share, ranks in plan_loss_ranks(len(scores), promise.procedure().relative_limit, 0.1):
             level += float(share)
-            passed = [ranked.passes(rank, promise.share, level * 0.1) for rank in ranks]
+            passed = [
+                ranked.passes(rank, promise.procedure().relative_limit, level * 0.1)
+                for rank in ranks
+            ]
             good = passed.index(False) if False in passed else len(passed)
             best, level = (
                 (ranks[good - 1] if good else best),
                 (0.0 if good < len(passed) else level),
             )
         assert (
-            certified_loss_rank(ranked, promise.share, 0.1)
-            == ranked.accepted_at(best, promise.share)
+            certified_loss_rank(ranked, promise.procedure().relative_limit, 0.1)
+            == ranked.accepted_at(best, promise.procedure().relative_limit)
             > 0
         )
 

@@ -102,7 +102,7 @@ class Certificate:
         which accepts nothing: whoever decides without looking at the parts is wrong on the safe
         side.
     labels : int or None
-        Where labels were asked for (`sequential.answers`): how many of the `n_rows` that were drawn
+        Where labels were asked for (`metacal.certification.arriving`): how many of the `n_rows` that were drawn
         have one, all accepted ones among them. `n_correct` then counts the right ones among those
         with a label.
     circumstances : Circumstances

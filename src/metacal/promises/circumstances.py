@@ -38,7 +38,7 @@ class Circumstances:
     largest_unit, largest_declared : int or None, and bool
         Of whole units: how many rows one can have, and whether that is known or only what was seen.
     by_value : bool
-        Whether values of the score were tested, not ranks (`promises.scouts`).
+        Whether values of the score were tested, not ranks (`metacal.certification.pilot`).
     aside : int
         How many calibration rows were set aside to lay out the tests of the others.
     random_state : int or None

@@ -85,7 +85,7 @@ def first_tests(
     Examples
     --------
     >>> first_tests(1000, 0.95, 0.1)
-    [(236, 6), (424, 13), (807, 31)]
+    [(236, 7), (424, 9), (807, 23)]
     """
     if significance_level is None:
         ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int)).tolist()

@@ -74,7 +74,7 @@ class Part:
         Where its rows cannot carry the promise: about how many of them would; None where more would
         not help.
     quantity, target : Quantity, float, or None
-        Where each part has a promise of its own (`rules.two_sided`): what is limited, and the
+        Where each part has a promise of its own (`metacal.certification.two_sides`): what is limited, and the
         limit; None where nothing was asked of it, so that its rows go to review.
     called, at : str, int or None, and float
         Of one side of a group of two classes: the class that its rows are called by, and the
@@ -185,7 +185,7 @@ class Parts:
     @property
     def sides(self) -> bool:
         """Whether they are the two sides of two classes, each with a promise of its own
-        (`rules.two_sided`).
+        (`metacal.certification.two_sides`).
         """
         return any(part.quantity is not None for part in self.items)
 

@@ -146,7 +146,7 @@ class PerClass(Per):
     --------
     >>> import numpy as np
     >>> from metacal.promises.rules.accuracy import MinAccuracy
-    >>> from metacal.promises.sample import Sample
+    >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> scores, codes = rng.random(3000), rng.integers(3, size=3000)
     >>> correct = rng.random(3000) > scores * np.array([0.05, 0.3, 2.0])[codes]
@@ -184,7 +184,7 @@ class PerGroup(Per):
     >>> import numpy as np
     >>> from metacal.promises.parts.thresholds import rows_of_groups
     >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
-    >>> from metacal.promises.sample import Sample
+    >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> scores, groups = rng.random(1000), rng.choice(["north", "south"], size=1000)
     >>> promise = PerGroup(MaxMiscoverage(0.1))

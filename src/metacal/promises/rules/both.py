@@ -34,6 +34,7 @@ class Both(Promise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
@@ -71,6 +72,7 @@ class AfterLooking(Promise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2

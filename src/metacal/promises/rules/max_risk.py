@@ -122,8 +122,10 @@ class MaxRisk(CostPromise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(2000)
+    >>> from metacal.promises import Sample
     >>> losses = Losses.graded(score**2 * rng.random(2000))
     >>> certificate = MaxRisk(0.1).certify(Sample(score, losses.answered == 0.0, losses))
     >>> certificate.statement
@@ -259,6 +261,7 @@ class Cheapest(CostPromise):
 
     Examples
     --------
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> certificate = Cheapest(wrong=20, review=1).certify(scores, rng.random(2000) > scores**3 / 2)

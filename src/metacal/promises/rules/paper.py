@@ -22,6 +22,7 @@ from metacal.certification.paper import (
     PaperAccuracy,
     PaperMiscoverage,
 )
+from metacal.certification.paper import coverage_accuracy_curve as coverage_accuracy_curve
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.certificate import Certificate, Guarantee, accepts

@@ -97,7 +97,7 @@ class MinPrecision(SidePromise):
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.sample import Sample
+    >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000)
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
@@ -147,7 +147,7 @@ class MinRecall(SidePromise):
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.sample import Sample
+    >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000)
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
@@ -203,7 +203,7 @@ class TwoSided(SubgroupPromise):
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.sample import Sample
+    >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> s = rng.normal(size=4000) * 2
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(1 - 2 * s))

@@ -1,0 +1,65 @@
+"""Every promise uses the clusters and the pilot rows of its rows, or refuses them.
+
+A column that nobody reads is dropped without notice. Clustered rows would then be certified as if
+they were independent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import metacal as mc
+from contracts.composition import PROMISES
+from metacal.certification.clusters import WHOLE_CLUSTERS
+from metacal.certification.plans import PilotRows
+from metacal.certification.rows import CalibrationRows, Clusters, Subgroups
+
+RNG = np.random.default_rng(0)
+N_ROWS = 3000
+SCORES = RNG.random(N_ROWS)
+CORRECT = RNG.random(N_ROWS) > 0.2 * SCORES**2
+ROWS = CalibrationRows(SCORES, CORRECT)
+CLUSTERS = Clusters.of(np.arange(N_ROWS) // 3, max_size=3)
+SUBGROUPS = Subgroups(np.arange(N_ROWS) % 2, ("north", "south"))
+PER_SUBGROUP = {
+    "PerClass": lambda: mc.PerClass(mc.MinAccuracy(0.85)),
+    "PerGroup": lambda: mc.PerGroup(mc.MaxMiscoverage(0.1)),
+    "PerGroup of sides": lambda: mc.PerGroup(mc.MinRecall(0.9)),
+}
+ALL = {**PROMISES, **PER_SUBGROUP}
+
+
+COUNTS_CLUSTERS = ("MinAccuracy", "MaxMiscoverage", "MaxReview")
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_clusters_are_used_or_refused(name):
+    rows = replace(ROWS, clusters=CLUSTERS, subgroups=SUBGROUPS)
+    if name in COUNTS_CLUSTERS:
+        assert ALL[name]().certify(rows).rule == WHOLE_CLUSTERS
+        return
+    with pytest.raises(mc.InputError, match="every row of a unit counts"):
+        ALL[name]().certify(rows)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_pilot_rows_change_the_tests_of_promises_that_ask_for_them(name):
+    """Pilot rows plan a start that fails: whoever uses them certifies less than without them."""
+    promise = ALL[name]()
+    if promise.procedure().pilot_policy() is None or isinstance(promise, mc.TwoSided):
+        return
+    scores = np.round(SCORES, 1)
+    wrong_first = CalibrationRows(scores, (scores > 0.3) & CORRECT)
+    late_start = PilotRows(np.full(50, 0.1), test_values=True)
+    rows = replace(wrong_first, subgroups=SUBGROUPS, pilot=late_start)
+    with pytest.raises(mc.InfeasibleTargetError):
+        promise.certify(rows)
+
+
+@pytest.mark.parametrize("name", PER_SUBGROUP)
+def test_subgroups_are_needed(name):
+    with pytest.raises(mc.InputError, match="certifies rows of known"):
+        PER_SUBGROUP[name]().certify(ROWS)
