@@ -151,8 +151,8 @@ def family_of(annotation: Any) -> Mapping[str, type] | None:
 
     Examples
     --------
-    >>> from metacal.promises.promise import ByPart
-    >>> for name in sorted(family_of(ByPart)):
+    >>> from metacal.promises.promise import SubgroupPromise
+    >>> for name in sorted(family_of(SubgroupPromise)):
     ...     print(name)
     MaxFalsePositiveRate
     MaxMiscoverage
