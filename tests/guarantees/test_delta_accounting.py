@@ -15,12 +15,12 @@ import pytest
 import metacal as mc
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
+from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
 from metacal.promises.parts.units import select_rows
 from metacal.promises.rules import betting, bounds
 from metacal.promises.rules.cascade import Pair
 from metacal.promises.rules.cascade_walks import Paired, Plan, aside_rows
-from metacal.promises.rules.costs import CostRanking
 from metacal.promises.rules.staged import Staged
 
 DELTA, BETA = 0.1, 0.9
@@ -201,7 +201,7 @@ def test_the_starts_of_graded_losses_share_delta(monkeypatch):
         levels.append(level)
         return False
 
-    monkeypatch.setattr(CostRanking, "passes", fails)
+    monkeypatch.setattr(LossRanking, "passes", fails)
     rng = np.random.default_rng(8)
     gate = mc.ScoreGate(mc.MaxRisk(0.1, DELTA), higher_is="doubtful")
     with pytest.raises(mc.InfeasibleTargetError):

@@ -11,6 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
+from metacal.certification.procedures import OneThreshold
 from metacal.promises.rules.cascade_walks import Plan
 from metacal.promises.verification import verify_decisions
 from metacal.rows.draws import RowDraws
@@ -242,7 +243,7 @@ def test_derived_seeds_keep_the_promise_and_searched_seeds_do_not(kind, monkeypa
     def infeasible(*given):
         return mc.InfeasibleTargetError("infeasible", target=0.9)
 
-    monkeypatch.setattr(mc.MinAccuracy, "_infeasible", infeasible)
+    monkeypatch.setattr(OneThreshold, "_infeasible", infeasible)
 
     def accepts(seed, random_state):
         rng = np.random.default_rng(seed)

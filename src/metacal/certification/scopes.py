@@ -496,7 +496,10 @@ def _build_subgroup(
 ) -> Subgroup:
     """Build the subgroup of the given codes from those calibration rows that are tested."""
     assert rows.subgroups is not None
-    is_selected = np.isin(rows.subgroups.codes, codes)
+    if len(codes) == 1:
+        is_selected = rows.subgroups.codes == codes[0]
+    else:
+        is_selected = np.isin(rows.subgroups.codes, codes)
     if is_tested is not None:
         is_selected &= is_tested
     subgroup_rows = rows.take(is_selected)
