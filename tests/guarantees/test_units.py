@@ -80,7 +80,9 @@ def test_promises_by_row_are_kept(promise, kept):
         sample, counted = sampled(seed, 1500, "row")
         try:
             found = promise.certify(sample)
-            found = counted.told(found.with_traffic(sample.score <= found.threshold, sample.right))
+            found = counted.told(
+                found.with_traffic(sample.score <= found.threshold, sample.correct)
+            )
         except mc.InfeasibleTargetError:
             continue
         assert promise.contradiction(found) is None
