@@ -240,12 +240,12 @@ def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     monkeypatch.setattr(limits, "UNPACKED_BYTES", 50_000_000)
     options = {"stream": False} if kind == "parquet" else {}
     said = refuse("it unpacks to 6[0-9]\\.[0-9] MB but the limit is 50.0 MB", path, **options)
-    assert f"{limits.VARIABLE}=" in said
+    assert f"{limits.UNPACK_LIMIT_VARIABLE}=" in said
     assert "unpack_limit=" in said
     assert len(read_predictions(path, unpack_limit=100_000_000, **options)) >= 800_000
-    monkeypatch.setenv(limits.VARIABLE, "100000000")
+    monkeypatch.setenv(limits.UNPACK_LIMIT_VARIABLE, "100000000")
     assert len(read_predictions(path, **options)) >= 800_000
-    monkeypatch.setenv(limits.VARIABLE, "much")
+    monkeypatch.setenv(limits.UNPACK_LIMIT_VARIABLE, "much")
     refuse("METACAL_UNPACK_LIMIT must be a number of bytes", path, **options)
 
 

@@ -88,8 +88,8 @@ def read_inputs(path: str) -> dict[str, Any]:
     import numpy as np
 
     from metacal.io.formats import FORMATS
-    from metacal.io.opening import check_head, decoding
+    from metacal.io.opening import check_first_bytes, plain_decoding_errors
 
-    check_head(path, FORMATS[".npz"].begins)
-    with decoding(path), np.load(path, allow_pickle=False) as archive:
+    check_first_bytes(path, FORMATS[".npz"].begins)
+    with plain_decoding_errors(path), np.load(path, allow_pickle=False) as archive:
         return dict(archive)

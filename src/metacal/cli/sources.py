@@ -30,7 +30,7 @@ from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
 from metacal.io.artifact.watch_journal import Kept, Taken
 from metacal.io.lines import Logs, Pipe, Position
-from metacal.io.opening import check_head
+from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
 from metacal.io.stream import KINDS, Reader
 from metacal.io.tail import Tail
@@ -116,7 +116,7 @@ def _open_tail(path: str, state: dict[str, Any], options: Options) -> Tail:
     has_content = os.path.isfile(path) and os.path.getsize(path) > 0
     # A log that is followed may be empty or missing at first, so its head cannot be checked yet.
     if has_content or (is_new and not options.goes_on):
-        check_head(path, ())
+        check_first_bytes(path, ())
     return Tail(
         path,
         follow=options.goes_on,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from metacal.display import listed
 from metacal.errors import InputError, option
 from metacal.io.named_columns import find_named_column, missing_table_error
-from metacal.io.opening import one_score
+from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
     ID_KEYS,
@@ -206,6 +206,6 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     if n_gate_classes == 2 and len(candidates) > 1:
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has"
-            f" {listed(candidates)}. Name the score of the second class with {one_score()}, or list"
+            f" {listed(candidates)}. Name the score of the second class with {single_score_parameter()}, or list"
             f" the columns of the two classes with {option('classes')}."
         )

@@ -21,7 +21,7 @@ from metacal.io.class_columns import (
 )
 from metacal.io.columns import Columns
 from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
-from metacal.io.opening import passed_on, two_columns_hint
+from metacal.io.opening import kept_column_array, single_score_hint
 from metacal.io.request import CLASS_KEYS, TABLE_KEYS, ClassNames, Request
 from metacal.rows.labels import as_class_names
 
@@ -123,7 +123,7 @@ class ColumnSelection:
             if read_values is None:
                 kept_columns[name] = read_column(name)
             else:
-                kept_columns[name] = passed_on(read_values(name))
+                kept_columns[name] = kept_column_array(read_values(name))
 
         role_columns = {role: read_column(name) for role, name in self.role_names.items()}
         return Columns(
@@ -241,7 +241,7 @@ def select_columns(
     >>> selection = select_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
     >>> selection.table_names, selection.role_names, selection.class_names
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
-    >>> select_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table
+    >>> select_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table_names
     ('logits',)
     >>> request = Request("judge.csv", logits_key="mark", scores=True)
     >>> selection = select_columns(request, ["id", "mark", "ok"])
@@ -313,7 +313,7 @@ def _too_few_classes_error(
     """Build the error for a file with fewer class columns than required."""
     hint = ""
     if table_names:
-        hint = two_columns_hint()
+        hint = single_score_hint()
     return InputError(
         f"{request.path}: found {len(table_names)} class column(s) among {listed(header)}; there"
         f" must be at least 2, or one column 'logits' of lists.{hint}"

@@ -53,7 +53,7 @@ UNPACKED_BYTES = 1 << 31
 #: Multiple of its own size to which a larger file may decompress.
 UNPACKED_TIMES = 20
 #: Environment variable that sets the limit in bytes.
-VARIABLE = "METACAL_UNPACK_LIMIT"
+UNPACK_LIMIT_VARIABLE = "METACAL_UNPACK_LIMIT"
 #: Bytes per character of a NumPy string array.
 _BYTES_PER_CHARACTER = 4
 
@@ -93,7 +93,7 @@ def plain_read_errors(path: str) -> Iterator[None]:
         raise InputError(f"{path}: it cannot be opened: {error.strerror or error}.") from error
 
 
-def kind_of(first_bytes: bytes) -> str | None:
+def detect_file_kind(first_bytes: bytes) -> str | None:
     """Return the kind of a binary file in words, or None for text and unknown formats."""
     for kind, magic_bytes in _MAGIC_BYTES.items():
         if first_bytes.startswith(magic_bytes):
@@ -101,7 +101,9 @@ def kind_of(first_bytes: bytes) -> str | None:
     return None
 
 
-def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = None) -> None:
+def check_first_bytes(
+    path: str, magic_bytes: tuple[bytes, ...] | None, name_in_messages: str | None = None
+) -> None:
     """Check that a file is readable and begins as its format requires.
 
     Parameters
@@ -109,10 +111,10 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
     path : str
         File to check.
 
-    begins : tuple of bytes or None
+    magic_bytes : tuple of bytes or None
         Accepted first bytes. An empty tuple stands for text, and None for anything but a pickle.
 
-    shown : str, optional
+    name_in_messages : str, optional
         Name of the file in messages, if it is not `path`.
 
     Raises
@@ -123,24 +125,24 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
         If the file cannot be read, is empty, is a pickle, or has another format.
     """
     file_name = path
-    if shown is not None:
-        file_name = shown
+    if name_in_messages is not None:
+        file_name = name_in_messages
     if os.path.isdir(path):
         raise InputError(f"{file_name}: this is a folder; give a file in it.")
     with plain_read_errors(file_name), open(path, "rb") as file:
         first_bytes = file.read(_N_MAGIC_BYTES)
 
-    is_text_format = begins == ()
+    is_text_format = magic_bytes == ()
     if not first_bytes:
         message = f"{file_name}: the file is empty (0 bytes); write it again."
         if is_text_format:
             raise NoRowsError(message)
         raise InputError(message)
 
-    kind = kind_of(first_bytes)
+    kind = detect_file_kind(first_bytes)
     # A safetensors file begins with a length, which may look like the start of a pickle. The length
     # is followed by a zero byte, a pickle by an opcode.
-    could_be_safetensors = begins is None and first_bytes[2:3] == b"\x00"
+    could_be_safetensors = magic_bytes is None and first_bytes[2:3] == b"\x00"
     if kind == "a pickle" and not could_be_safetensors:
         old_torch = ""
         if path.endswith((".pt", ".pth")):
@@ -153,7 +155,7 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
     if is_text_format:
         has_other_format = kind is not None
     else:
-        has_other_format = begins is not None and not first_bytes.startswith(begins)
+        has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
         raise InputError(
             f"{file_name}: the content does not fit the name: it is {kind or 'something else'}, not"
@@ -162,7 +164,7 @@ def check_head(path: str, begins: tuple[bytes, ...] | None, shown: str | None = 
 
 
 @contextlib.contextmanager
-def decoding(path: str) -> Iterator[None]:
+def plain_decoding_errors(path: str) -> Iterator[None]:
     """Turn any exception of a decoder into an InputError of one line.
 
     A decoder can fail in any way on bytes that it does not expect. Use this context only around
@@ -171,7 +173,7 @@ def decoding(path: str) -> Iterator[None]:
     Examples
     --------
     >>> import struct
-    >>> with decoding("val.npz"):
+    >>> with plain_decoding_errors("val.npz"):
     ...     raise struct.error("unpack requires a buffer of 4 bytes")
     Traceback (most recent call last):
     metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires ...
@@ -186,25 +188,25 @@ def decoding(path: str) -> Iterator[None]:
             " rows."
         ) from None
     except Exception as error:
-        raise InputError(damaged(path, error)) from error
+        raise InputError(damaged_file_message(path, error)) from error
 
 
-def damaged(path: str, error: BaseException) -> str:
+def damaged_file_message(path: str, error: BaseException) -> str:
     """Return the message for a file that cannot be read to its end."""
     one_line = " ".join(str(error).split())
     reason = one_line[:200].rstrip(" .;") or type(error).__name__
     return f"{path}: the file is damaged or cut short ({reason}); copy or write it again."
 
 
-def unpacking(limit: int | None) -> contextlib.AbstractContextManager[None]:
+def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[None]:
     """Return a context in which files may decompress to `limit` bytes.
 
     If the limit is None, the environment variable or the default rule applies.
 
     Examples
     --------
-    >>> with unpacking(10):
-    ...     check_unpacked("val.npz", 11, file_size=5)
+    >>> with limit_unpacked_size(10):
+    ...     check_unpacked_size("val.npz", 11, file_size=5)
     Traceback (most recent call last):
     metacal.errors.InputError: val.npz: it unpacks to 11 bytes but the limit is 10 bytes. ...
     """
@@ -220,30 +222,30 @@ def unpack_limit(file_size: int) -> int:
     requested_limit = _requested_limit.get()
     if requested_limit is not None:
         return requested_limit
-    variable_text = os.environ.get(VARIABLE)
+    variable_text = os.environ.get(UNPACK_LIMIT_VARIABLE)
     if not variable_text:
         return max(UNPACKED_BYTES, UNPACKED_TIMES * file_size)
     is_number = variable_text.isascii() and variable_text.isdigit() and len(variable_text) < 20
     if not is_number or int(variable_text) == 0:
         raise InputError(
-            f"{VARIABLE} must be a number of bytes, such as 8000000000, got {variable_text[:40]!r}."
+            f"{UNPACK_LIMIT_VARIABLE} must be a number of bytes, such as 8000000000, got {variable_text[:40]!r}."
         )
     return int(variable_text)
 
 
-def check_unpacked(path: str, unpacked_size: int, file_size: int) -> None:
+def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
     """Raise InputError if a file decompresses to more bytes than the limit allows."""
     limit = unpack_limit(file_size)
     if unpacked_size > limit:
         raise InputError(
             f"{path}: it unpacks to {_format_size(unpacked_size)} but the limit is"
             f" {_format_size(limit)}. If you trust it and have the memory, raise the limit:"
-            f" unpack_limit={unpacked_size} in Python, {VARIABLE}={unpacked_size} in the"
+            f" unpack_limit={unpacked_size} in Python, {UNPACK_LIMIT_VARIABLE}={unpacked_size} in the"
             " environment."
         )
 
 
-def check_texts(path: str, what: str, texts: Sequence[str], file_size: int) -> None:
+def check_text_array_size(path: str, what: str, texts: Sequence[str], file_size: int) -> None:
     """Raise InputError if a NumPy array of the texts would be larger than the limit.
 
     NumPy stores every text of an array with the width of the longest.
@@ -273,7 +275,7 @@ def check_texts(path: str, what: str, texts: Sequence[str], file_size: int) -> N
         )
 
 
-def uneven(row_name: str, n_numbers: int, n_classes: int) -> InputError:
+def uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
     """Build the error for a row that has more or fewer numbers than the first row."""
     return InputError(
         f"{row_name} has {n_numbers} numbers but the first row has {n_classes}; every row needs one"
@@ -289,7 +291,7 @@ def _format_size(n_bytes: int) -> str:
     return f"{n_bytes:,} bytes"
 
 
-def passed_on(values: Sequence[Any]) -> NDArray[Any]:
+def kept_column_array(values: Sequence[Any]) -> NDArray[Any]:
     """Convert the values of a column that is copied to the results into one array.
 
     The array holds numbers or booleans if all values are such, and texts (as objects) otherwise. A
@@ -307,7 +309,7 @@ def passed_on(values: Sequence[Any]) -> NDArray[Any]:
 
     Examples
     --------
-    >>> passed_on([1, 2]), passed_on([1, None]), passed_on(["a", None, {"b": 1}]).tolist()
+    >>> kept_column_array([1, 2]), kept_column_array([1, None]), kept_column_array(["a", None, {"b": 1}]).tolist()
     (array([1, 2]), array([ 1., nan]), ['a', '', '{"b": 1}'])
     """
     value_types = {type(value) for value in values}
@@ -332,14 +334,14 @@ def _format_value(value: Any) -> str:
     return str(value)
 
 
-def one_score() -> str:
+def single_score_parameter() -> str:
     """Return the parameter that names the score of the second of two classes."""
     return spelled("logits_key=...", "--positive-key NAME")
 
 
-def two_columns_hint() -> str:
+def single_score_hint() -> str:
     """Return the advice for a file with one score for two classes."""
     return (
-        f" One score for two classes: name its column with {one_score()}, or say"
+        f" One score for two classes: name its column with {single_score_parameter()}, or say"
         f" {option('input', 'probabilities')} where it is the probability of the second."
     )

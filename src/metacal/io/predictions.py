@@ -17,7 +17,7 @@ from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
 from metacal.io.columns import Columns
 from metacal.io.many import Paths
-from metacal.io.opening import two_columns_hint
+from metacal.io.opening import single_score_hint
 from metacal.io.reading import read_columns
 from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
 from metacal.io.strays import find_stray_columns
@@ -243,7 +243,7 @@ def _check_shapes(request: Request, columns: Columns) -> None:
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         hint = ""
         if table.ndim == 1:
-            hint = two_columns_hint()
+            hint = single_score_hint()
         raise InputError(
             f"{request.path}: the table of {request.input} must be numbers with one row per item"
             f" and one column per class; got shape {table.shape} of type {table.dtype}. Reshape or"

@@ -19,7 +19,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
 from metacal.io.many import Paths, files_of, requests_for_files
-from metacal.io.opening import NoRowsError, unpacking
+from metacal.io.opening import NoRowsError, limit_unpacked_size
 from metacal.io.remote import suffix_of
 from metacal.io.request import ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
@@ -90,7 +90,7 @@ def read_columns(
     if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
         table_requests = [replace(item, stream=True) for item in table_requests]
 
-    with unpacking(unpack_limit):
+    with limit_unpacked_size(unpack_limit):
         if len(label_requests) == n_files:
             parts = _read_files(table_requests, label_requests, finish)
         else:

@@ -23,9 +23,9 @@ from metacal.errors import InputError
 from metacal.io.formats import FORMATS, endings
 from metacal.io.opening import (
     SAVE_AS_NPZ,
-    check_head,
-    check_unpacked,
-    decoding,
+    check_first_bytes,
+    check_unpacked_size,
+    plain_decoding_errors,
     plain_read_errors,
 )
 from metacal.io.remote import suffix_of
@@ -100,7 +100,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         if _can_be_read_only_once(request):
             request = _with_copy(request, stack, _copy_stream, suffix or ".csv")
         if suffix == ".gz":
-            check_head(request.source, None, shown=path)
+            check_first_bytes(request.source, None, name_in_messages=path)
 
         first_bytes = _read_first_bytes(request.source)
         is_text_or_gzip = suffix == ".gz" or suffix in _TEXT_SUFFIXES
@@ -122,12 +122,12 @@ def open_source(request: Request) -> Iterator[SourceFile]:
             )
 
         magic_bytes = FORMATS[format_suffix].begins
-        check_head(request.source, magic_bytes, shown=path)
+        check_first_bytes(request.source, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
             request = _with_copy(request, stack, _copy_as_json_lines)
         is_binary = magic_bytes != ()
         if is_binary:
-            stack.enter_context(decoding(path))
+            stack.enter_context(plain_decoding_errors(path))
         yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
 
 
@@ -253,18 +253,18 @@ def _copy_decompressed(request: Request, copy_path: str) -> None:
     with (
         open(copy_path, "wb") as copy_file,
         plain_read_errors(request.path),
-        decoding(request.path),
+        plain_decoding_errors(request.path),
         gzip.open(request.source) as compressed_file,
     ):
         while block := compressed_file.read(_COPY_BLOCK_BYTES):
             unpacked_size += len(block)
-            check_unpacked(request.path, unpacked_size, file_size)
+            check_unpacked_size(request.path, unpacked_size, file_size)
             copy_file.write(block)
 
 
 def _copy_as_json_lines(request: Request, copy_path: str) -> None:
     """Write each element of a JSON array to `copy_path`, one per line."""
-    with decoding(request.path), open(request.source, encoding="utf-8-sig") as file:
+    with plain_decoding_errors(request.path), open(request.source, encoding="utf-8-sig") as file:
         objects = json.load(file)
     with open(copy_path, "w", encoding="utf-8") as copy_file:
         copy_file.writelines(json.dumps(item) + "\n" for item in objects)

@@ -16,7 +16,7 @@ from typing import Any
 
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx.graph import OLDEST_OPSET, messages, messages_of, onnx_library
-from metacal.io.opening import kind_of, plain_read_errors
+from metacal.io.opening import detect_file_kind, plain_read_errors
 
 # Largest size of a protocol buffer.
 _MAX_BYTES = 2**31 - 1
@@ -112,7 +112,7 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
         raise ArtifactError("it is larger than 2 GB; keep its weights as external data.")
     if not raw:
         raise ArtifactError("the file is empty (0 bytes); export it again.")
-    kind = kind_of(raw[:8])
+    kind = detect_file_kind(raw[:8])
     if kind is not None:
         raise ArtifactError(f"this is {kind}, not an ONNX model.")
     try:

@@ -20,7 +20,7 @@ from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.messages import brief, shown, without_duplicates
 from metacal.io.artifact.signature import Key, checked_signature, verify
 from metacal.io.disk import plain_write_errors
-from metacal.io.opening import kind_of, plain_read_errors
+from metacal.io.opening import detect_file_kind, plain_read_errors
 from metacal.io.writing import atomic_path
 
 #: Value of the entry "format".
@@ -291,7 +291,7 @@ def parsed(raw: bytes, max_bytes: int) -> Any:
     _check_size(raw, max_bytes)
     if not raw.strip():
         raise ArtifactError("the file is empty; save it again.")
-    kind = kind_of(raw[:8])
+    kind = detect_file_kind(raw[:8])
     if kind is not None:
         reason = ""
         if kind == "a pickle":

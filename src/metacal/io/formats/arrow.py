@@ -36,7 +36,7 @@ from metacal.io.formats.arrow_columns import (
 )
 from metacal.io.formats.arrow_metadata import stored_classes
 from metacal.io.named_columns import label_column_advice
-from metacal.io.opening import NoRowsError, check_unpacked
+from metacal.io.opening import NoRowsError, check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
@@ -239,7 +239,7 @@ def _read_score_columns(source: Batches, picked: ColumnSelection, path: str) -> 
 def _read_columns(source: Batches, names: Sequence[str], path: str) -> _ColumnChunks:
     """Read the named columns, which are not part of a table."""
     row_bytes = _SIDE_COLUMN_BYTES * len(names)
-    check_unpacked(path, source.n_rows * row_bytes, source.held)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.held)
     record_batches = []
     for _, record_batch in _iterate_batches(source, names, row_bytes):
         record_batches.append(record_batch.select(names))
@@ -274,7 +274,7 @@ def _read_table(
     # Repeated values compress to almost nothing, so the limit applies to the number of rows that
     # the metadata claim, before memory is allocated.
     row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(picked.other_names)
-    check_unpacked(path, source.n_rows * row_bytes, source.held)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.held)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)
     side_batches = []
     for start, record_batch in _iterate_batches(source, picked.all_names, row_bytes):

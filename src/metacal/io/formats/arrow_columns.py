@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, needs_extra
-from metacal.io.opening import check_texts, check_unpacked, uneven
+from metacal.io.opening import check_text_array_size, check_unpacked_size, uneven_row_error
 from metacal.rows.arrays import first_row
 
 # Categories of Arrow types, named as in `pyarrow.types`.
@@ -110,7 +110,7 @@ def _table_from_lists(column: Any, layout: Layout, path: str, start: int) -> NDA
         row = first_row(list_lengths != n_classes)
         if row is not None:
             row_text = f"{path}: row {start + row} of column {name!r}"
-            raise uneven(row_text, int(list_lengths[row]), n_classes)
+            raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)
 
     # Unlike flatten(), the attribute .values would ignore slices.
     values = list_array.flatten()
@@ -153,7 +153,7 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
         return _decode_dictionary(arrow_array, name, path, held)
     if is_type(arrow_array.type, TEXT_TYPES):
         texts = arrow_array.to_pylist()
-        check_texts(path, f"texts in column {name!r}", texts, held)
+        check_text_array_size(path, f"texts in column {name!r}", texts, held)
         return np.array(texts, dtype=np.str_)
     return np.ascontiguousarray(arrow_array.to_numpy(zero_copy_only=False))
 
@@ -169,7 +169,7 @@ def _decode_dictionary(arrow_array: Any, name: str, path: str, held: int) -> NDA
         entries = entries.fill_null(unused_value)
     decoded_entries = column_of(entries, name, path, held)
     # A few long entries that many rows refer to could fill the memory.
-    check_unpacked(path, len(entry_indices) * decoded_entries.itemsize, held)
+    check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, held)
     return decoded_entries[entry_indices]
 
 

@@ -34,7 +34,7 @@ from metacal.io.formats.arrow import Batches, read_batches
 from metacal.io.formats.arrow_columns import pyarrow_for
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.formats.raw import RawFile
-from metacal.io.opening import check_unpacked
+from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 
 # First and last bytes of the Arrow file format.
@@ -98,7 +98,7 @@ class ArrowFile(Batches):
         totals = _scan_messages(self.file, self.first_message_offset)
         if is_file_format:
             self._check_footer(totals.n_batches)
-        check_unpacked(request.path, totals.unpacked_bytes, self.file.size)
+        check_unpacked_size(request.path, totals.unpacked_bytes, self.file.size)
         super().__init__(self._open_stream().schema, totals.n_rows, self.file.size)
 
     def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import with_nested
-from metacal.io.opening import NoRowsError, check_texts, uneven
+from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 
 #: Largest number of bytes of a line. The limit bounds the memory that a file without line breaks
@@ -301,7 +301,7 @@ class _Entries:
                 )
             if len(row) != first_length:
                 entry_text = f"{self.path}:{line_number}: the entry {name!r}"
-                raise uneven(entry_text, len(row), first_length)
+                raise uneven_row_error(entry_text, len(row), first_length)
             for value in row:
                 if not _is_number(value):
                     raise InputError(
@@ -331,7 +331,7 @@ class _Entries:
         self._check_label_types(name, values)
         label_type = type(values[0])
         if label_type is str:
-            check_texts(self.path, f"texts in {name!r}", values, sum(map(len, values)))
+            check_text_array_size(self.path, f"texts in {name!r}", values, sum(map(len, values)))
         try:
             return np.array(values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:

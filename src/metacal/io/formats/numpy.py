@@ -25,7 +25,7 @@ from metacal.errors import InputError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
-from metacal.io.opening import SAVE_AS_NPZ, check_unpacked
+from metacal.io.opening import SAVE_AS_NPZ, check_unpacked_size
 from metacal.io.request import Request
 
 # Bytes that are read for the header of an .npy file. NumPy limits a header to 10,000 bytes.
@@ -81,7 +81,7 @@ def read_npz(request: Request) -> Columns:
         for name in array_names:
             _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
         total_bytes = sum(locations[name].n_bytes for name in array_names)
-        check_unpacked(path, total_bytes, os.path.getsize(request.source))
+        check_unpacked_size(path, total_bytes, os.path.getsize(request.source))
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }

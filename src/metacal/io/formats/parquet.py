@@ -23,7 +23,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats.arrow import Batches, read_batches
 from metacal.io.formats.arrow_columns import Layout, pyarrow_for, table_of
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
-from metacal.io.opening import damaged, decoding
+from metacal.io.opening import damaged_file_message, plain_decoding_errors
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
@@ -78,7 +78,7 @@ class ParquetTable(StoredTable):
 
         Reading is fast if the rows follow those that the same thread read last.
         """
-        with decoding(self.shown):
+        with plain_decoding_errors(self.shown):
             self.check_unchanged()
             try:
                 return _thread_cursor(self).read(start, stop)
@@ -271,7 +271,7 @@ def _iterate_batches(
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path, next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
-        raise InputError(damaged(f"{path}, row group {group}", error)) from error
+        raise InputError(damaged_file_message(f"{path}, row group {group}", error)) from error
 
 
 def _decode_groups(

@@ -22,7 +22,7 @@ from metacal.errors import InputError, needs_extra
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.raw import ArrayLocation, Conversion, RawFile, load_array
-from metacal.io.opening import check_unpacked
+from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.validate import on_host
 
@@ -236,7 +236,7 @@ def _load_torch_file(request: Request) -> Any:
         )
     with zipfile.ZipFile(request.source) as archive:
         unpacked_bytes = sum(record.file_size for record in archive.infolist())
-        check_unpacked(request.path, unpacked_bytes, os.path.getsize(request.source))
+        check_unpacked_size(request.path, unpacked_bytes, os.path.getsize(request.source))
         _check_records(archive)
     try:
         return torch.load(request.source, map_location="cpu", weights_only=True)
@@ -301,7 +301,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
         )
     # A tensor with stride 0 can have any number of elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()
-    check_unpacked(request.path, n_bytes, os.path.getsize(request.source))
+    check_unpacked_size(request.path, n_bytes, os.path.getsize(request.source))
     return np.ascontiguousarray(on_host(value))
 
 

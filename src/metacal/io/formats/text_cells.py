@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.opening import check_texts, uneven
+from metacal.io.opening import check_text_array_size, uneven_row_error
 from metacal.rows.labels import is_whole
 
 # First characters of a text that a spreadsheet may execute.
@@ -138,7 +138,7 @@ def labels_from_cells(path: str, name: str, cells: Sequence[str] | NDArray[Any])
     """
     cell_texts = [unescaped(cell.strip()) for cell in cells]
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
-    check_texts(path, f"texts in column {name!r}", cell_texts, file_size)
+    check_text_array_size(path, f"texts in column {name!r}", cell_texts, file_size)
     texts = np.array(cell_texts, dtype=np.str_)
     with contextlib.suppress(ValueError, OverflowError):
         integers = texts.astype(np.int64)
@@ -223,4 +223,6 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
                     f" not a number{hint}."
                 )
         if len(entries) != first_length:
-            raise uneven(f"{path}: row {row} of column {name!r}", len(entries), first_length)
+            raise uneven_row_error(
+                f"{path}: row {row} of column {name!r}", len(entries), first_length
+            )
