@@ -74,7 +74,7 @@ class Folder(Logs):
         """The file that is written to, open for whoever checks the laws."""
         return Opened(File(self.file.inode, self.file.content), World(0, killed=0.0))
 
-    def beside(self, path: str) -> Iterator[str]:
+    def list_directory_of(self, path: str) -> Iterator[str]:
         yield from sorted(name.removeprefix("logs/") for name in self.names)
 
     # ── who writes ────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ from metacal.io.artifact.watch_journal import Kept, kept_from
 from metacal.io.journal import Journal
 from metacal.io.lines import Position
 from metacal.io.request import Request
-from metacal.io.stream import Reader
+from metacal.io.stream import StreamReader
 from metacal.io.tail import Tail
 from simulation.logs import LOG, LONGEST, Folder
 from simulation.world import World
@@ -74,7 +74,7 @@ class History:
             elif event < 0.985:
                 self.folder.cut_off(copied=True)
             else:
-                read = self.position.inode == self.folder.file.inode and self.position.fits(
+                read = self.position.inode == self.folder.file.inode and self.position.matches(
                     self.folder.plain()
                 )
                 self.must_tell |= self.folder.cut_off(copied=False) and read
@@ -83,12 +83,12 @@ class History:
         state = kept.sources.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
-        reader = Reader(request, self.folder.kind, None, *names)
-        since = None if state is None else Position.of(state["position"])
+        reader = StreamReader(request, self.folder.kind, None, *names)
+        since = None if state is None else Position.from_dict(state["position"])
         return LineSource(
             kept.watch,
             reader,
-            Tail(LOG, follow=True, since=since, logs=self.folder, longest=LONGEST),
+            Tail(LOG, follow=True, resume_from=since, logs=self.folder, max_line_length=LONGEST),
             LOG,
         )
 

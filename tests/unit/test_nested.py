@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io import read_scores
-from metacal.io.nested import reached, with_nested
+from metacal.io.nested import add_nested_entries, get_nested
 from metacal.io.request import Request
-from metacal.io.stream import Reader
+from metacal.io.stream import StreamReader
 
 #: A chat response as OpenAI-style servers write it, and a completion as vLLM does, with an echoed
 #: first token.
@@ -48,16 +48,16 @@ COMPLETION = {"choices": [{"text": "x", "logprobs": {"token_logprobs": [None, -0
 )
 def test_a_key_leads_into_entries(row, key, value):
     assert (
-        reached(row, key) == pytest.approx(value)
+        get_nested(row, key) == pytest.approx(value)
         if value is not None
-        else reached(row, key) is None
+        else get_nested(row, key) is None
     )
 
 
 @pytest.mark.parametrize("key", ["a..b", "a[", "a[x]", "f(a)", "P(yes)", "mean()"])
 def test_what_is_no_way_is_a_name(key):
-    assert with_nested({"a": [1]}, [key]) == {"a": [1]}
-    assert reached({key: 1}, key) == 1
+    assert add_nested_entries({"a": [1]}, [key]) == {"a": [1]}
+    assert get_nested({key: 1}, key) == 1
 
 
 def written(path, rows):
@@ -166,7 +166,7 @@ def test_a_bad_line_of_a_recorded_shape_is_named(row, keys, said, tmp_path):
 
 
 def test_a_stream_reads_marks_and_nested_keys_too():
-    reader = Reader(
+    reader = StreamReader(
         Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", scores=True), "jsonl"
     )
     record = reader.read(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')

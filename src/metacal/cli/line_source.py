@@ -20,9 +20,9 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
 from metacal.io.artifact.watch_journal import Taken, Unreadable
 from metacal.io.formats.jsonl import LineError
-from metacal.io.lines import KEPT, Line, Pipe
-from metacal.io.stream import HeaderError, Reader, Record
-from metacal.io.stream_cells import unfit
+from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
+from metacal.io.stream import HeaderError, StreamReader, StreamRecord
+from metacal.io.stream_cells import invalid_line_error
 from metacal.io.tail import Tail
 from metacal.rows.score_columns import WORDS
 
@@ -42,14 +42,14 @@ class _LineBatch:
     ----------
     lines : list of Line
         The lines.
-    records : dict of int to Record
+    records : dict of int to StreamRecord
         Content of each readable line, keyed by its index in `lines`.
     faults : dict of int to str
         Reason why a line is unreadable, keyed by its index in `lines`.
     """
 
     lines: list[Line] = field(default_factory=list)
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, StreamRecord] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
 
     def set_aside(self, index: int, reason: str) -> None:
@@ -62,7 +62,7 @@ class _LineBatch:
         unreadable = []
         for index in sorted(self.faults):
             line = self.lines[index]
-            text = line.content[:KEPT].decode("utf-8", "replace")
+            text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
             unreadable.append(Unreadable(index, line.number, self.faults[index], text))
         return unreadable
 
@@ -74,7 +74,7 @@ class LineSource:
     ----------
     watch : Watch
         Monitor state, whose gate determines which rows and labels are valid.
-    reader : Reader
+    reader : StreamReader
         Parser of the lines.
     lines : Tail or Pipe
         Lines as they arrive.
@@ -85,7 +85,13 @@ class LineSource:
     """
 
     def __init__(
-        self, watch: Watch, reader: Reader, lines: Tail | Pipe, name: str, *, strict: bool = False
+        self,
+        watch: Watch,
+        reader: StreamReader,
+        lines: Tail | Pipe,
+        name: str,
+        *,
+        strict: bool = False,
     ) -> None:
         self.watch = watch
         self.reader = reader
@@ -124,7 +130,7 @@ class LineSource:
     def take(self) -> Taken | None:
         """Return the rows and labels of the lines that have arrived, or None if there are none."""
         lines = self.lines.read()
-        if not lines and self.lines.gaps == self._n_gaps:
+        if not lines and self.lines.n_gaps == self._n_gaps:
             return None
         batch = self._parse_lines(lines)
         unreadable_lines = batch.unreadable_lines()
@@ -135,8 +141,8 @@ class LineSource:
             if self.strict:
                 raise InputError(fault)
             self.first_fault = self.first_fault or fault
-        n_new_gaps = self.lines.gaps - self._n_gaps
-        self._n_gaps = self.lines.gaps
+        n_new_gaps = self.lines.n_gaps - self._n_gaps
+        self._n_gaps = self.lines.n_gaps
         return _build_taken(self.watch, batch, unreadable_lines, n_new_gaps)
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
@@ -161,12 +167,12 @@ class LineSource:
             batch.set_aside(index, reason)
         return batch
 
-    def _parse_line(self, line: Line) -> Record | None:
+    def _parse_line(self, line: Line) -> StreamRecord | None:
         """Parse one line.
 
         Returns
         -------
-        Record or None
+        StreamRecord or None
             Row and label, with the label as the gate names it. None for a line without content.
 
         Raises
@@ -175,22 +181,22 @@ class LineSource:
             If the line is unreadable.
         """
         if line.fault:
-            raise unfit(line.fault)
+            raise invalid_line_error(line.fault)
         record = self._read_record(line)
         if record is None:
             return None
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
-            raise unfit(
+            raise invalid_line_error(
                 "a line without a row says the label of an earlier one: it needs an id and a label"
             )
         self._check_probability(record)
         needs_unit = record.row is not None and self.reader.request.unit_key is not None
         if needs_unit and record.unit is None:
-            raise unfit("it does not say of which unit the row is")
+            raise invalid_line_error("it does not say of which unit the row is")
         return record._replace(label=label)
 
-    def _read_record(self, line: Line) -> Record | None:
+    def _read_record(self, line: Line) -> StreamRecord | None:
         """Split a line into its columns."""
         try:
             return self.reader.read(line.number, line.content)
@@ -199,15 +205,15 @@ class LineSource:
             if is_header_of_table:
                 # Without a header, no line of the file can be read.
                 raise
-            raise unfit(str(error)) from None
+            raise invalid_line_error(str(error)) from None
 
-    def _convert_labels(self, record: Record) -> Any:
+    def _convert_labels(self, record: StreamRecord) -> Any:
         """Convert the label of a record, or its tuple of labels, one per model."""
         if not isinstance(record.label, tuple):
             return self._convert_label(record.label)
         if record.row is None:
             label_keys = " or ".join(map(repr, self.reader.request.label_keys))
-            raise unfit(
+            raise invalid_line_error(
                 f"a label that comes later is about the answer that was given: call it {label_keys}"
             )
         return tuple(self._convert_label(label) for label in record.label)
@@ -227,7 +233,7 @@ class LineSource:
             known_label = self.labels.get(text.strip().lower())
         if known_label is None:
             problem = "neither right nor wrong" if is_correctness else "none of the gate's classes"
-            raise unfit(f"the label {text[:40]!r} is {problem}")
+            raise invalid_line_error(f"the label {text[:40]!r} is {problem}")
         return known_label
 
     def _convert_loss(self, loss: Any) -> Any:
@@ -235,10 +241,10 @@ class LineSource:
         with suppress(TypeError, ValueError):
             loss = float(loss)
         if self.watch.gate.source.code(loss) is None:
-            raise unfit(f"the loss {str(loss)[:40]!r} is no number from 0 to 1")
+            raise invalid_line_error(f"the loss {str(loss)[:40]!r} is no number from 0 to 1")
         return loss
 
-    def _check_probability(self, record: Record) -> None:
+    def _check_probability(self, record: StreamRecord) -> None:
         """Raise LineError if the sampling probability of a labelled row is invalid or missing."""
         if self.reader.probability_key is None:
             return
@@ -248,7 +254,7 @@ class LineSource:
         elif record.row is None and record.id is not None:
             probability = self._probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
-            raise unfit("it does not say with which probability it was chosen")
+            raise invalid_line_error("it does not say with which probability it was chosen")
         if record.row is not None and record.id is not None:
             self._batch_probabilities[record.id] = probability
 
@@ -259,7 +265,7 @@ class LineSource:
         declared_minima += [alarm.least_probability for alarm in alarms.calibration]
         least_probability = min(declared_minima, default=0.0)
         if not (least_probability <= probability <= 1.0 and probability > 0.0):
-            raise unfit(
+            raise invalid_line_error(
                 f"the probability {probability:g} is not between the least probability"
                 f" {least_probability:g}, which was said beforehand, and 1; begin again with a"
                 " lower one (--least-probability)"
@@ -342,7 +348,7 @@ def _build_taken(
     Taken
         Rows, and labels of earlier rows, in the order of the lines.
     """
-    row_records = list[Record]()
+    row_records = list[StreamRecord]()
     row_indices = list[int]()
     late_labels = list[Late]()
     for index, record in batch.records.items():

@@ -222,5 +222,5 @@ def _read_all(intake: Intake, source: LineSource | TableSource, display: StatusD
             break
         if not has_input:
             source.lines.wait()
-    if source.lines.waits:
+    if source.lines.has_incomplete_line:
         print_note(f"The last line of {source.place} has no end yet; it counts once it has.")

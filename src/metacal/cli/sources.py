@@ -32,7 +32,7 @@ from metacal.io.artifact.watch_journal import Kept, Taken
 from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
-from metacal.io.stream import KINDS, Reader
+from metacal.io.stream import STREAM_FORMATS, StreamReader
 from metacal.io.tail import Tail
 
 if TYPE_CHECKING:
@@ -69,10 +69,10 @@ def open_source(kept: Kept, artifact: str, path: str, options: Options) -> LineS
     gate = kept.watch.gate
     reading = options.reading
     kind = reading.format or _kind_of_file(path)
-    if kind not in KINDS:
+    if kind not in STREAM_FORMATS:
         if options.probability_key is not None or path == STANDARD_INPUT:
             raise click.UsageError(
-                f"--probability-key and - (standard input) are for text: {', '.join(KINDS)}."
+                f"--probability-key and - (standard input) are for text: {', '.join(STREAM_FORMATS)}."
             )
         return _open_table(kept, artifact, path, options)
     check_read_options(gate, artifact, reading)
@@ -120,8 +120,8 @@ def _open_tail(path: str, state: dict[str, Any], options: Options) -> Tail:
     return Tail(
         path,
         follow=options.goes_on,
-        since=None if is_new else Position.of(state["position"]),
-        unfinished=not options.goes_on and options.state is None,
+        resume_from=None if is_new else Position.from_dict(state["position"]),
+        return_incomplete_line=not options.goes_on and options.state is None,
     )
 
 
@@ -158,7 +158,7 @@ def _build_line_source(
     LineSource
     """
     request = _build_request(kept.watch.gate, path, options.reading)
-    reader = Reader(
+    reader = StreamReader(
         request, kind, options.probability_key, state.get("header"), state.get("lists", [])
     )
     return LineSource(kept.watch, reader, lines, name, strict=flag_is_set("strict"))
@@ -210,8 +210,8 @@ def _states_continued_by(kept: Kept, path: str) -> dict[str, dict[str, Any]]:
     for name, state in kept.sources.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
-            position = Position.of(state.get("position"))
-            if file is not None and position.offset > 0 and position.fits(file):
+            position = Position.from_dict(state.get("position"))
+            if file is not None and position.offset > 0 and position.matches(file):
                 continued_states[name] = state
     return continued_states
 
@@ -331,7 +331,7 @@ class TableSource:
     place = ""
     first_fault = ""
     n_readable = 0
-    lines = SimpleNamespace(ended=True, waits=False, notes=[], wait=lambda: None)
+    lines = SimpleNamespace(ended=True, has_incomplete_line=False, notes=[], wait=lambda: None)
 
     @property
     def state(self) -> dict[str, Any]:

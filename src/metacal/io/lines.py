@@ -20,13 +20,13 @@ from metacal.io.formats.jsonl import LONGEST_LINE
 from metacal.io.opening import plain_read_errors
 
 #: Number of bytes to read at a time.
-BYTES = 1 << 20
+READ_BYTES = 1 << 20
 #: Seconds to wait for new data.
-PAUSE = 0.2
+PAUSE_SECONDS = 0.2
 #: Number of bytes to keep of a line that is too long.
-KEPT = 2000
+MAX_KEPT_BYTES = 2000
 #: Largest number of bytes before a position that identify it.
-MARK = 1 << 12
+MAX_MARK_BYTES = 1 << 12
 
 
 class Line(NamedTuple):
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 @dataclass
-class Cutter:
+class LineSplitter:
     r"""Buffer that splits incoming bytes into lines.
 
     Attributes
@@ -61,29 +61,29 @@ class Cutter:
     skipping : bool
         Whether the rest of a line that is too long is being skipped.
 
-    longest : int
+    max_length : int
         Largest length of a line. The buffer is not much larger.
 
-    held : int
+    n_buffered_bytes : int
         Number of bytes of the incomplete line in the buffer.
 
     Examples
     --------
-    >>> cutter = Cutter(longest=5)
-    >>> [line.content for line in cutter.feed(b"ab\nc")], cutter.held
+    >>> splitter = LineSplitter(max_length=5)
+    >>> [line.content for line in splitter.feed(b"ab\nc")], splitter.n_buffered_bytes
     ([b'ab'], 1)
-    >>> [line.content for line in cutter.feed(b"d\r\n")]
+    >>> [line.content for line in splitter.feed(b"d\r\n")]
     [b'cd']
-    >>> cutter.feed(b"far too ")
+    >>> splitter.feed(b"far too ")
     [Line(number=3, content=b'far too ', fault='the line has more than 5 bytes')]
-    >>> cutter.feed(b"long\nef\n")
+    >>> splitter.feed(b"long\nef\n")
     [Line(number=4, content=b'ef', fault='')]
     """
 
     number: int = 0
     skipping: bool = False
-    longest: int = LONGEST_LINE
-    held: int = 0
+    max_length: int = LONGEST_LINE
+    n_buffered_bytes: int = 0
     _pieces: list[bytes] = field(default_factory=list)
 
     def feed(self, data: bytes) -> list[Line]:
@@ -102,15 +102,15 @@ class Cutter:
             lines.append(self._build_line(self._take_pieces()))
         if incomplete_line:
             self._pieces.append(incomplete_line)
-            self.held += len(incomplete_line)
-        if self.held > self.longest:
+            self.n_buffered_bytes += len(incomplete_line)
+        if self.n_buffered_bytes > self.max_length:
             lines.append(self._build_line(self._take_pieces()))
             self.skipping = True
         return lines
 
     def finish(self, fault: str = "") -> list[Line]:
         """Return the incomplete line, if there is one. No more of it will arrive."""
-        if self.held == 0:
+        if self.n_buffered_bytes == 0:
             return []
         return [self._build_line(self._take_pieces(), fault)]
 
@@ -118,18 +118,18 @@ class Cutter:
         """Return the content of the buffer and empty it."""
         content = b"".join(self._pieces)
         self._pieces = []
-        self.held = 0
+        self.n_buffered_bytes = 0
         return content
 
     def _build_line(self, content: bytes, fault: str = "") -> Line:
         """Number a line, and truncate it if it is too long."""
         self.number += 1
-        if len(content) <= self.longest:
+        if len(content) <= self.max_length:
             return Line(self.number, content.rstrip(b"\r"), fault)
-        limit = f"{self.longest} bytes"
-        if self.longest >> 20:
-            limit = f"{self.longest >> 20} MB"
-        return Line(self.number, content[:KEPT], f"the line has more than {limit}")
+        limit = f"{self.max_length} bytes"
+        if self.max_length >> 20:
+            limit = f"{self.max_length >> 20} MB"
+        return Line(self.number, content[:MAX_KEPT_BYTES], f"the line has more than {limit}")
 
 
 class Pipe:
@@ -137,7 +137,7 @@ class Pipe:
 
     Parameters
     ----------
-    file : int
+    descriptor : int
         File descriptor.
 
     Attributes
@@ -146,17 +146,17 @@ class Pipe:
         Whether the pipe was closed.
 
     notes : list of str
-        Always empty. `position`, `gaps` and `waits` are constant, too; they exist because a `Tail`
+        Always empty. `position`, `n_gaps` and `has_incomplete_line` are constant, too; they exist because a `Tail`
         has them.
     """
 
     position = None
-    gaps = 0
-    waits = False
+    n_gaps = 0
+    has_incomplete_line = False
 
-    def __init__(self, file: int) -> None:
-        self._descriptor = file
-        self._cutter = Cutter()
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._cutter = LineSplitter()
         self.ended = False
         self.notes: list[str] = []
 
@@ -164,7 +164,7 @@ class Pipe:
         """Return the lines that have arrived, without waiting."""
         if not self._has_data(timeout=0.0):
             return []
-        data = os.read(self._descriptor, BYTES)
+        data = os.read(self._descriptor, READ_BYTES)
         if data:
             return self._cutter.feed(data)
         self.ended = True
@@ -172,7 +172,7 @@ class Pipe:
 
     def wait(self) -> None:
         """Wait for a moment, or until data arrive."""
-        self._has_data(timeout=PAUSE)
+        self._has_data(timeout=PAUSE_SECONDS)
 
     def _has_data(self, timeout: float) -> bool:
         """Check whether data have arrived, waiting at most `timeout` seconds."""
@@ -211,10 +211,10 @@ class Log:
         """Return the modification time in nanoseconds."""
         return os.fstat(self._descriptor).st_mtime_ns
 
-    def read(self, at: int, n: int) -> bytes:
-        """Read up to `n` bytes from the offset `at`."""
-        os.lseek(self._descriptor, at, os.SEEK_SET)
-        return os.read(self._descriptor, n)
+    def read(self, offset: int, n_bytes: int) -> bytes:
+        """Read up to `n_bytes` bytes from an offset."""
+        os.lseek(self._descriptor, offset, os.SEEK_SET)
+        return os.read(self._descriptor, n_bytes)
 
 
 class Logs:
@@ -226,7 +226,7 @@ class Logs:
             return Log(path)
         return None
 
-    def beside(self, path: str) -> Iterator[str]:
+    def list_directory_of(self, path: str) -> Iterator[str]:
         """Yield the names of the regular files in the directory of a file."""
         with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
             yield from sorted(entry.name for entry in entries if entry.is_file())
@@ -269,7 +269,7 @@ class Position:
     modified: int
     skipping: bool = False
 
-    def fits(self, file: Log) -> bool:
+    def matches(self, file: Log) -> bool:
         """Check whether a file has the bytes that were read before the offset."""
         content = file.read(self.offset - self.before, self.before)
         return len(content) == self.before and _digest(content) == self.mark
@@ -329,7 +329,7 @@ class Position:
         )
 
     @classmethod
-    def of(cls, data: Any) -> Self:
+    def from_dict(cls, data: Any) -> Self:
         """Build a position from the result of `asdict`. Raise ValueError if that is invalid."""
         if not isinstance(data, dict):
             raise ValueError("this is no place in a file")
@@ -338,7 +338,7 @@ class Position:
         if value_types != list(field_types.items()):
             raise ValueError("this is no place in a file")
         position = cls(**data)
-        if not 0 <= position.before <= min(MARK, position.offset) or position.line < 0:
+        if not 0 <= position.before <= min(MAX_MARK_BYTES, position.offset) or position.line < 0:
             raise ValueError("this is no place in a file")
         return position
 

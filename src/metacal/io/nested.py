@@ -99,7 +99,7 @@ REDUCTIONS: dict[str, Callable[[Any], float]] = {
 _REDUCTIONS_OF_ANSWERS = ("agreement", "entropy")
 
 
-def reached(row: Mapping[str, Any], key: str) -> Any:
+def get_nested(row: Mapping[str, Any], key: str) -> Any:
     """Return the value at a nested key of a JSON object, reduced if the key has a reduction.
 
     Parameters
@@ -124,17 +124,17 @@ def reached(row: Mapping[str, Any], key: str) -> Any:
     --------
     >>> logprobs = {"token_logprobs": [None, -0.1, -0.3]}
     >>> row = {"judge": {"score": 8}, "choices": [{"logprobs": logprobs}]}
-    >>> reached(row, "judge.score"), reached(row, "judge.mark")
+    >>> get_nested(row, "judge.score"), get_nested(row, "judge.mark")
     (8, None)
-    >>> reached(row, "choices[0].logprobs.token_logprobs[*]")
+    >>> get_nested(row, "choices[0].logprobs.token_logprobs[*]")
     [-0.1, -0.3]
-    >>> reached(row, "min(choices[0].logprobs.token_logprobs)")
+    >>> get_nested(row, "min(choices[0].logprobs.token_logprobs)")
     -0.3
-    >>> reached({"said": ["A", "a ", "B"]}, "agreement(said)")
+    >>> get_nested({"said": ["A", "a ", "B"]}, "agreement(said)")
     0.6666666666666666
-    >>> round(reached({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
+    >>> round(get_nested({"clusters": [0, 0, 0, 2]}, "entropy(clusters)"), 3)
     0.562
-    >>> reached(row, "mean(judge.score)")
+    >>> get_nested(row, "mean(judge.score)")
     Traceback (most recent call last):
     metacal.errors.InputError: 'judge.score' is 8, and mean(...) takes a list of numbers.
     """
@@ -222,7 +222,7 @@ def _parse_key(key: str) -> _ParsedKey:
     return _ParsedKey(reduction=reduction, steps=tuple(steps))
 
 
-def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
+def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, Any]:
     """Add an entry to a JSON object for each nested key whose first step exists in it.
 
     Parameters
@@ -240,7 +240,7 @@ def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, An
 
     Examples
     --------
-    >>> with_nested({"judge": {"score": 8}}, ["judge.score", "judge.mark", "P(yes)"])
+    >>> add_nested_entries({"judge": {"score": 8}}, ["judge.score", "judge.mark", "P(yes)"])
     {'judge': {'score': 8}, 'judge.score': 8, 'judge.mark': None}
     """
     nested_entries = {}
@@ -249,7 +249,7 @@ def with_nested(row: dict[str, Any], keys: Iterable[str | None]) -> dict[str, An
             continue
         first_step = _parse_key(key).steps[0]
         if first_step in row:
-            nested_entries[key] = reached(row, key)
+            nested_entries[key] = get_nested(row, key)
     if not nested_entries:
         return row
     return {**row, **nested_entries}

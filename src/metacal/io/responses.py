@@ -24,7 +24,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.io.nested import REDUCTIONS, reached
+from metacal.io.nested import REDUCTIONS, get_nested
 
 #: Nested keys of the token log-probabilities of a response, in order of preference.
 LOGPROB_KEYS = (
@@ -67,7 +67,7 @@ def token_logprobs(response: Any) -> list[float]:
     if not isinstance(response, Mapping):
         response = {"logprobs": list(response)}
     for key in LOGPROB_KEYS:
-        values = reached(response, key)
+        values = get_nested(response, key)
         if values and all(isinstance(value, int | float) for value in values):
             return [float(value) for value in values]
     return []
@@ -114,8 +114,8 @@ def _answers_of_choices(response: Any) -> list[Any]:
     """Return the text of each choice of a response."""
     if not isinstance(response, Mapping):
         return []
-    chat_answers = reached(response, "choices[*].message.content")
-    return chat_answers or reached(response, "choices[*].text") or []
+    chat_answers = get_nested(response, "choices[*].message.content")
+    return chat_answers or get_nested(response, "choices[*].text") or []
 
 
 def result_scores(result: Any) -> dict[str, Float]:

@@ -78,7 +78,7 @@ def iterate_neighbours(logs: Logs, path: str, *, only_rotated: bool) -> Iterator
     Neighbour
     """
     directory, base_name = os.path.split(path)
-    for name in logs.beside(path):
+    for name in logs.list_directory_of(path):
         rank = rank_of(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue

@@ -24,22 +24,22 @@ from metacal.io.formats.text_cells import line_cells
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 from metacal.io.stream_cells import (
+    invalid_line_error,
     parse_group,
     parse_identifier,
     parse_list,
     parse_numbers,
     parse_score_value,
-    unfit,
 )
 
 #: Formats of streams.
-KINDS = ("csv", "tsv", "jsonl", "ndjson")
+STREAM_FORMATS = ("csv", "tsv", "jsonl", "ndjson")
 #: Delimiters of the formats that have a header.
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """Content of one line.
 
     Attributes
@@ -97,7 +97,7 @@ class _Layout:
 
 
 @dataclass
-class Reader:
+class StreamReader:
     """Parser of the lines of a stream.
 
     Attributes
@@ -107,7 +107,7 @@ class Reader:
         scores.
 
     kind : str
-        Format of the stream, one of `KINDS`.
+        Format of the stream, one of `STREAM_FORMATS`.
 
     probability_key : str or None
         Name of the sampling probability.
@@ -121,14 +121,14 @@ class Reader:
 
     Examples
     --------
-    >>> reader = Reader(Request("a.csv"), "csv", probability_key="p")
+    >>> reader = StreamReader(Request("a.csv"), "csv", probability_key="p")
     >>> lines = [b"id,cat,dog,label,p", b"a,2.5,-1,,0.5", b"", b"b,0.5,3,dog,1", b"a,,,cat,"]
     >>> records = [reader.read(number, line) for number, line in enumerate(lines, start=1)]
     >>> records[1].row, records[1].label, records[3].label
     ((2.5, -1.0), None, 'dog')
     >>> records[4].row, records[4].id, records[4].label  # a late label
     (None, 'a', 'cat')
-    >>> Reader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]
+    >>> StreamReader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]
     (None, 'cat', '7')
     """
 
@@ -144,7 +144,7 @@ class Reader:
         if self.header is not None:
             self._determine_layout(self.header, self.lists)
 
-    def read(self, line: int, content: bytes) -> Record | None:
+    def read(self, line: int, content: bytes) -> StreamRecord | None:
         """Parse one line.
 
         Parameters
@@ -157,7 +157,7 @@ class Reader:
 
         Returns
         -------
-        Record or None
+        StreamRecord or None
             None for a header and for a blank line.
 
         Raises
@@ -180,7 +180,7 @@ class Reader:
             )
         return self._read_delimited_line(line, self._split_cells(content))
 
-    def _read_delimited_line(self, line_number: int, cells: list[str]) -> Record | None:
+    def _read_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
         """Parse the cells of a line of csv or tsv. Return None for a header."""
         begins_file = line_number == 1
         if begins_file and cells == self.header:
@@ -189,7 +189,9 @@ class Reader:
             self._adopt_header(cells)
             return None
         if len(cells) != len(self.header):
-            raise unfit(f"this line has {len(cells)} cells but the header has {len(self.header)}")
+            raise invalid_line_error(
+                f"this line has {len(cells)} cells but the header has {len(self.header)}"
+            )
         return self._build_record(_cells_by_name(self.header, cells))
 
     def _adopt_header(self, cells: list[str]) -> None:
@@ -208,7 +210,9 @@ class Reader:
         is_later_header = self.header is not None
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
-            raise unfit(f"this is neither a row nor a header like the one before: {listed(cells)}")
+            raise invalid_line_error(
+                f"this is neither a row nor a header like the one before: {listed(cells)}"
+            )
         self.header = cells
 
     def _has_same_classes(self, previous_layout: _Layout) -> bool:
@@ -242,11 +246,11 @@ class Reader:
         try:
             return line_cells(content.decode("utf-8"), str(self._delimiter))
         except UnicodeDecodeError:
-            raise unfit("this is not UTF-8 text; save it as UTF-8") from None
+            raise invalid_line_error("this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
-            raise unfit(f"this is no line of {self.kind}; fix its quotes") from None
+            raise invalid_line_error(f"this is no line of {self.kind}; fix its quotes") from None
 
-    def _read_object(self, cells: dict[str, Any]) -> Record:
+    def _read_object(self, cells: dict[str, Any]) -> StreamRecord:
         """Parse a JSON object. The first one with a row determines the layout."""
         if self.header is None:
             list_names = [name for name, value in cells.items() if isinstance(value, list)]
@@ -263,17 +267,19 @@ class Reader:
         record = self._build_record(cells)
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
-            raise unfit(f"there is no row in it, nor an id with a label; it has {listed(cells)}")
+            raise invalid_line_error(
+                f"there is no row in it, nor an id with a label; it has {listed(cells)}"
+            )
         return record
 
-    def _build_record(self, cells: dict[str, Any]) -> Record:
+    def _build_record(self, cells: dict[str, Any]) -> StreamRecord:
         """Convert the cells of a line to a record."""
         request = self.request
         label = self._find_value(cells, "labels", request.label_keys)
         model_flags = tuple(cells.get(name) for name in request.flags)
         if any(flag is not None for flag in model_flags):
             label = model_flags
-        return Record(
+        return StreamRecord(
             row=self._parse_row(cells, label),
             label=label,
             id=parse_identifier("id", self._find_value(cells, "ids", ID_KEYS)),
@@ -376,7 +382,7 @@ class Reader:
         numbers = self._expand_single_score(parse_numbers(table, values))
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
-            raise unfit(
+            raise invalid_line_error(
                 f"this row has {len(numbers)} numbers, and the gate was fitted on {n_classes}"
                 " classes; give predictions of the same classifier"
             )

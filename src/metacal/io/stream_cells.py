@@ -15,12 +15,12 @@ from metacal.io.formats.text_cells import lists_of_numbers
 from metacal.rows.score_columns import mark_of
 
 #: Largest number of characters of a group. Groups are stored until their labels arrive.
-LONGEST_GROUP = 1000
+MAX_GROUP_LENGTH = 1000
 #: Number of characters of a value that a message shows.
 _MAX_SHOWN = 40
 
 #: Builds the error for a line that cannot be used. The caller adds the file and line number.
-unfit = partial(LineError, "", 0)
+invalid_line_error = partial(LineError, "", 0)
 
 
 def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, ...]:
@@ -56,14 +56,14 @@ def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, .
 def _parse_number(name: str, value: Any) -> float:
     """Convert one value to a float. Raise LineError if it is missing or not a number."""
     if value is None:
-        raise unfit(f"{name!r} is empty in part; fill in all classes or none")
+        raise invalid_line_error(f"{name!r} is empty in part; fill in all classes or none")
     try:
         if isinstance(value, bool) or "_" in str(value):
             raise ValueError
         return float(value)
     except (TypeError, ValueError, OverflowError):
         shown_value = str(value)[:_MAX_SHOWN]
-        raise unfit(f"{name!r} holds {shown_value!r}, which is not a number") from None
+        raise invalid_line_error(f"{name!r} holds {shown_value!r}, which is not a number") from None
 
 
 def parse_score_value(value: Any) -> Any:
@@ -110,7 +110,7 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, str):
         with suppress(InputError):
             return list(lists_of_numbers(path, name, [value])[0].tolist())
-    raise unfit(f"the entry {name!r} is no list of numbers")
+    raise invalid_line_error(f"the entry {name!r} is no list of numbers")
 
 
 def parse_identifier(what: str, value: Any) -> str | None:
@@ -136,7 +136,9 @@ def parse_identifier(what: str, value: Any) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise unfit(f"the {what} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number")
+        raise invalid_line_error(
+            f"the {what} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number"
+        )
     return str(value)
 
 
@@ -145,6 +147,8 @@ def parse_group(value: Any) -> str | None:
     group = parse_identifier("group", value)
     if group is None:
         return None
-    if len(group) > LONGEST_GROUP or not group.isprintable():
-        raise unfit(f"the group {group[:_MAX_SHOWN]!r} is no plain text of at most {LONGEST_GROUP}")
+    if len(group) > MAX_GROUP_LENGTH or not group.isprintable():
+        raise invalid_line_error(
+            f"the group {group[:_MAX_SHOWN]!r} is no plain text of at most {MAX_GROUP_LENGTH}"
+        )
     return group

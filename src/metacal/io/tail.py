@@ -22,7 +22,16 @@ from dataclasses import dataclass
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LONGEST_LINE
-from metacal.io.lines import BYTES, MARK, PAUSE, Cutter, Line, Log, Logs, Position
+from metacal.io.lines import (
+    MAX_MARK_BYTES,
+    PAUSE_SECONDS,
+    READ_BYTES,
+    Line,
+    LineSplitter,
+    Log,
+    Logs,
+    Position,
+)
 from metacal.io.rotation import find_next_rotated, iterate_neighbours
 
 
@@ -54,21 +63,21 @@ class Tail:
     follow : bool, default=False
         Whether to wait for more lines at the end of the file. Otherwise `ended` becomes true.
 
-    since : Position, optional
+    resume_from : Position, optional
         Position at which an earlier `Tail` stopped.
 
-    unfinished : bool, default=False
+    return_incomplete_line : bool, default=False
         Whether to return a last line without an end, if the file is not followed.
 
     logs : Logs, optional
         Access to files.
 
-    longest : int, optional
+    max_line_length : int, optional
         Largest length of a line.
 
     Attributes
     ----------
-    gaps : int
+    n_gaps : int
         Number of times that lines may have been lost before they were read.
 
     ended : bool
@@ -83,21 +92,21 @@ class Tail:
         path: str,
         *,
         follow: bool = False,
-        since: Position | None = None,
-        unfinished: bool = False,
+        resume_from: Position | None = None,
+        return_incomplete_line: bool = False,
         logs: Logs | None = None,
-        longest: int = LONGEST_LINE,
+        max_line_length: int = LONGEST_LINE,
     ) -> None:
         self.path = path
         self.follow = follow
-        self.unfinished = unfinished
-        self.gaps = 0
+        self.return_incomplete_line = return_incomplete_line
+        self.n_gaps = 0
         self.ended = False
         self.notes: list[str] = []
         self._logs = logs or Logs()
-        self._max_line_length = longest
+        self._max_line_length = max_line_length
         #: Position to resume from when a file is opened.
-        self._resume_position = since
+        self._resume_position = resume_from
         self._file: Log | None = None
         self._modified = 0
         self._last_note = ""
@@ -116,7 +125,7 @@ class Tail:
             try:
                 modified = file.modified()
                 n_known_bytes = len(self._last_bytes)
-                content = file.read(self._offset - n_known_bytes, n_known_bytes + BYTES)
+                content = file.read(self._offset - n_known_bytes, n_known_bytes + READ_BYTES)
             except OSError as error:  # a disk or network may come back
                 return self._handle_read_error(error)
 
@@ -137,7 +146,7 @@ class Tail:
 
     def wait(self) -> None:
         """Wait for a moment."""
-        time.sleep(PAUSE)
+        time.sleep(PAUSE_SECONDS)
 
     @property
     def position(self) -> Position | None:
@@ -147,16 +156,16 @@ class Tail:
         return Position.after(
             self._bytes_before_position,
             self._file,
-            offset=self._offset - self._cutter.held,
-            line=self._cutter.number,
-            skipping=self._cutter.skipping,
+            offset=self._offset - self._splitter.n_buffered_bytes,
+            line=self._splitter.number,
+            skipping=self._splitter.skipping,
             modified=self._modified,
         )
 
     @property
-    def waits(self) -> bool:
+    def has_incomplete_line(self) -> bool:
         """Whether the end of a line has not arrived."""
-        return self._cutter.held > 0
+        return self._splitter.n_buffered_bytes > 0
 
     def _restart(
         self,
@@ -182,7 +191,7 @@ class Tail:
         is_skipping : bool, default=False
             Whether the offset lies within a line that is too long.
         """
-        self._cutter = Cutter(line_number, is_skipping, self._max_line_length)
+        self._splitter = LineSplitter(line_number, is_skipping, self._max_line_length)
         self._offset = offset
         #: Bytes just before the offset, and just before the end of the last returned line.
         self._last_bytes = bytes_before
@@ -190,18 +199,18 @@ class Tail:
 
     def _split_lines(self, new_bytes: bytes) -> list[Line]:
         """Return the lines that end in new bytes of the file."""
-        lines = self._cutter.feed(new_bytes)
-        n_returned_bytes = len(new_bytes) - self._cutter.held
+        lines = self._splitter.feed(new_bytes)
+        n_returned_bytes = len(new_bytes) - self._splitter.n_buffered_bytes
         if n_returned_bytes > 0 or lines:
             returned_bytes = new_bytes[: max(n_returned_bytes, 0)]
-            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MARK:]
+            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MAX_MARK_BYTES:]
         self._offset += len(new_bytes)
-        self._last_bytes = (self._last_bytes + new_bytes)[-MARK:]
+        self._last_bytes = (self._last_bytes + new_bytes)[-MAX_MARK_BYTES:]
         return lines
 
     def _finish_line(self, fault: str) -> list[Line]:
         """Return an incomplete line whose end will never arrive, if there is one."""
-        lines = self._cutter.finish(fault)
+        lines = self._splitter.finish(fault)
         if lines:
             self._bytes_before_position = self._last_bytes
         return lines
@@ -224,7 +233,7 @@ class Tail:
 
     def _add_gap(self, reason: str) -> None:
         """Count and report a gap."""
-        self.gaps += 1
+        self.n_gaps += 1
         self.notes.append(
             f"{self.path}: {reason}; what had been written to it since cannot be seen."
         )
@@ -273,14 +282,14 @@ class Tail:
     def _find_file_of_position(self, current_file: Log | None, position: Position) -> Log | None:
         """Return the file that was read up to a position, or a file with the same beginning."""
         rewritten_file = None
-        if current_file is not None and position.fits(current_file):
+        if current_file is not None and position.matches(current_file):
             if current_file.identity == position.identity:
                 return current_file
             if position.offset > 0:
                 rewritten_file = current_file
 
         renamed_file = self._find_neighbour(
-            lambda log: log.identity == position.identity and position.fits(log)
+            lambda log: log.identity == position.identity and position.matches(log)
         )
         # A copy takes precedence, because a new log may begin with the same header.
         return renamed_file or self._find_copy(position, current_file) or rewritten_file
@@ -307,7 +316,7 @@ class Tail:
 
         def is_copy(log: Log) -> bool:
             is_later = log.identity != current_identity and log.modified() > position.modified
-            return is_later and position.fits(log)
+            return is_later and position.matches(log)
 
         return self._find_neighbour(is_copy, only_rotated=True)
 
@@ -335,7 +344,7 @@ class Tail:
             if self.follow:
                 return _EndOfFile(lines=[], reads_on=False)
             self.ended = True
-            last_lines = self._cutter.finish() if self.unfinished else []
+            last_lines = self._splitter.finish() if self.return_incomplete_line else []
             return _EndOfFile(lines=last_lines, reads_on=False)
 
         if not self._was_rotated:

@@ -23,7 +23,7 @@ from metacal.io.artifact.messages import shown, without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_writer import TextWriter
-from metacal.io.nested import with_nested
+from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 
@@ -193,7 +193,7 @@ def nested_in(
         *request.flags,
     )
     try:
-        return with_nested(row, keys)
+        return add_nested_entries(row, keys)
     except InputError as error:
         raise LineError(request.path, number, str(error).removesuffix(".")) from None
 
