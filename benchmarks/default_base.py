@@ -35,7 +35,7 @@ import metacal as mc
 from benchmarks.quality.variants import VARIANTS
 from metacal import metrics
 from metacal.errors import InfeasibleTargetError
-from metacal.maps.averaged_spline import fit_averaged
+from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.spline import confidence_log_odds
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import top_label
@@ -95,7 +95,7 @@ def all_but_a_line(gate: mc.MetaCal, fit: Table, new: Table) -> NDArray[Any]:
         )
         for logits, labels in (fit, new)
     )
-    curve = fit_averaged(new_z, new_right, None, n_knots=12).curve
+    curve = fit_averaged_spline(new_z, new_right, None, n_knots=12).curve
     line, own = np.array([0.0, 1.0]), np.stack([np.ones(len(z)), curve.value(z)])
     for _ in range(30):
         chance = expit(line @ own)

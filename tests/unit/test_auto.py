@@ -7,11 +7,11 @@ import pytest
 
 import metacal as mc
 from metacal.export import saved as artifact
-from metacal.maps.composed import seen_through
-from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.composed import transform_rows
+from metacal.maps.fitting.mixture import maximum_likelihood_mixture
 from metacal.maps.members import MEMBERS, default_members, fit_members
 from metacal.maps.methods import METHODS
-from metacal.maps.stack import StackMap, fit_stack, likeliest
+from metacal.maps.stack import StackMap, fit_stack, weight_candidates
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 
@@ -63,7 +63,7 @@ def test_strengths_along_a_path_are_the_fits_alone(split, names):
         alone = fit_members([name], Rows(logits), labels, None)[name]
         np.testing.assert_allclose(found(logits[:200]), alone(logits[:200]), atol=2e-4)
         method = MEMBERS[name].method
-        behind = seen_through(found.first, Rows(logits))
+        behind = transform_rows(found.first, Rows(logits))
         plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
         np.testing.assert_allclose(
             found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-4
@@ -78,19 +78,23 @@ def test_who_can_learn_more_is_asked_for_more():
     alike = np.tile([[0.5, 0.6]], (1000, 1))  # the second is better by 182 nats
     for handicap, weights in ((100.0, [0.0, 1.0]), (300.0, [1.0, 0.0])):
         assert (
-            likeliest(alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)).tolist()
+            weight_candidates(
+                alike, None, np.array([0.0, handicap]), np.zeros(2, dtype=bool)
+            ).tolist()
             == weights
         )
 
 
 def test_few_rows_do_not_leave_temperature_scaling():
     known = np.zeros(2), np.array([True, False])
-    shares = [likeliest(np.tile([[0.5, 0.6]], (n, 1)), None, *known)[1] for n in (5, 16, 1000)]
+    shares = [
+        weight_candidates(np.tile([[0.5, 0.6]], (n, 1)), None, *known)[1] for n in (5, 16, 1000)
+    ]
     assert shares[0] < 0.15  # 0.9 nats in all
     assert 0.4 < shares[1] < 0.6  # 2.9 nats: as probable as not
     assert shares[2] == 1.0
     assert (
-        likeliest(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8
+        weight_candidates(np.array([[0.0, 0.5], [0.9, 0.5]]), None, *known)[1] > 0.8
     )  # temperature scaling is refuted
 
 
@@ -133,7 +137,7 @@ def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):
 def test_the_mixture_is_the_likeliest_there_is():
     random = np.random.default_rng(0)
     members, weights = random.dirichlet(np.ones(12), 500)[:, :8], random.random(500)
-    mixture = likeliest_mixture(members, weights)
+    mixture = maximum_likelihood_mixture(members, weights)
     ratios = (weights / weights.sum()) @ (members / (members @ mixture)[:, None])
     assert mixture.sum() == pytest.approx(1.0)
     assert (

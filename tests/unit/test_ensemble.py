@@ -16,7 +16,7 @@ from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.temperature import EnsembleTemperatureScaling
 from metacal.maps.ensemble import EnsembleTemperatureMap, fit_ensemble, minimise_on_simplex
-from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.fitting.mixture import maximum_likelihood_mixture
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import fit_uniform
 from metacal.rows import Rows
@@ -44,7 +44,7 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         members = np.random.default_rng(seed).dirichlet(np.ones(4), 300)[:, :3]
         members[:, 2] = 0.1
         weights = random.random(300)
-        ours = likeliest_mixture(members, weights)
+        ours = maximum_likelihood_mixture(members, weights)
         peer = minimize(
             lambda w, members=members, weights=weights: (
                 -(weights * np.log(members @ w)).sum() / weights.sum()
@@ -68,7 +68,7 @@ def test_the_weights_are_the_likeliest_where_a_row_is_nearly_impossible():
         sure = random.beta(8.0, 1.0, 2000)
         members = np.column_stack((sure, sure**0.5, np.full(2000, 0.01)))
         members[: seed % 3 + 1] = [1e-20, 1e-28, 0.01]
-        found = likeliest_mixture(members)
+        found = maximum_likelihood_mixture(members)
         ratios = (members / (members @ found)[:, None]).mean(axis=0)
         assert ratios.max() <= 1.0 + 1e-8  # no other mixture has a loss that is lower by more
         assert found[2] > 2e-4

@@ -29,7 +29,7 @@ from metacal import (
 from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.kernels import exact
 from metacal.maps import averaged_spline
-from metacal.maps.averaged_spline import fit_averaged
+from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.curves import PiecewiseMap
 from metacal.maps.fitting.newton import Derivatives, minimise_by_newton
 from metacal.maps.fitting.spline import spline_design
@@ -268,7 +268,7 @@ def _how_far_off(level, slope, n=1000):
     for _ in range(10):
         z = random.normal(2.0, 1.5, n)
         truth = expit(level + slope * z)
-        fitted = fit_averaged(z, np.asarray(random.random(n) < truth, dtype=float), None)
+        fitted = fit_averaged_spline(z, np.asarray(random.random(n) < truth, dtype=float), None)
         off.append(np.abs(expit(fitted.curve.value(z)) - truth).mean())
     return float(np.mean(off))
 
@@ -294,16 +294,16 @@ def test_weights_that_are_shares_do_not_leave_the_prior_alone():
     z = random.normal(2.0, 1.5, 800)
     right = np.asarray(random.random(800) < expit(z - 1.0), dtype=float)
     plain, shares = (
-        fit_averaged(z, right, weights).curve.value(z)
+        fit_averaged_spline(z, right, weights).curve.value(z)
         for weights in (None, np.full(800, 1.0 / 800))
     )
     np.testing.assert_allclose(shares, plain, atol=1e-6)
     twice, doubled = (
         np.repeat(np.arange(800), 2),
-        fit_averaged(z, right, np.full(800, 2.0)).curve.value(z),
+        fit_averaged_spline(z, right, np.full(800, 2.0)).curve.value(z),
     )
     np.testing.assert_allclose(
-        fit_averaged(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6
+        fit_averaged_spline(z[twice], right[twice], None).curve.value(z), doubled, atol=1e-6
     )
 
 

@@ -24,7 +24,7 @@ from metacal.kernels.columns import (
     mixed_log_odds,
     mixed_sums,
 )
-from metacal.maps.composed import ComposedMap, fit_composed, seen_through
+from metacal.maps.composed import ComposedMap, fit_composed, transform_rows
 from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform
 from metacal.rows import Rows
@@ -198,7 +198,7 @@ def test_a_front_leaves_no_class_without_a_chance(split):
     fit = fit_composed(Rows(logits), labels)
     assert isinstance(fit, ComposedMap)
     assert fit.first.uniform >= 1.0 / 1001.0
-    seen = seen_through(fit.first, Rows(logits))
+    seen = transform_rows(fit.first, Rows(logits))
     assert seen.table.min() >= np.log(fit.first.uniform / logits.shape[1])
     np.testing.assert_allclose(fit(logits), fit.then(seen.table), atol=1e-6)
     np.testing.assert_allclose(fit(logits.astype(np.float64)), fit.then(seen.table), atol=1e-14)

@@ -420,7 +420,7 @@ def _calibrator_line(calibrator: dict[str, Any]) -> str:
 
 def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     """Return name and scalar parameters of the base calibrator as JSON types."""
-    from metacal.maps.map import parts_of
+    from metacal.maps.map import component_maps
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
@@ -429,7 +429,7 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
-    for part in (base_map, *parts_of(base_map)):
+    for part in (base_map, *component_maps(base_map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
             parameters = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):

@@ -47,7 +47,7 @@ def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
     MapFitter
     """
     from metacal.gate import Recipe
-    from metacal.maps.composed import default_base
+    from metacal.maps.composed import default_base_method
     from metacal.maps.methods import CHOOSERS, METHODS, calibrator
 
     # The folds of a calibrator certify nothing, so their seed need not be derived from the rows.
@@ -59,7 +59,7 @@ def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
             fit=lambda *arguments: chooser.fit_rows(*arguments).map_,
             recipe=lambda: chooser.gate_.source.recipe,
         )
-    method = METHODS[name or default_base(n_classes)]
+    method = METHODS[name or default_base_method(n_classes)]
     parameters = {"random_state": fold_seed} if "random_state" in method.options else {}
     return MapFitter(
         fit=partial(method.fit_function(), **parameters),

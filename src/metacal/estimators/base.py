@@ -29,7 +29,7 @@ from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
-from metacal.maps.composed import default_base
+from metacal.maps.composed import default_base_method
 from metacal.maps.map import Map
 from metacal.maps.methods import calibrator, method_of
 from metacal.promises.certificate import Certificate
@@ -469,7 +469,7 @@ def make_base_calibrator(
         return make_calibrator(calibrator_or_name)
     if isinstance(promise, Promise) and promise.calibrator:
         return make_calibrator(promise.calibrator)
-    return make_calibrator(default_base(n_classes))
+    return make_calibrator(default_base_method(n_classes))
 
 
 def calibrator_name(calibrator_or_name: Any) -> str:

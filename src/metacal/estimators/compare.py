@@ -18,7 +18,7 @@ from metacal.errors import InputError
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import affordable_folds
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.maps.fitting.crossvalidation import random_folds, said_once
+from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
 from metacal.maps.methods import METHODS, calibrator
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
@@ -121,7 +121,7 @@ def compare(
     held_out_mask = partial(_held_out_mask, n_rows, n_splits, random_state)
     n_folds = affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
     jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
-    with workers(n_jobs, executor) as pool, said_once():
+    with workers(n_jobs, executor) as pool, deduplicate_warnings():
         fold_results = _run_jobs(pool, table, partial(_fit_and_measure, codes, held_out_mask), jobs)
         if progress is not None:
             fold_results = iter(progress(fold_results, len(jobs)))

@@ -9,7 +9,13 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.estimators.base import Calibrator, calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
-from metacal.maps.composed import USUAL, ComposedMap, as_front, fit_composed, seen_through
+from metacal.maps.composed import (
+    DEFAULT_PAIR,
+    ComposedMap,
+    fit_composed,
+    raise_uniform_component,
+    transform_rows,
+)
 from metacal.maps.temperature import TemperatureMap
 from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
@@ -66,7 +72,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
     @property
     def _is_default(self) -> bool:
         """Whether both calibrators are the default ones, which are fitted together."""
-        return (self.first, self.then) == USUAL
+        return (self.first, self.then) == DEFAULT_PAIR
 
     def recipe(self) -> Recipe:
         """Return the recipe of the calibrator, with the names of its two parts."""
@@ -79,7 +85,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         if self._is_default:
             return fit_composed(rows, codes, weights)
         first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)
-        first_map = as_front(first_calibrator.map_, rows, weights)
-        transformed_rows = seen_through(first_map, rows)
+        first_map = raise_uniform_component(first_calibrator.map_, rows, weights)
+        transformed_rows = transform_rows(first_map, rows)
         second_calibrator = make_calibrator(self.then).fit_rows(transformed_rows, codes, weights)
         return ComposedMap(first_map, second_calibrator.map_)

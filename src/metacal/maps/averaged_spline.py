@@ -68,7 +68,9 @@ class BinaryRows:
     weights: Weights
 
 
-def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7) -> SplineMap:
+def fit_averaged_spline(
+    z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
+) -> SplineMap:
     """Fit a spline to almost calibrated log-odds, averaged over several priors.
 
     Each prior makes the deviation from the identity, s(z) - z, normal with its own
@@ -107,14 +109,14 @@ def fit_averaged(z: Float, correct: Float, weights: Weights, *, n_knots: int = 7
     >>> rng = np.random.default_rng(0)
     >>> z = rng.normal(1.0, 2.0, 5000)
     >>> correct = np.asarray(rng.random(5000) < expit(z), dtype=float)
-    >>> fit = fit_averaged(2.0 * z, correct, None)
+    >>> fit = fit_averaged_spline(2.0 * z, correct, None)
     >>> fit.curve.value(np.array([-2.0, 2.0, 4.0])).round(0)
     array([-1.,  1.,  2.])
     """
-    return fit_averaged_each([BinaryRows(z, correct, weights)], n_knots=n_knots)[0]
+    return fit_averaged_splines([BinaryRows(z, correct, weights)], n_knots=n_knots)[0]
 
 
-def fit_averaged_each(
+def fit_averaged_splines(
     samples: Sequence[BinaryRows], *, n_knots: int = 7, grid: float = GRID
 ) -> list[SplineMap]:
     """Fit an averaged spline to each of several samples, at little more cost than one.
@@ -133,7 +135,7 @@ def fit_averaged_each(
     Returns
     -------
     list of SplineMap
-        One spline per sample, see `fit_averaged`.
+        One spline per sample, see `fit_averaged_spline`.
     """
     grouped_samples = [_group_on_grid(sample, grid) for sample in samples]
     knots_of_each = [
@@ -143,7 +145,7 @@ def fit_averaged_each(
     n_knots_of_each = {len(knots) for knots in knots_of_each}
     if len(n_knots_of_each) > 1:
         # Ties have merged knots of some samples, so the problems differ in size.
-        return [fit_averaged_each([one], n_knots=n_knots, grid=grid)[0] for one in samples]
+        return [fit_averaged_splines([one], n_knots=n_knots, grid=grid)[0] for one in samples]
 
     theta = _fit_averaged_parameters(grouped_samples, knots_of_each)
     return [

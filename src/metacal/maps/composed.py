@@ -28,11 +28,11 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, spline_after_uniform
-from metacal.maps.averaged_spline import fit_averaged
+from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
-from metacal.maps.monotone import plain_monotone
+from metacal.maps.monotone import identity_monotone
 from metacal.maps.spline import SplineMap
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_with_statistics
 from metacal.rows import Rows
@@ -46,7 +46,7 @@ _Map = TypeVar("_Map", bound=Map)
 _MAX_HELD_ENTRIES = 1 << 25
 _MAX_HELD_STORED_ENTRIES = 1 << 22
 #: Methods of the default pair, which are fitted and applied together.
-USUAL = ("uniform-temperature", "spline")
+DEFAULT_PAIR = ("uniform-temperature", "spline")
 #: Logarithm used for a probability of an unmasked class that was rounded to zero.
 SMALLEST = float(np.log(np.finfo(np.float64).tiny))
 
@@ -71,18 +71,18 @@ class ComposedMap(CombinedMap):
     @property
     def formula(self) -> Callable[..., Any]:  # type: ignore[override]
         """Formula of the composition, a special one for the default pair."""
-        return composed if self.usual is None else spline_after_uniform
+        return composed if self.default_pair is None else spline_after_uniform
 
     @property
     def in_table_precision(self) -> bool:  # type: ignore[override]
         """Whether float32 tables are computed in single precision (the default pair)."""
-        return self.usual is not None
+        return self.default_pair is not None
 
     on_device = in_table_precision
     whole_blocks = in_table_precision
 
     @property
-    def usual(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
+    def default_pair(self) -> tuple[UniformTemperatureMap, SplineMap] | None:
         """Both maps if they are the default pair, else None."""
         first = self.first
         then = self.then
@@ -108,10 +108,10 @@ class ComposedMap(CombinedMap):
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
-        if self.usual is None:
+        if self.default_pair is None:
             self.then.write(log_probabilities(self.first, block), out)
             return
-        first, spline = self.usual
+        first, spline = self.default_pair
         kernels.lifted_softmax(block, first.inverse_temperature, first.uniform, spline.curve, out)
 
 
@@ -150,11 +150,11 @@ def fit_composed(
     for name in (first, then):
         if name not in METHODS:
             raise InputError(f"unknown calibrator {name!r}; there are {', '.join(METHODS)}.")
-    if (first, then) == USUAL:
+    if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))
     first_map = METHODS[first].fit_function()(rows, labels, weights)
-    first_map = as_front(first_map, rows, weights)
-    transformed_rows = seen_through(first_map, rows)
+    first_map = raise_uniform_component(first_map, rows, weights)
+    transformed_rows = transform_rows(first_map, rows)
     then_map = METHODS[then].fit_function()(transformed_rows, labels, weights)
     return ComposedMap(first_map, then_map)
 
@@ -166,19 +166,19 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     weights = statistics.weights
     if weights is not None:
         weights = np.asarray(on_host(weights))
-    first_map = as_front(uniform_fit.fitted, statistics, weights)
-    spline = fit_averaged(statistics.log_odds(first_map), statistics.correct, weights)
+    first_map = raise_uniform_component(uniform_fit.fitted, statistics, weights)
+    spline = fit_averaged_spline(statistics.log_odds(first_map), statistics.correct, weights)
     return ComposedMap(first_map, spline)
 
 
-def default_base(n_classes: int | None) -> str:
+def default_base_method(n_classes: int | None) -> str:
     """Return the name of the default method for the base map of a gate.
 
     For two classes it is a monotone curve, which can correct an offset, unlike a temperature.
 
     Examples
     --------
-    >>> default_base(2), default_base(10)
+    >>> default_base_method(2), default_base_method(10)
     ('monotone', 'composed')
     """
     return "monotone" if n_classes == 2 else "composed"
@@ -195,11 +195,11 @@ def plain_softmax(n_classes: int) -> Map:
     array([[0.787, 0.107, 0.107]])
     """
     if n_classes == 2:
-        return plain_monotone()
+        return identity_monotone()
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 
-def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
+def raise_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
     """Raise the uniform component of a first map to at least 1 / (n + 1), one row's worth.
 
     Other maps are returned unchanged.
@@ -222,7 +222,7 @@ def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
 
     Examples
     --------
-    >>> as_front(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
+    >>> raise_uniform_component(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
     UniformTemperatureMap(inverse_temperature=1.0, uniform=0.01)
     """
     if not isinstance(fitted, UniformTemperatureMap):
@@ -234,7 +234,7 @@ def as_front(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
     return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
 
 
-def seen_through(front: Map, rows: Rows) -> Rows:
+def transform_rows(front: Map, rows: Rows) -> Rows:
     """Return the rows with log front(x) in place of the logits x.
 
     A small table is computed once and held in memory. A large one is computed again each

@@ -19,8 +19,8 @@ from scipy.special import expit
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.columns import OWN, POSSIBLE, TAIL, log_partition
-from metacal.maps.averaged_spline import BinaryRows, fit_averaged_each
-from metacal.maps.composed import ComposedMap, as_front
+from metacal.maps.averaged_spline import BinaryRows, fit_averaged_splines
+from metacal.maps.composed import ComposedMap, raise_uniform_component
 from metacal.maps.fitting.box_newton import minimise_in_box
 from metacal.maps.map import FitMap, Map
 from metacal.maps.row_statistics import RowStatistics
@@ -73,7 +73,7 @@ class QualityComparison:
 def find_front(fitted: Map) -> UniformTemperatureMap | None:
     """Return the front of a map, or None if its folds must be refitted."""
     if isinstance(fitted, ComposedMap):
-        return None if fitted.usual is None else fitted.usual[0]
+        return None if fitted.default_pair is None else fitted.default_pair[0]
     if isinstance(fitted, TemperatureMap):
         return UniformTemperatureMap(fitted.inverse_temperature, 0.0)
     if isinstance(fitted, UniformTemperatureMap):
@@ -90,8 +90,8 @@ def plain_quality(plain_statistics: RowStatistics) -> RowQuality:
 
 def in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence under the default pair fitted on all rows."""
-    assert fitted.usual is not None
-    front, spline = fitted.usual
+    assert fitted.default_pair is not None
+    front, spline = fitted.default_pair
     fold_of_row = np.zeros(len(statistics), dtype=np.intp)
     spline_log_odds = spline.curve.value(statistics.log_odds(front))
     return _quality_of_fronts([front], statistics, fold_of_row, spline_log_odds)
@@ -130,7 +130,7 @@ def cross_fit_statistics(
     if not isinstance(fitted, ComposedMap):
         return _quality_of_fronts(fronts, statistics, fold_of_row)
     fronts = [
-        as_front(fold_front, training, training.weights)
+        raise_uniform_component(fold_front, training, training.weights)
         for fold_front, training in zip(fronts, training_statistics, strict=True)
     ]
     spline_log_odds = _cross_fit_splines(fronts, statistics, fold_of_row)
@@ -165,7 +165,7 @@ def _cross_fit_splines(
                 weights=_select(statistics.weights, is_training),
             )
         )
-    splines = fit_averaged_each(training_samples, grid=_GRID)
+    splines = fit_averaged_splines(training_samples, grid=_GRID)
     spline_log_odds = np.empty(len(fold_of_row))
     for fold, spline in enumerate(splines):
         is_test = fold_of_row == fold

@@ -23,7 +23,7 @@ from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import uniform_probabilities
 from metacal.formulas.temperature import ensemble
 from metacal.maps.curves import softmax
-from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.fitting.mixture import maximum_likelihood_mixture
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import fit_temperature
@@ -129,7 +129,7 @@ def fit_ensemble(
     else:
         member_kernel = partial(kernels.members, inverse_temperature=b)
         members = sample.rows.collect(member_kernel, sample.labels)
-        mixture = likeliest_mixture(members, sample.weights)
+        mixture = maximum_likelihood_mixture(members, sample.weights)
 
     uniform_weight = min(float(mixture[2]), MAX_UNIFORM)
     softmax_total = mixture[:2].sum()

@@ -42,7 +42,7 @@ from metacal.maps.fitting.variational import (
     prior_posterior,
 )
 from metacal.maps.labelled import LabelledRows, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import Map, check_positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -106,8 +106,8 @@ class GaussianProcessMap(Map):
 
     def check(self) -> None:
         """Raise InputError unless the fields are valid."""
-        positive("inverse_temperature", self.inverse_temperature)
-        positive("lengthscale", self.lengthscale)
+        check_positive("inverse_temperature", self.inverse_temperature)
+        check_positive("lengthscale", self.lengthscale)
         inducing = self.inducing
         weights = self.weights
         is_flat = inducing.ndim == 1 and len(inducing) > 0

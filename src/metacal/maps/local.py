@@ -37,7 +37,7 @@ from metacal.formulas.temperature import (
 )
 from metacal.maps.fitting.lbfgs import minimise_by_lbfgs
 from metacal.maps.labelled import LabelledRows, Weights
-from metacal.maps.map import Map, positive
+from metacal.maps.map import Map, check_positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -85,7 +85,7 @@ class LocalTemperatureMap(Map):
 
     def check(self) -> None:
         """Raise InputError unless the fields are valid."""
-        positive("inverse_temperature", self.inverse_temperature)
+        check_positive("inverse_temperature", self.inverse_temperature)
         n_features = len(FEATURES)
         sizes = {"coefficients": n_features + 1, "means": n_features, "scales": n_features}
         for name, size in sizes.items():
@@ -132,7 +132,7 @@ def fit_local_temperature(
     -------
     LocalTemperatureMap
     """
-    positive("penalty", penalty)
+    check_positive("penalty", penalty)
     sample = LabelledRows(rows, labels, weights).drop_unusable()
     b = fit_temperature(sample.rows, sample.labels, sample.weights).inverse_temperature
     features = sample.rows.collect(partial(row_features, inverse_temperature=b))

@@ -168,7 +168,7 @@ class TemperedMap(Map):
 
     def check(self) -> None:
         """Raise InputError unless the fields are valid."""
-        positive("inverse_temperature", self.inverse_temperature)
+        check_positive("inverse_temperature", self.inverse_temperature)
         super().check()
 
 
@@ -178,25 +178,25 @@ class CombinedMap(Map):
     @property
     def preserves_accuracy(self) -> bool:
         """Whether no component ever changes the most probable class of a row."""
-        return all(component.preserves_accuracy for component in parts_of(self))
+        return all(component.preserves_accuracy for component in component_maps(self))
 
     @property
     def n_classes(self) -> int | None:
         """Number of classes of the components, or None if they take any number."""
-        for component in parts_of(self):
+        for component in component_maps(self):
             if component.n_classes is not None:
                 return component.n_classes
         return None
 
 
-def parts_of(fitted: object) -> list[Map]:
+def component_maps(fitted: object) -> list[Map]:
     """Return the maps that a map is built from; none for most maps.
 
     Examples
     --------
     >>> from metacal.maps.composed import ComposedMap
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> parts_of(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
+    >>> component_maps(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
     [TemperatureMap(inverse_temperature=1.0), TemperatureMap(inverse_temperature=2.0)]
     """
     components: list[Map] = []
@@ -207,12 +207,12 @@ def parts_of(fitted: object) -> list[Map]:
     return components
 
 
-def positive(name: str, value: object) -> None:
+def check_positive(name: str, value: object) -> None:
     """Raise InputError unless `value` is a positive finite number.
 
     Examples
     --------
-    >>> positive("inverse_temperature", 0.0)
+    >>> check_positive("inverse_temperature", 0.0)
     Traceback (most recent call last):
     metacal.errors.InputError: inverse_temperature must be a positive finite number, got 0.0.
     """

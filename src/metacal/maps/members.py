@@ -13,7 +13,7 @@ from typing import Any
 from metacal.errors import InputError
 from metacal.formulas import Codes
 from metacal.maps.affine import dirichlet_path, structured_path
-from metacal.maps.composed import ComposedMap, as_front, seen_through
+from metacal.maps.composed import ComposedMap, raise_uniform_component, transform_rows
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -243,7 +243,7 @@ class _MemberFitter:
         if behind is None:
             return self.sample
         if behind not in self.transformed_samples:
-            rows = seen_through(self.maps[behind], self.sample.rows)
+            rows = transform_rows(self.maps[behind], self.sample.rows)
             self.transformed_samples[behind] = replace(self.sample, rows=rows)
         return self.transformed_samples[behind]
 
@@ -264,7 +264,7 @@ class _MemberFitter:
             return ComposedMap(self.maps[member.behind], fitted)
         # A uniform component is at least one row's worth, because an outlier can occur even if
         # these rows contain none.
-        return as_front(fitted, self.sample.rows, self.sample.weights)
+        return raise_uniform_component(fitted, self.sample.rows, self.sample.weights)
 
 
 def _find_member(name: str) -> Member:

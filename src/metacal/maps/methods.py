@@ -326,7 +326,7 @@ def method_of_map(kind: type) -> Method | None:
     return None
 
 
-class OfMethods(Mapping[str, type]):
+class LazyClassMapping(Mapping[str, type]):
     """Mapping from names to classes that are imported on first use.
 
     Parameters
@@ -358,4 +358,4 @@ def map_classes() -> Mapping[str, type[Map]]:
     for method in every_method().values():
         _, _, class_name = method.map.partition(":")
         methods[class_name] = method
-    return OfMethods(methods, Method.map_class)
+    return LazyClassMapping(methods, Method.map_class)

@@ -57,7 +57,7 @@ from metacal.formulas import curves as formulas
 from metacal.formulas.operations import NUMPY
 from metacal.maps.fitting.monotone_curves import TINY, Cells, CurveFamily, fit_curves
 from metacal.maps.labelled import LabelledRows, Weights
-from metacal.maps.map import TemperedMap, positive
+from metacal.maps.map import TemperedMap, check_positive
 from metacal.maps.spline import tempered_log_odds
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -139,7 +139,7 @@ class MonotoneMap(TemperedMap):
     def check(self) -> None:
         """Raise InputError unless the curves increase and the weights sum to one."""
         super().check()
-        positive("n_rows", self.n_rows)
+        check_positive("n_rows", self.n_rows)
         total_weight = self.rest
         for suffix in ("", "_2"):
             if not self._has_valid_curves(suffix):
@@ -249,12 +249,12 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     )
 
 
-def plain_monotone() -> MonotoneMap:
+def identity_monotone() -> MonotoneMap:
     """Return the map for two classes that changes probabilities by less than 1e-12.
 
     Examples
     --------
-    >>> plain_monotone()(np.array([[0.0, 2.0]])).round(3)
+    >>> identity_monotone()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
     return MonotoneMap(

@@ -28,7 +28,7 @@ from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
 from metacal.maps.fitting.spline import fit_spline_slopes, weighted_quantiles
 from metacal.maps.labelled import LabelledRows, Weights
-from metacal.maps.map import Map, check_count, positive
+from metacal.maps.map import Map, check_count, check_positive
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 
@@ -75,7 +75,7 @@ class SplineMap(Map):
             raise InputError("the slopes of a spline must be finite and not negative.")
         if not (isinstance(self.intercept, int | float) and np.isfinite(self.intercept)):
             raise InputError(f"the intercept must be a finite number, got {self.intercept!r}.")
-        positive("inverse_temperature", self.inverse_temperature)
+        check_positive("inverse_temperature", self.inverse_temperature)
 
     @property
     def n_knots(self) -> int:

@@ -22,8 +22,8 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
-from metacal.maps.fitting.crossvalidation import random_folds, said_once
-from metacal.maps.fitting.mixture import likeliest_mixture
+from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
+from metacal.maps.fitting.mixture import maximum_likelihood_mixture
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, Member, default_members, fit_members
@@ -167,7 +167,7 @@ def fit_stack(
     return fitted
 
 
-@said_once()
+@deduplicate_warnings()
 def stack(
     rows: Rows,
     labels: Codes,
@@ -181,7 +181,7 @@ def stack(
     """Fit candidates and weight them by the likelihood of held-out rows.
 
     Every candidate is fitted on all folds but one and gives the true classes of that fold
-    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `likeliest`).
+    probabilities p_im. The weights maximise Σ_i log Σ_m w_m p_im with a prior (see `weight_candidates`).
     Candidates with less than 3% are omitted; the others are fitted on all rows. The folds are
     not stratified (see `random_folds`).
 
@@ -239,7 +239,7 @@ def stack(
         held_out = _HeldOutProbabilities(np.ones((1, 1)), None)
 
     priors = _candidate_priors(names, sample.rows.n_classes)
-    mixture = likeliest(held_out.table, held_out.weights, priors.handicaps, priors.near)
+    mixture = weight_candidates(held_out.table, held_out.weights, priors.handicaps, priors.near)
     used_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
     maps = fit(used_names, sample.rows, sample.labels, sample.weights)
     if keep_predictions and not all(fitted.preserves_accuracy for fitted in maps.values()):
@@ -315,7 +315,7 @@ def _reweight_preserving(
             "no candidate keeps every prediction; add one that does, such as 'temperature'."
         )
     mixture = np.zeros(len(names))
-    mixture[preserves] = likeliest(
+    mixture[preserves] = weight_candidates(
         held_out.table[:, preserves],
         held_out.weights,
         priors.handicaps[preserves],
@@ -393,7 +393,7 @@ def _copy_if_small(sample: LabelledRows) -> LabelledRows:
     return replace(sample, rows=Rows(rows.gathered(), executor=rows.executor))
 
 
-def likeliest(chances: Float, counts: Weights, handicaps: Float, near: Flags) -> Float:
+def weight_candidates(chances: Float, counts: Weights, handicaps: Float, near: Flags) -> Float:
     """Compute the weights of the candidates; those below 3% become zero.
 
     The result combines two mixtures:
@@ -449,8 +449,8 @@ def likeliest(chances: Float, counts: Weights, handicaps: Float, near: Flags) ->
 
 
 def _mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> Float:
-    """Compute the likeliest mixture with prior rows on which one candidate is correct."""
+    """Compute the maximum-likelihood mixture with prior rows on which one candidate is correct."""
     n_candidates = table.shape[1]
     prior_weights = np.full(n_candidates, prior_rows * row_weights.mean())
     extended_table = np.concatenate([table, np.eye(n_candidates)])
-    return likeliest_mixture(extended_table, np.append(row_weights, prior_weights))
+    return maximum_likelihood_mixture(extended_table, np.append(row_weights, prior_weights))

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from metacal.gate import Gate
-from metacal.maps.composed import default_base
+from metacal.maps.composed import default_base_method
 from metacal.maps.methods import method_named
 
 #: Default of `metacal fit --confidence`, as an error probability.
@@ -87,6 +87,6 @@ def _calibrator_option(gate: Gate) -> str:
     if gate.source.recipe is None or not is_fitted_to_labels:
         return ""
     calibrator = method_named(gate.source.recipe.estimator)
-    if calibrator is None or calibrator.name == default_base(gate.n_classes):
+    if calibrator is None or calibrator.name == default_base_method(gate.n_classes):
         return ""
     return calibrator.name

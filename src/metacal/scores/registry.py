@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 Reach = Callable[[int], tuple[float, float]]
 
 
-def without_end(n_classes: int) -> tuple[float, float]:
+def unbounded_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score without bounds."""
     return -math.inf, math.inf
 
 
-def up_to_log(n_classes: int) -> tuple[float, float]:
+def entropy_range(n_classes: int) -> tuple[float, float]:
     """Return the range of an entropy, [0, log K]."""
     return 0.0, math.log(n_classes)
 
 
-def up_to_doubt(n_classes: int) -> tuple[float, float]:
+def error_probability_range(n_classes: int) -> tuple[float, float]:
     """Return the range of one minus the largest of K probabilities, [0, 1 - 1/K]."""
     return 0.0, 1.0 - 1.0 / n_classes
 
 
-def not_positive(n_classes: int) -> tuple[float, float]:
+def non_positive_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score that is at most 0."""
     return -math.inf, 0.0
 
 
-def not_negative(n_classes: int) -> tuple[float, float]:
+def non_negative_range(n_classes: int) -> tuple[float, float]:
     """Return the range of a score that is at least 0."""
     return 0.0, math.inf
 
@@ -92,7 +92,7 @@ class NamedScore:
     formula: str
     kernel: str = ""
     reads_masks: bool = True
-    reach: Reach = without_end
+    reach: Reach = unbounded_range
     absolute_error: bool = False
     needs_logits: bool = False
 
@@ -132,11 +132,11 @@ def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore
 
 
 _SCORES = (
-    _score_with_kernel("entropy", "entropy", reach=up_to_log),
-    _score_with_kernel("max_probability", "doubt", reach=up_to_doubt),
-    _score_with_kernel("margin", "negative_margin", reach=not_positive),
+    _score_with_kernel("entropy", "entropy", reach=entropy_range),
+    _score_with_kernel("max_probability", "doubt", reach=error_probability_range),
+    _score_with_kernel("margin", "negative_margin", reach=non_positive_range),
     NamedScore(
-        "maxlogit_pnorm", formula="metacal.formulas.rowwise:rivals_norm", reach=not_negative
+        "maxlogit_pnorm", formula="metacal.formulas.rowwise:rivals_norm", reach=non_negative_range
     ),
     _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
 )

@@ -205,7 +205,7 @@ def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     multiplied with, and that are added to it, are computed in double precision.
     """
     double = xp.to("float64")
-    temperature_map, spline = fitted.usual
+    temperature_map, spline = fitted.default_pair
     prediction = xp.argmax(x)
     other_probs = xp.put(tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0)
     other_sum = xp.sum(other_probs)

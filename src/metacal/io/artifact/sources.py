@@ -29,7 +29,7 @@ from metacal.io.artifact.registry import (
 )
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
-from metacal.maps.methods import Method, OfMethods, every_method, method_named, method_of_map
+from metacal.maps.methods import LazyClassMapping, Method, every_method, method_named, method_of_map
 from metacal.scores import NAMED
 from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
 
@@ -149,11 +149,11 @@ def _stored_recipe_class(method: Method) -> type:
     return make_dataclass(method.public_name, parameter_types.items(), bases=(StoredRecipe,))
 
 
-def _stored_recipe_classes() -> OfMethods:
+def _stored_recipe_classes() -> LazyClassMapping:
     """Return the subclasses of `StoredRecipe` by the public names of the calibrators."""
     methods = {method.public_name: method for method in every_method().values()}
     sorted_methods = {name: methods[name] for name in calibrator_kinds()}
-    return OfMethods(sorted_methods, _stored_recipe_class)
+    return LazyClassMapping(sorted_methods, _stored_recipe_class)
 
 
 def _recipe_to_stored(recipe: Recipe, location: str) -> Any:

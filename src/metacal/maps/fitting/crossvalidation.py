@@ -75,7 +75,7 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
 
 
 @contextmanager
-def said_once() -> Iterator[None]:
+def deduplicate_warnings() -> Iterator[None]:
     """Pass on only the first of several warnings that differ only in their numbers.
 
     The fits on the folds of one table issue such warnings.
@@ -84,7 +84,7 @@ def said_once() -> Iterator[None]:
     --------
     >>> with warnings.catch_warnings(record=True) as caught:
     ...     warnings.simplefilter("always")
-    ...     with said_once():
+    ...     with deduplicate_warnings():
     ...         for fold in range(5):
     ...             warnings.warn(f"bounded at 0.00{fold}", UserWarning)
     >>> [str(warning.message) for warning in caught]
