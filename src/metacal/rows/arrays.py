@@ -1,8 +1,7 @@
-"""Whatever holds numbers or names, as a plain NumPy array: lists, frames, tensors, memory views;
-and sample weights.
+"""Conversion of arguments to NumPy arrays, and validation of weights, options and fractions.
 
-What NumPy would read wrongly without a word is refused here: entries under a mask, numbers that are
-not there yet (a tensor on the "meta" device), entries that are tables themselves.
+Lists, frames, tensors and memory views are accepted. Input that NumPy would misread without an error
+is rejected: masked entries, tensors without values (on the "meta" device), and nested tables.
 """
 
 from __future__ import annotations
@@ -15,22 +14,40 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 
-#: A share of rows below this is a slip of the pen.
-_SMALLEST_FRACTION = 1e-15
+#: Smallest valid fraction. A smaller one is a mistake.
+_MIN_FRACTION = 1e-15
 
 _NUMPY_FLOATS = ("torch.float16", "torch.float32", "torch.float64")
-#: The largest weight lies between 2^-64 and 2^64, or all are multiplied by the power of two that
-#: takes it there. No sum or square of such weights overflows or vanishes, and no weight that counts
-#: rows or dollars is touched.
-_LARGEST_POWER = 64
-_UNMASK = {
+#: If the largest weight is not between 2^-64 and 2^64, all weights are multiplied by a power of two.
+#: Sums and squares then neither overflow nor vanish. Weights that count rows or money are never
+#: changed.
+_MAX_WEIGHT_EXPONENT = 64
+#: Advice about masked entries, by the name of the argument.
+_UNMASK_ADVICE = {
     "logits": "write -inf where a class is masked out: logits.filled(-np.inf)",
     "probabilities": "write 0 where a class is masked out: probabilities.filled(0.0)",
 }
 
 
 def plain_array(values: Any, name: str) -> NDArray[Any]:
-    """`values` as a plain array of whatever type and shape it has.
+    """Convert array-like values to a NumPy array of their type and shape.
+
+    Parameters
+    ----------
+    values : array-like
+        Values.
+
+    name : str
+        Name of the argument in messages.
+
+    Returns
+    -------
+    array
+
+    Raises
+    ------
+    InputError
+        If the values cannot be converted, or some are masked.
 
     Examples
     --------
@@ -38,19 +55,19 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
     (2, 2)
     >>> plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
     Traceback (most recent call last):
-    metacal.errors.InputError: labels is a masked array with 1 entry under the mask; leave such rows out.
+    metacal.errors.InputError: labels is a masked array with 1 entry under the mask; leave such ...
     """
     if type(values) is np.ndarray:
         return values
     refuse_masked(values, name)
+    class_name = type(values).__name__
     if hasattr(values, "__next__"):
         raise InputError(
-            f"{name} is a {type(values).__name__}, which can be read only once: pass list({name})."
+            f"{name} is a {class_name}, which can be read only once: pass list({name})."
         )
     if isinstance(values, set | frozenset | dict):
         raise InputError(
-            f"{name} is a {type(values).__name__}, which has no order of rows: pass a list or an"
-            " array."
+            f"{name} is a {class_name}, which has no order of rows: pass a list or an array."
         )
     try:
         return np.asarray(on_host(values, name))
@@ -67,7 +84,7 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
 
 
 def first_row(flags: Flags) -> int | None:
-    """The first row with a flag; None where no row has one.
+    """Return the index of the first true flag, or None if there is none.
 
     >>> first_row(np.array([False, True])), first_row(np.zeros(3, dtype=bool))
     (1, None)
@@ -76,24 +93,43 @@ def first_row(flags: Flags) -> int | None:
 
 
 def refuse_masked(values: Any, name: str) -> None:
-    """Raise where entries are hidden under a mask: NumPy's functions would go on with the numbers
-    beneath it.
+    """Raise InputError if entries are masked.
+
+    Most functions of NumPy would use the numbers under the mask.
     """
-    parts = values if isinstance(values, list | tuple) else (values,)
-    hidden = sum(
-        int(np.ma.getmaskarray(part).sum()) for part in parts if isinstance(part, np.ma.MaskedArray)
-    )
-    if hidden:
-        entries = "1 entry" if hidden == 1 else f"{hidden:,} entries"
-        advice = _UNMASK.get(name, "leave such rows out")
+    arrays = values if isinstance(values, list | tuple) else (values,)
+    n_masked = 0
+    for array in arrays:
+        if isinstance(array, np.ma.MaskedArray):
+            n_masked += int(np.ma.getmaskarray(array).sum())
+    if n_masked:
+        entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
+        advice = _UNMASK_ADVICE.get(name, "leave such rows out")
         raise InputError(f"{name} is a masked array with {entries} under the mask; {advice}.")
 
 
 def on_host(values: Any, name: str = "the tensor") -> Any:
-    """A torch tensor as an array (bfloat16, which NumPy lacks, as float32); anything else as it is.
+    """Convert a torch tensor or another device array to NumPy; return other values unchanged.
 
-    Arrays of the array API that NumPy does not read by itself come by their own `get` (CuPy) or by
-    DLPack.
+    bfloat16, which NumPy does not have, becomes float32. Arrays of the array API that NumPy cannot
+    read are converted by their method `get` (CuPy) or by DLPack.
+
+    Parameters
+    ----------
+    values : object
+        Tensor, array or other value.
+
+    name : str, default="the tensor"
+        Name in messages.
+
+    Returns
+    -------
+    object
+
+    Raises
+    ------
+    InputError
+        If a tensor cannot be converted.
     """
     if not hasattr(values, "detach"):
         if isinstance(values, np.ndarray) or not hasattr(values, "__array_namespace__"):
@@ -101,23 +137,46 @@ def on_host(values: Any, name: str = "the tensor") -> Any:
         return values.get() if hasattr(values, "get") else np.from_dlpack(values)
     try:
         tensor = values.detach().cpu()
-        narrow = tensor.is_floating_point() and str(tensor.dtype) not in _NUMPY_FLOATS
-        return (tensor.float() if narrow else tensor).resolve_conj().resolve_neg().numpy()
+        if tensor.is_floating_point() and str(tensor.dtype) not in _NUMPY_FLOATS:
+            tensor = tensor.float()
+        return tensor.resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError, NotImplementedError) as error:
-        kind = f"{values.dtype} on {values.device}, layout {getattr(values, 'layout', 'unknown')}"
+        layout = getattr(values, "layout", "unknown")
         raise InputError(
-            f"{name} cannot be read from a torch tensor ({kind}): {str(error).splitlines()[0]} Pass"
-            " a dense tensor of numbers on the CPU or a GPU; a quantised one after .dequantize()."
+            f"{name} cannot be read from a torch tensor ({values.dtype} on {values.device}, layout"
+            f" {layout}): {str(error).splitlines()[0]} Pass a dense tensor of numbers on the CPU or"
+            " a GPU; a quantised one after .dequantize()."
         ) from None
 
 
 def row_weights(
     weights: ArrayLike | None, n_rows: int, *, name: str = "sample_weight"
 ) -> Float | None:
-    """Return sample weights as float64, non-negative and not all zero, or None.
+    """Validate sample weights.
 
-    Weights beyond all measure (all 1e308, all 5e-324) are scaled by a power of two: their ratios
-    stay as they are, to the last bit.
+    Extremely large or small weights (all 1e308, all 5e-324) are multiplied by a power of two, which
+    does not change their ratios.
+
+    Parameters
+    ----------
+    weights : array-like of shape (n_rows,), float or None
+        Weights.
+
+    n_rows : int
+        Number of rows.
+
+    name : str, default="sample_weight"
+        Name of the argument in messages.
+
+    Returns
+    -------
+    array of float64 of shape (n_rows,) or None
+        None if there are no weights.
+
+    Raises
+    ------
+    InputError
+        If a weight is negative or not finite, or all weights are 0.
 
     Examples
     --------
@@ -128,35 +187,42 @@ def row_weights(
     """
     if weights is None:
         return None
-    array = plain_array(weights, name)
-    try:
-        if array.dtype.kind not in "biufO":
-            raise TypeError
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float64)
-    except (ValueError, TypeError, OverflowError):
-        raise InputError(
-            f"{name} must be numbers, one per row; got an array of type {array.dtype}."
-        ) from None
+    array = _weights_as_float(plain_array(weights, name), name)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
         raise InputError(
             f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}."
         )
-    if (row := first_row(~(np.isfinite(array) & (array >= 0.0)))) is not None:
+    row = first_row(~(np.isfinite(array) & (array >= 0.0)))
+    if row is not None:
         raise InputError(
             f"{name} must be finite and non-negative; row {row} has {float(array[row])}."
         )
     if not (array > 0).any():
         raise InputError(f"{name} is zero on every row; at least one row must count.")
-    power = int(np.frexp(array.max())[1])
-    ordinary = abs(power) <= _LARGEST_POWER
-    return array if ordinary else np.ldexp(array, int(np.sign(power)) * _LARGEST_POWER - power)
+    exponent = int(np.frexp(array.max())[1])
+    if abs(exponent) <= _MAX_WEIGHT_EXPONENT:
+        return array
+    target_exponent = int(np.sign(exponent)) * _MAX_WEIGHT_EXPONENT
+    return np.ldexp(array, target_exponent - exponent)
+
+
+def _weights_as_float(array: NDArray[Any], name: str) -> Float:
+    """Convert weights to float64; raise InputError if they are not numbers."""
+    try:
+        if array.dtype.kind not in "biufO":
+            raise TypeError
+        with np.errstate(over="ignore"):
+            return array.astype(np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise InputError(
+            f"{name} must be numbers, one per row; got an array of type {array.dtype}."
+        ) from None
 
 
 def one_of(name: str, value: object, *choices: str) -> None:
-    """Raise unless `value` is one of these words.
+    """Raise InputError unless `value` is one of the choices.
 
     Examples
     --------
@@ -165,12 +231,14 @@ def one_of(name: str, value: object, *choices: str) -> None:
     metacal.errors.InputError: input must be 'logits' or 'probabilities', got 'probs'.
     """
     if value not in choices:
-        *first, last = map(repr, choices)
-        raise InputError(f"{name} must be {', '.join(first)} or {last}, got {value!r}.")
+        *first_choices, last_choice = map(repr, choices)
+        raise InputError(
+            f"{name} must be {', '.join(first_choices)} or {last_choice}, got {value!r}."
+        )
 
 
 def fraction(name: str, value: object) -> float:
-    """Return `value` as a float strictly between 0 and 1, or raise.
+    """Return `value` as a float; raise InputError unless it is strictly between 0 and 1.
 
     Examples
     --------
@@ -180,17 +248,16 @@ def fraction(name: str, value: object) -> float:
     Traceback (most recent call last):
     metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
     """
-    if isinstance(value, bool | np.bool_) or not isinstance(
-        value, int | float | np.integer | np.floating
-    ):
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool | np.bool_):
         raise InputError(f"{name} must be a number strictly between 0 and 1, got {value!r}.")
-    number = float(value)
+    number = float(value)  # type: ignore[arg-type]
     if not 0.0 < number < 1.0:
         hint = f"; write {number:g}% as {number / 100:g}" if 1.0 < number < 100.0 else ""
         raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}{hint}.")
-    if number < _SMALLEST_FRACTION:
+    if number < _MIN_FRACTION:
         raise InputError(
-            f"{name} must be at least {_SMALLEST_FRACTION:g} (and strictly between 0 and 1), got"
+            f"{name} must be at least {_MIN_FRACTION:g} (and strictly between 0 and 1), got"
             f" {value!r}: no table has rows enough to speak of so small a share."
         )
     return number

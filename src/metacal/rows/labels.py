@@ -1,5 +1,7 @@
-"""Labels and classes: from what the caller calls the classes to column numbers. A label may be
-missing where two models agree: nobody need have looked.
+"""Validation of labels and classes, and conversion of labels to column numbers.
+
+The *code* of a label is the number of the column of its class. A label may be missing if two models
+agree on a row, because nobody needs to label such rows.
 """
 
 from __future__ import annotations
@@ -14,14 +16,37 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import first_row, plain_array
+from metacal.rows.reject_labels import default_reject_label as default_reject_label
+from metacal.rows.reject_labels import labels_or as labels_or
+from metacal.rows.reject_labels import reject_label_of as reject_label_of
 
-#: The number that stands for "no label" where it is no class.
+#: Code of a missing label, and number that stands for one unless it is a class.
 NO_LABEL = -1
-_WHOLE = re.compile("0|-?[1-9][0-9]{0,18}")
+_INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
+_INT64_RANGE = 1 << 63
+#: Largest number of characters of a list of values in a message.
+_MAX_SHOWN_LENGTH = 80
 
 
 def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
-    """Return the class labels in column order: `classes` checked, or 0 … K-1 when None.
+    """Validate the classes of the columns.
+
+    Parameters
+    ----------
+    classes : sequence or None
+        Classes in column order. None stands for 0 … K-1.
+
+    n_classes : int
+        Number of columns.
+
+    Returns
+    -------
+    array of shape (n_classes,)
+
+    Raises
+    ------
+    InputError
+        If the classes are neither integers nor strings, their number differs, or one is repeated.
 
     Examples
     --------
@@ -35,9 +60,13 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
     array = plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
-    if array.ndim != 1 or array.dtype.kind not in ("iubfU" if len(array) == 2 else "iubU"):
+    # Two classes may be floats, such as 0.0 and 1.0.
+    valid_kinds = "iubU"
+    if array.ndim == 1 and len(array) == 2:
+        valid_kinds = "iubfU"
+    if array.ndim != 1 or array.dtype.kind not in valid_kinds:
         raise InputError(
-            f"classes must be a flat list of integers or of strings, got {_shown(classes)}."
+            f"classes must be a flat list of integers or of strings, got {_shorten(classes)}."
         )
     if len(array) != n_classes:
         raise InputError(
@@ -45,44 +74,67 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
             "give one name per column, in column order."
         )
     if len(np.unique(array)) != len(array):
-        raise InputError(f"classes must not repeat a name, got {_shown(classes)}.")
+        raise InputError(f"classes must not repeat a name, got {_shorten(classes)}.")
     return array
 
 
 def as_class_names(values: Any) -> tuple[str | int, ...]:
-    """Return names as a tuple; if all are whole numbers, as integers.
+    """Return names as a tuple of integers if all are whole numbers, else of strings.
 
     Examples
     --------
     >>> as_class_names(["0", "1"]), as_class_names(["cat", "1"]), as_class_names(["01", "02"])
     ((0, 1), ('cat', '1'), ('01', '02'))
     """
-    listed_values = values.tolist() if hasattr(values, "tolist") else values
-    if not isinstance(listed_values, list | tuple) or not all(
-        isinstance(v, str | int | float) for v in listed_values
-    ):
+    names = values.tolist() if hasattr(values, "tolist") else values
+    is_flat_list = isinstance(names, list | tuple) and all(
+        isinstance(name, str | int | float) for name in names
+    )
+    if not is_flat_list:
         raise InputError(
-            f"the class names must be a flat list of texts or whole numbers, got {_shown(values)}."
+            f"the class names must be a flat list of texts or whole numbers, got"
+            f" {_shorten(values)}."
         )
-    # Not by way of an array: NumPy makes all names as wide as the longest.
-    texts = [str(value) for value in listed_values]
-    return tuple(map(int, texts)) if all(map(is_whole, texts)) else tuple(texts)
+    # An array would make all names as wide as the longest one.
+    texts = [str(name) for name in names]
+    if all(is_whole(text) for text in texts):
+        return tuple(int(text) for text in texts)
+    return tuple(texts)
 
 
 def is_whole(text: str) -> bool:
-    """Whether this is how a 64-bit integer is written; 007 and -0 are names."""
-    return _WHOLE.fullmatch(text) is not None and -(1 << 63) <= int(text) < 1 << 63
+    """Check whether a text is the canonical form of a 64-bit integer; "007" and "-0" are not."""
+    return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_RANGE <= int(text) < _INT64_RANGE
 
 
 def two_classes(
     labels: Any, positive: Any = None, *, one_score: bool = False
 ) -> NDArray[Any] | None:
-    """The two values that labels have, in order: booleans, floats, -1 and 1, any two numbers. None
-    for 0 and 1.
+    """Return the two distinct labels in column order.
 
-    Of `one_score` for each row the second class is the one that the score speaks for: `positive`,
-    or the larger of two numbers. Two names have no order that anybody could know. None where there
-    are not two values either: `label_codes` says then what is wrong.
+    Parameters
+    ----------
+    labels : array-like of shape (n,)
+        Booleans, numbers or names.
+
+    positive : label, default=None
+        Class that a higher score favours.
+
+    one_score : bool, default=False
+        Whether there is one score per row. The second class is then `positive`, or the larger of two
+        numbers. Two names have no order, so they need `positive`.
+
+    Returns
+    -------
+    array of shape (2,) or None
+        None if the labels are 0 and 1, or if there are not two of them. In the second case
+        `label_codes` raises the error.
+
+    Raises
+    ------
+    InputError
+        If there is one score per row and more than two labels, if `positive` is not a label, or if
+        it is missing for two names.
 
     Examples
     --------
@@ -92,38 +144,75 @@ def two_classes(
     array(['fine', 'fraud'], dtype='<U5')
     """
     array = flat_labels(labels)
-    values, kind = np.unique(array), array.dtype.kind
+    kind = array.dtype.kind
+    values = np.unique(array)
     if kind == "b" or (kind == "f" and np.isin(values, (0.0, 1.0)).all()):
         values = np.array([0, 1], dtype=array.dtype)
+    _check_positive_class(values, positive, one_score=one_score)
+    if kind == "U" and not one_score:
+        return None
+    are_binary_integers = kind in "iu" and np.isin(values, (0, 1)).all()
+    if are_binary_integers:
+        values = np.array([0, 1])
+    if len(values) != 2:
+        return None
+    if one_score and positive is not None and positive == values[0]:
+        return values[::-1]
+    return None if are_binary_integers else values
+
+
+def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: bool) -> None:
+    """Raise InputError if the positive class is invalid or missing.
+
+    Parameters
+    ----------
+    values : array
+        Distinct labels.
+
+    positive : label or None
+        Class that a higher score favours.
+
+    one_score : bool
+        Whether there is one score per row.
+    """
     if one_score and len(values) > 2:
         raise InputError(
             "scores must be 2-D, one column per class, where there are more than two classes: one"
             f" score per row (n_features=1) speaks of two, and the labels have {len(values)} values"
-            f" ({_shown(values[:5])}). Reshape your data: at least 2 columns are needed."
+            f" ({_shorten(values[:5])}). Reshape your data: at least 2 columns are needed."
         )
     if positive is not None and positive not in values.tolist():
-        raise InputError(f"positive={positive!r} is none of the labels ({_shown(values[:5])}).")
-    if not one_score and kind == "U":
-        return None
-    if kind == "U" and positive is None:
+        raise InputError(f"positive={positive!r} is none of the labels ({_shorten(values[:5])}).")
+    if one_score and values.dtype.kind == "U" and positive is None:
         raise InputError(
-            f"which of the labels ({_shown(values)}) does the score speak for? Name it with"
+            f"which of the labels ({_shorten(values)}) does the score speak for? Name it with"
             f" {option('positive')}: the class that is the likelier the higher the score."
         )
-    if kind in "iu" and np.isin(values, (0, 1)).all():
-        values = np.array([0, 1])
-    if len(values) != 2:
-        return None
-    order = values[::-1] if one_score and positive is not None and positive == values[0] else values
-    return None if kind in "iu" and order.tolist() == [0, 1] else order
 
 
 def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
-    """Return for each label the column of its class.
+    """Return the column of the class of each label.
 
-    Labels are integers, strings, or floats without a fraction (as a csv gives them), one per row.
-    Where the classes are names, labels that are numbers count the columns from 0: the names say
-    what the columns are called.
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Integers, strings, or floats without a fraction (as read from a csv). If the classes are
+        names, labels that are numbers count the columns from 0.
+
+    n_rows : int
+        Number of rows.
+
+    classes : array of shape (n_classes,)
+        Class of each column.
+
+    Returns
+    -------
+    array of int of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If the number of labels differs, or a label is not a class.
 
     Examples
     --------
@@ -142,28 +231,48 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         raise InputError(
             f"there are {n_rows} rows but {len(array)} labels; each row needs one label."
         )
-    numbered = classes.dtype.kind in "iub"
+    are_numbers = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
-    if numbered and array.dtype.kind == "f":
+    if are_numbers and array.dtype.kind == "f":
         array = _whole_numbers(array)
-    if numbered and array.dtype.kind == "U":
+    if are_numbers and array.dtype.kind == "U":
+        alternative = ""
+        if len(classes) == 2:
+            alternative = f", or of one score for two classes {option('positive')}"
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
-            f"{option('classes')}, one name per column, in column order"
-            f"{', or of one score for two classes ' + option('positive') if len(classes) == 2 else ''}."
+            f"{option('classes')}, one name per column, in column order{alternative}."
         )
-    codes, unknown = columns_of(
-        array, classes.astype(np.int64) if classes.dtype.kind == "b" else classes
-    )
-    if unknown is not None:
-        _raise_unknown_label(array, unknown, classes)
+    comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
+    codes, unknown_row = columns_of(array, comparable_classes)
+    if unknown_row is not None:
+        _raise_unknown_label(array, unknown_row, classes)
     return codes.astype(np.intp, copy=False)
 
 
 def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
-    """The column of each label, -1 where there is none: None, NaN, an empty string, or -1 where
-    that is no class.
+    """Return the column of each label, -1 for a missing label.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n_rows,)
+        Labels. None, NaN, an empty string, and -1 unless it is a class, are missing labels.
+
+    n_rows : int
+        Number of rows.
+
+    classes : array of shape (n_classes,)
+        Class of each column.
+
+    Returns
+    -------
+    array of int of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If all labels are missing, or a label is not a class.
 
     Examples
     --------
@@ -177,44 +286,70 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         raise InputError(
             f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry."
         )
-    own = classes.tolist()
-    none = ("",) if NO_LABEL in own or str(NO_LABEL) in own else ("", NO_LABEL, str(NO_LABEL))
-    missing = np.array([is_missing(item) or item in none for item in array.tolist()], dtype=bool)
-    codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
-    if missing.all():
+    class_values = classes.tolist()
+    missing_marks: tuple[Any, ...] = ("", NO_LABEL, str(NO_LABEL))
+    if NO_LABEL in class_values or str(NO_LABEL) in class_values:
+        missing_marks = ("",)
+    is_unlabelled = np.array(
+        [is_missing(item) or item in missing_marks for item in array.tolist()], dtype=bool
+    )
+    if is_unlabelled.all():
         raise InputError(
             "no row has a label; label at least the rows on which the two models disagree."
         )
-    known = array[~missing]
-    if known.dtype == object:
-        known = np.asarray(known.tolist())
-    codes[~missing] = label_codes(known, len(known), classes)
+    known_labels = array[~is_unlabelled]
+    if known_labels.dtype == object:
+        known_labels = np.asarray(known_labels.tolist())
+    codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
+    codes[~is_unlabelled] = label_codes(known_labels, len(known_labels), classes)
     return codes
 
 
 def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
-    """The column of each label, and the first row whose label is no class (None when all are).
+    """Return the column of each label, and the first row whose label is not a class.
 
     Examples
     --------
     >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
     (array([1, 1]), 1)
     """
+    n_classes = len(classes)
     if labels.dtype.kind in "iu" and classes.dtype.kind in "iu" and len(labels):
-        columns = np.array_equal(classes, np.arange(len(classes)))
-        if columns and labels.min() >= 0 and labels.max() < len(classes):
+        are_column_numbers = np.array_equal(classes, np.arange(n_classes))
+        if are_column_numbers and labels.min() >= 0 and labels.max() < n_classes:
             return labels.astype(np.intp, copy=False), None
-    names = classes.dtype.kind == "U" or (classes.dtype == object and isinstance(classes[0], str))
-    if (labels.dtype.kind == "U") != names:  # no name is a number
-        return np.zeros(len(labels), dtype=np.intp), 0 if len(labels) else None
+    are_names = classes.dtype.kind == "U" or (
+        classes.dtype == object and isinstance(classes[0], str)
+    )
+    if (labels.dtype.kind == "U") != are_names:
+        # A number is never equal to a name, so already the first label is unknown.
+        unknown_row = 0 if len(labels) else None
+        return np.zeros(len(labels), dtype=np.intp), unknown_row
     order = np.argsort(classes, kind="stable")
-    codes = order[np.minimum(np.searchsorted(classes, labels, sorter=order), len(classes) - 1)]
+    positions = np.searchsorted(classes, labels, sorter=order)
+    codes = order[np.minimum(positions, n_classes - 1)]
     return codes.astype(np.intp, copy=False), first_row(classes[codes] != labels)
 
 
 def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
-    """Labels as a 1-D array of integers, booleans, floats or strings, whatever they came in; errors
-    say the noun.
+    """Validate labels: a flat array of integers, booleans, floats or strings.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n,) or (n, 1)
+        Labels.
+
+    noun : str, default="label"
+        Noun for an entry in messages.
+
+    Returns
+    -------
+    array of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If the labels are of another shape or type, or some are missing.
 
     Examples
     --------
@@ -230,21 +365,18 @@ def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         hint = f" {several_labels(array)}" if noun == "label" else ""
         raise InputError(f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}")
     if array.dtype.kind in "OT":
-        array = _plain_labels(array.astype(object), noun)
+        array = _convert_objects(array.astype(object), noun)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
+    if array.dtype.kind == "c":
+        raise InputError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
-        got = (
-            ". Complex data not supported"
-            if array.dtype.kind == "c"
-            else f", got type {array.dtype}"
-        )
-        raise InputError(f"{noun}s must be integers or strings{got}.")
+        raise InputError(f"{noun}s must be integers or strings, got type {array.dtype}.")
     return array
 
 
 def several_labels(array: NDArray[Any]) -> str:
-    """What to do with labels that are a table: one-hot, or several classes in one row.
+    """Return the advice about labels that are a table: one-hot, or several classes in a row.
 
     Examples
     --------
@@ -260,140 +392,88 @@ def several_labels(array: NDArray[Any]) -> str:
 
 
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
-    """Floats that are whole numbers (as a csv or a column with gaps gives them) as integers."""
-    _refuse_missing(np.isnan(array), "label")
-    if (row := first_row(~(np.isfinite(array) & (array == np.floor(array))))) is not None:
+    """Convert floats without a fraction to int64; raise InputError for other floats."""
+    _raise_if_missing(np.isnan(array), "label")
+    row = first_row(~(np.isfinite(array) & (array == np.floor(array))))
+    if row is not None:
         raise InputError(
             f"labels must be class numbers, not continuous values; row {row} has label"
             f" {float(array[row])}. Give the class of each row, a whole number or a name."
         )
-    return _within_64_bits(array)
+    return _to_int64(array)
 
 
-def _within_64_bits(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
-    """Whole numbers as int64. What does not fit wraps on one processor, saturates on another and
-    raises elsewhere.
+def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
+    """Convert whole numbers to int64; raise InputError if one does not fit.
+
+    NumPy would wrap on one processor, saturate on another and raise on a third.
     """
-    if (row := first_row(~((labels >= -(2.0**63)) & (labels < 2.0**63)).astype(bool))) is not None:
+    fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
+    row = first_row(~fits.astype(bool))
+    if row is not None:
         raise InputError(
             f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}."
         )
     return labels.astype(np.int64)
 
 
-def _plain_labels(array: NDArray[Any], noun: str) -> NDArray[Any]:
-    _refuse_missing(np.array([is_missing(item) for item in array], dtype=bool), noun)
-    for kind, plain in ((str, np.str_), (bool | np.bool_, np.bool_)):
-        if all(isinstance(item, kind) for item in array):
-            return array.astype(plain)
+def _convert_objects(array: NDArray[Any], noun: str) -> NDArray[Any]:
+    """Convert an array of objects to strings, booleans or integers."""
+    _raise_if_missing(np.array([is_missing(item) for item in array], dtype=bool), noun)
+    if all(isinstance(item, str) for item in array):
+        return array.astype(np.str_)
+    if all(isinstance(item, bool | np.bool_) for item in array):
+        return array.astype(np.bool_)
     if all(isinstance(item, int | np.integer | np.bool_) for item in array):
-        return _within_64_bits(array, noun)
-    kinds = sorted({type(item).__name__ for item in array})
-    mixture = ", not a mixture of types" if len(kinds) > 1 else ""
+        return _to_int64(array, noun)
+    type_names = sorted({type(item).__name__ for item in array})
+    mixture = ", not a mixture of types" if len(type_names) > 1 else ""
     raise InputError(
-        f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(kinds[:3])}."
+        f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(type_names[:3])}."
     )
 
 
 def is_missing(item: object) -> bool:
-    """None, NaN, and what pandas writes for them."""
+    """Check whether a value is None, NaN or a missing value of pandas."""
     if item is None or type(item).__name__ in ("NAType", "NaTType"):
         return True
-    return isinstance(item, float | np.floating | np.datetime64 | np.timedelta64) and bool(
-        item != item
-    )
+    if not isinstance(item, float | np.floating | np.datetime64 | np.timedelta64):
+        return False
+    # NaN and NaT are not equal to themselves.
+    return bool(item != item)
 
 
-def _refuse_missing(missing: Flags, noun: str) -> None:
-    if (row := first_row(missing)) is not None:
-        count = int(missing.sum())
+def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
+    """Raise InputError if any label is missing."""
+    row = first_row(is_missing_row)
+    if row is not None:
+        n_missing = int(is_missing_row.sum())
         raise InputError(
-            f"{noun}s are missing in {count} rows, the first is row {row}; leave them out."
+            f"{noun}s are missing in {n_missing} rows, the first is row {row}; leave them out."
         )
 
 
 def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) -> None:
-    count = len(classes)
+    """Raise InputError about the label of a row that is not a class."""
+    n_classes = len(classes)
     label = labels[row].item()
-    if np.array_equal(classes, np.arange(count)):
+    if np.array_equal(classes, np.arange(n_classes)):
         hint = f"Other labels: give {option('classes')}, one entry per column, in column order."
-        if labels.min() == 1 and labels.max() == count:
+        if labels.min() == 1 and labels.max() == n_classes:
             hint = "Labels that count from 1: labels - 1."
         raise InputError(
-            f"labels must be classes 0..{count - 1} ({count} columns); row {row} has label {label}."
-            f" {hint}"
+            f"labels must be classes 0..{n_classes - 1} ({n_classes} columns); row {row} has label"
+            f" {label}. {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {count} classes ({_shown(classes)}). Fix"
-        f" it, or give {option('classes')} with the name of every column, in column order."
+        f"label {label!r} of row {row} is not among the {n_classes} classes ({_shorten(classes)})."
+        f" Fix it, or give {option('classes')} with the name of every column, in column order."
     )
 
 
-def _shown(values: object) -> str:
+def _shorten(values: object) -> str:
+    """Return a list of values as text of at most 80 characters."""
     text = repr(np.asarray(values, dtype=object).tolist())
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
-    """The label for rejected rows; where it is None -1 (0 where that is a class), or 'rejected'
-    beside names.
-
-    Raises unless it is of the classes' type and none of them.
-
-    Examples
-    --------
-    >>> reject_label_of(None, np.arange(2)), reject_label_of(None, np.array(["cat", "dog"]))
-    (-1, 'rejected')
-    """
-    reject_label = default_reject_label(classes) if reject_label is None else reject_label
-    label = np.asarray(reject_label)
-    strings = classes.dtype.kind in "UO"
-    if label.ndim or label.dtype.kind not in ("U" if strings else "iub"):
-        kind = (
-            "a string, such as reject_label='rejected',"
-            if strings
-            else "an integer of at most 64 bits"
-        )
-        raise InputError(f"reject_label must be {kind} like the classes; got {reject_label!r}.")
-    if not strings and not -(2**63) <= int(label) < 2**63:
-        raise InputError(
-            f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}."
-        )
-    if label in classes:
-        raise InputError(
-            f"reject_label {reject_label!r} is one of the classes; choose a label that is not."
-        )
-    whole = classes.dtype.kind in "iu"
-    if (
-        whole and np.result_type(classes.dtype, label.dtype).kind == "f"
-    ):  # int64 beside uint64: labels round
-        raise InputError(
-            f"no integer type holds both the classes ({classes.dtype}) and reject_label"
-            f" {reject_label!r}; choose a label that the classes' type can hold."
-        )
-    return reject_label
-
-
-def default_reject_label(classes: NDArray[Any]) -> str | int:
-    """What stands for a rejected row where nothing else was asked for: -1, or 0 between the classes
-    -1 and 1.
-
-    >>> default_reject_label(np.array([-1, 1])), default_reject_label(np.array([False, True]))
-    (0, -1)
-    """
-    if classes.dtype.kind in "UO":
-        return "rejected"
-    return next(label for label in (-1, 0, -2, -3) if label not in classes)
-
-
-def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArray[Any]:
-    """The answers, and the reject label where a row is not accepted: of one type, whatever is
-    accepted.
-
-    No array of booleans holds a third value: they come as objects.
-
-    >>> labels_or(-1, np.array([True, False]), np.array([True, True]))
-    array([True, -1], dtype=object)
-    """
-    whole = answers.astype(object) if answers.dtype.kind == "b" else answers
-    return np.where(accept, whole, np.asarray(reject_label))
+    if len(text) <= _MAX_SHOWN_LENGTH:
+        return text
+    return text[: _MAX_SHOWN_LENGTH - 3] + "..."

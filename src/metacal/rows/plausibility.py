@@ -1,15 +1,15 @@
-"""Tables that are not quite what they are said to be. Nothing is guessed: what looks odd is said,
-and goes on.
+"""Detection of tables that are probably not logits.
 
-A few hundred rows are looked at, whatever the size of the table: a slip in saving a table is in all
-of its rows.
+Nothing is corrected. A suspicious table leads to a warning, and the work goes on. At most 512 rows
+are inspected, because a mistake in saving a table affects all of its rows.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,22 +19,30 @@ from metacal.formulas import Float
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import within
 
-#: Most rows and most numbers that are looked at, in this many stretches of neighbouring rows: of a
-#: table that stays in its file only the blocks around them are read.
-_ROWS, _ELEMENTS, _STRETCHES = 512, 1 << 16, 4
-#: Fewer rows than this may be whole numbers, or alike, by chance or for the sake of an example.
-_FEWEST_ROWS = 20
-#: How far a row of probabilities may be from summing to one: more where each of many was rounded to
-#: two digits.
-_SUM_TOLERANCE, _ROUNDED, _MOST_ROUNDED = 0.01, 0.005, 0.05
-#: What probabilities never exceed, nor their logarithms, but for rounding.
-_ABOVE_ONE = 1.0 + 1e-6
-#: A floor is a lowest value that at least this share of the rows reaches, to within so much.
-_FLOOR_SHARE, _FLOOR_TOLERANCE = 0.05, 1e-3
+#: Largest number of rows and elements of a sample.
+_MAX_SAMPLE_ROWS = 512
+_MAX_SAMPLE_ELEMENTS = 1 << 16
+#: Number of stretches of consecutive rows in a sample. Only the blocks of a stored table that
+#: contain them are read.
+_N_STRETCHES = 4
+#: Smaller samples may be whole numbers or identical rows by chance, or because they are examples.
+_MIN_ROWS = 20
+#: Largest distance of the sum of a row of probabilities from 1. Each column adds to it up to a
+#: maximum, because the entries may be rounded to two digits.
+_SUM_TOLERANCE = 0.01
+_SUM_TOLERANCE_PER_COLUMN = 0.005
+_MAX_ROUNDING_TOLERANCE = 0.05
+#: Largest probability, with a margin for rounding.
+_MAX_PROBABILITY = 1.0 + 1e-6
+#: Smallest probability, with a margin for rounding.
+_MIN_PROBABILITY = -1e-6
+#: Log-probabilities have a floor if at least this fraction of rows reaches the smallest value to
+#: within the tolerance.
+_MIN_FLOOR_FRACTION = 0.05
+_FLOOR_TOLERANCE = 1e-3
 
-#: What a table of logits may look like in their place.
+#: Possible suspicions about a table of logits.
 Suspected = Literal["probabilities", "one-hot", "whole numbers", "alike", "floor"]
-#: What is said of it.
 _REMARKS: dict[Suspected, str] = {
     "probabilities": (
         "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as"
@@ -61,24 +69,34 @@ _REMARKS: dict[Suspected, str] = {
 }
 
 
-class Suspicion(NamedTuple):
-    """What a table looks like; `lowest` is the value of a floor."""
+@dataclass(frozen=True)
+class Suspicion:
+    """Suspicion about a table of logits.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of the suspicion.
+
+    lowest : float or None
+        Smallest value of log-probabilities with a floor.
+    """
 
     kind: Suspected
     lowest: float | None = None
 
     @property
     def remark(self) -> str:
-        """What is said of it."""
+        """Text of the warning."""
         return _REMARKS[self.kind].format(
             lowest=self.lowest or 0.0, probabilities=option("input", "probabilities")
         )
 
 
 def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
-    """What is odd about some rows that are said to be logits, if anything.
+    """Return the suspicion about a sample of rows, or None.
 
-    Rows with NaN or +inf are not judged: checks that come later refuse them.
+    Rows with NaN or +inf are not judged, because later checks reject them.
 
     Examples
     --------
@@ -87,49 +105,47 @@ def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
     >>> suspicion_of(np.array([[2.5, 0.8], [-1.7, 0.3]])) is None
     True
     """
-    high = sample.max(initial=-np.inf)
-    if not sample.size or not high < np.inf:  # no columns, NaN: others refuse them
+    largest = sample.max(initial=-np.inf)
+    if not sample.size or not largest < np.inf:
         return None
-    many = len(sample) >= _FEWEST_ROWS
-    if many and _alike(sample):
+    has_enough_rows = len(sample) >= _MIN_ROWS
+    if has_enough_rows and _are_rows_identical(sample):
         return Suspicion("alike")
-    sums_to_one = high <= _ABOVE_ONE and _sums_to_one(sample)
-    whole = _whole(sample)
-    if sums_to_one:
-        return Suspicion("one-hot" if whole else "probabilities")
-    if whole and many:
+    are_integers = _are_integers(sample)
+    if largest <= _MAX_PROBABILITY and _do_rows_sum_to_one(sample):
+        return Suspicion("one-hot" if are_integers else "probabilities")
+    if are_integers and has_enough_rows:
         return Suspicion("whole numbers")
-    return _floor(sample) if many and high <= _SUM_TOLERANCE else None
+    if has_enough_rows and largest <= _SUM_TOLERANCE:
+        return _detect_floor(sample)
+    return None
 
 
 def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
-    """Look at a few rows of a table of logits, warn of what is odd, and return it."""
-    if input != "logits" or _unquestioned.get():
+    """Warn if a table of logits is suspicious, and return the suspicion."""
+    if input != "logits" or _skips_checks.get():
         return None
-    found = suspicion_in(table)
-    if found is not None:
-        warn_caller(found.remark)
-    return found
+    suspicion = suspicion_in(table)
+    if suspicion is not None:
+        warn_caller(suspicion.remark)
+    return suspicion
 
 
 def suspicion_in(table: Any) -> Suspicion | None:
-    """What is odd about a table of logits, if anything; two rows are enough to clear most
-    tables.
+    """Return the suspicion about a table of logits, or None.
+
+    Two rows are enough to clear most tables. If they do not, a larger sample is inspected.
     """
-    first = _as_array(table[0:2])
-    if (
-        len(first) == 2
-        and first.max(initial=-np.inf) > _ABOVE_ONE
-        and not _whole(first)
-        and not _alike(first)
-    ):
+    first_rows = _as_array(table[0:2])
+    if len(first_rows) == 2 and _are_clearly_logits(first_rows):
         return None
     return suspicion_of(sample_of(table))
 
 
 def unquestioned() -> AbstractContextManager[None]:
-    """Within this no table is looked at: it was made here (logarithms of probabilities), or looked
-    at before.
+    """Skip the inspection of tables inside the context.
+
+    It is for tables that metacal computed (logarithms of probabilities) or inspected before.
 
     Examples
     --------
@@ -137,56 +153,73 @@ def unquestioned() -> AbstractContextManager[None]:
     ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
     None
     """
-    return within(_unquestioned, True)
+    return within(_skips_checks, True)
 
 
-_unquestioned: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)
+_skips_checks: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)
 
 
 def sample_of(table: Any) -> Float:
-    """A few rows of a table as an array: all of a short one, else some from its beginning, its
-    middle and its end.
-    """
-    n, n_columns = table.shape
-    most = int(np.clip(_ELEMENTS // max(1, n_columns), _FEWEST_ROWS, _ROWS))
-    if n <= most:
-        return _as_array(table[0:n])
-    each = most // _STRETCHES
-    starts = [k * (n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
-    return np.concatenate([_as_array(table[start : start + each]) for start in starts])
+    """Return all rows of a short table, else stretches from its start, middle and end."""
+    n_rows, n_columns = table.shape
+    n_fitting_rows = _MAX_SAMPLE_ELEMENTS // max(1, n_columns)
+    n_sampled = int(np.clip(n_fitting_rows, _MIN_ROWS, _MAX_SAMPLE_ROWS))
+    if n_rows <= n_sampled:
+        return _as_array(table[0:n_rows])
+    stretch_rows = n_sampled // _N_STRETCHES
+    last_start = n_rows - stretch_rows
+    stretches = []
+    for index in range(_N_STRETCHES):
+        start = index * last_start // (_N_STRETCHES - 1)
+        stretches.append(_as_array(table[start : start + stretch_rows]))
+    return np.concatenate(stretches)
 
 
 def _as_array(rows: Any) -> Float:
+    """Convert rows to a float64 array on the host."""
     return np.asarray(on_host(rows), dtype=np.float64)
 
 
-def _sums_to_one(sample: Float) -> bool:
-    tolerance = _SUM_TOLERANCE + min(_ROUNDED * sample.shape[1], _MOST_ROUNDED)
-    return bool(sample.min() >= -1e-6 and (np.abs(sample.sum(axis=1) - 1.0) <= tolerance).all())
+def _are_clearly_logits(rows: Float) -> bool:
+    """Check whether rows have a value above 1, a fraction, and are not identical."""
+    if not rows.max(initial=-np.inf) > _MAX_PROBABILITY:
+        return False
+    return not _are_integers(rows) and not _are_rows_identical(rows)
 
 
-def _whole(sample: Float) -> bool:
-    """Whether every entry is a whole number; -inf, which marks a masked class, is as good as
-    one.
-    """
-    return bool((sample[0] == np.rint(sample[0])).all() and (sample == np.rint(sample)).all())
+def _do_rows_sum_to_one(sample: Float) -> bool:
+    """Check whether no value is negative and every row sums to 1, apart from rounding."""
+    rounding = min(_SUM_TOLERANCE_PER_COLUMN * sample.shape[1], _MAX_ROUNDING_TOLERANCE)
+    distances = np.abs(sample.sum(axis=1) - 1.0)
+    is_close = (distances <= _SUM_TOLERANCE + rounding).all()
+    return bool(sample.min() >= _MIN_PROBABILITY and is_close)
 
 
-def _alike(sample: Float) -> bool:
+def _are_integers(sample: Float) -> bool:
+    """Check whether every value is a whole number or -inf, which marks a masked class."""
+    # The first row alone is enough to clear most tables.
+    is_first_row_whole = (sample[0] == np.rint(sample[0])).all()
+    return bool(is_first_row_whole and (sample == np.rint(sample)).all())
+
+
+def _are_rows_identical(sample: Float) -> bool:
+    """Check whether all rows are equal."""
     return bool((sample[1] == sample[0]).all() and (sample == sample[0]).all())
 
 
-def _floor(sample: Float) -> Suspicion | None:
-    """Logarithms of clipped probabilities: exponentials that sum to one but for the floor, which
-    many rows touch.
+def _detect_floor(sample: Float) -> Suspicion | None:
+    """Detect logarithms of clipped probabilities.
+
+    Their exponentials sum to 1, or slightly more because of the floor, and many rows reach the
+    smallest value.
     """
-    finite = sample > -np.inf
-    low = float(sample.min(where=finite, initial=0.0))
+    is_finite = sample > -np.inf
+    smallest = float(sample.min(where=is_finite, initial=0.0))
     sums = np.exp(sample).sum(axis=1)
-    lifted = 1.0 + _SUM_TOLERANCE + sample.shape[1] * np.exp(low)
-    if not ((sums >= 1.0 - _SUM_TOLERANCE) & (sums <= lifted)).all():
+    largest_sum = 1.0 + _SUM_TOLERANCE + sample.shape[1] * np.exp(smallest)
+    if not ((sums >= 1.0 - _SUM_TOLERANCE) & (sums <= largest_sum)).all():
         return None
-    at_floor = finite & (sample <= low + _FLOOR_TOLERANCE)
-    if at_floor.any(axis=1).mean() < _FLOOR_SHARE:
+    is_at_floor = is_finite & (sample <= smallest + _FLOOR_TOLERANCE)
+    if is_at_floor.any(axis=1).mean() < _MIN_FLOOR_FRACTION:
         return None
-    return Suspicion("floor", low)
+    return Suspicion("floor", smallest)

@@ -1,10 +1,8 @@
-"""Two columns that a caller gives, a score for each row and whether it is right: the only place
-that coerces them.
+"""Validation of columns of scores, correctness and losses.
 
-A score may be missing: None, NaN, or an infinity, which no threshold can be compared with in
-earnest. Judges write marks as text, "8/10", "85%", and verdicts as words: both are read. Whether a
-row is right may not be missing: it is true or false, 1 or 0, or a verdict in words, and nothing
-else is guessed at.
+A score may be missing: None, NaN, or an infinity, which cannot be compared with a threshold. Scores
+may be written as text, such as "8/10" and "85%", or as verdicts ("pass"). Correctness may not be
+missing. It is true or false, 1 or 0, or a verdict.
 """
 
 from __future__ import annotations
@@ -20,29 +18,52 @@ from metacal.formulas import Flags
 from metacal.rows.arrays import first_row, plain_array
 from metacal.rows.labels import is_missing
 
-#: How right and wrong are written, in any case.
+#: Accepted spellings of true and false, lower case.
 WORDS: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
 }
-_WANTED = "true or false, 1 or 0, yes or no, pass or fail"
+#: Verdicts that are not numbers.
+_VERDICTS = WORDS.keys() - {"0", "1"}
+_REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
+#: Largest number of characters of a value in a message.
+_MAX_SHOWN_LENGTH = 60
 
-#: What a message calls a row.
+#: Function that returns the name of a row in messages.
 Place = Callable[[int], str]
 
 
 def numbered(row: int) -> str:
-    """A row by its number, from 0."""
+    """Return the name of a row in messages: its number from 0."""
     return f"row {row}"
 
 
 def score_column(
     values: Any, *, name: str = "score", place: Place = numbered
 ) -> NDArray[np.floating[Any]]:
-    """One float per row; NaN where there is no finite number, which means that the row has no
-    score.
+    """Validate a column of scores.
 
-    float32 and float16 stay what they are, everything else becomes float64.
+    Parameters
+    ----------
+    values : array-like of shape (n,) or (n, 1)
+        Numbers, texts such as "8/10", or missing values.
+
+    name : str, default="score"
+        Name of the column in messages.
+
+    place : callable, default=numbered
+        Function that returns the name of a row in messages.
+
+    Returns
+    -------
+    array of float of shape (n,)
+        float32 and float16 keep their type, others become float64. NaN means that the row has no
+        score.
+
+    Raises
+    ------
+    InputError
+        If a value is not a number.
 
     Examples
     --------
@@ -52,26 +73,46 @@ def score_column(
     array([0.8 , 0.85, 0.  , 0.5 ])
     >>> score_column(["high", "low"])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and leave out ...
+    metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and ...
     """
-    array = _flat(
-        np.ma.filled(np.ma.asarray(values, dtype=object), np.nan) if np.ma.isMA(values) else values,
-        name,
-    )
+    if np.ma.isMA(values):
+        values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
+    array = _flatten(values, name)
     if array.dtype.kind in "OU":
-        array = np.array(
-            [_number(value, name, place(row)) for row, value in enumerate(array.tolist())],
-            dtype=np.float64,
-        )
+        numbers = [
+            _parse_number(value, name, place(row)) for row, value in enumerate(array.tolist())
+        ]
+        array = np.array(numbers, dtype=np.float64)
     elif array.dtype.kind not in "biuf":
-        raise _no_number(array[0] if len(array) else array.dtype, name, place(0))
-    numbers = array.astype(array.dtype if array.dtype in (np.float32, np.float16) else np.float64)
-    numbers[~np.isfinite(numbers)] = np.nan
-    return numbers
+        raise _not_a_number_error(array[0] if len(array) else array.dtype, name, place(0))
+    dtype = array.dtype if array.dtype in (np.float32, np.float16) else np.float64
+    scores = array.astype(dtype)
+    scores[~np.isfinite(scores)] = np.nan
+    return scores
 
 
 def correct_column(values: Any, *, name: str = "correct", place: Place = numbered) -> Flags:
-    """One boolean per row: whether it is right.
+    """Validate a column of correctness.
+
+    Parameters
+    ----------
+    values : array-like of shape (n,) or (n, 1)
+        Booleans, 0 and 1, or verdicts such as "yes".
+
+    name : str, default="correct"
+        Name of the column in messages.
+
+    place : callable, default=numbered
+        Function that returns the name of a row in messages.
+
+    Returns
+    -------
+    array of bool of shape (n,)
+
+    Raises
+    ------
+    InputError
+        If a value is missing or none of these.
 
     Examples
     --------
@@ -79,19 +120,39 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     (array([ True, False,  True]), array([ True, False]))
     >>> correct_column([1, 0, 2])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, 1 or 0, yes or no, ...
+    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, ...
     """
-    array = _flat(values, name)
+    array = _flatten(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
         return np.asarray(array == 1)
-    return np.array(
-        [_flag(value, name, place(row)) for row, value in enumerate(array.tolist())], dtype=np.bool_
-    )
+    flags = [_parse_flag(value, name, place(row)) for row, value in enumerate(array.tolist())]
+    return np.array(flags, dtype=np.bool_)
 
 
 def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[Any]:
-    """One number from 0, all right, to 1 per row: its loss. Of integers it stays integers: there is
-    nothing between.
+    """Validate a column of losses from 0 (correct) to 1.
+
+    Parameters
+    ----------
+    values : array-like of shape (n,) or (n, 1)
+        Numbers, or texts such as "1/2".
+
+    name : str, default="loss"
+        Name of the column in messages.
+
+    place : callable, default=numbered
+        Function that returns the name of a row in messages.
+
+    Returns
+    -------
+    array of shape (n,)
+        Integers stay integers, which means that there is no loss between 0 and 1. Other numbers
+        become float64.
+
+    Raises
+    ------
+    InputError
+        If a loss is missing, a verdict, or outside of [0, 1].
 
     Examples
     --------
@@ -99,34 +160,46 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
     (array([0.  , 0.25, 0.5 ]), array([0, 1]))
     >>> loss_column([0.5, 3])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the most that one can be.
+    metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the ...
     >>> loss_column([True, False])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for a wrong one.
+    metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for ...
     """
-    array = _flat(values, name)
-    for row, value in enumerate(array.tolist() if array.dtype.kind in "bOU" else ()):
-        if isinstance(value, bool) or (
-            isinstance(value, str) and value.strip().lower() in WORDS.keys() - {"0", "1"}
-        ):
+    array = _flatten(values, name)
+    _raise_if_verdict(array, name, place)
+    losses = score_column(array, name=name, place=place).astype(np.float64)
+    invalid_row = first_row(~((losses >= 0.0) & (losses <= 1.0)))
+    if invalid_row is None:
+        are_integers = array.dtype.kind != "f" and all(
+            isinstance(value, int) for value in array.tolist()
+        )
+        return losses.astype(np.intp) if are_integers else losses
+    row_name = place(invalid_row)
+    if np.isnan(losses[invalid_row]):
+        raise InputError(
+            f"{row_name}: the {name} is missing; nobody knows how bad the row is, so leave it out."
+        )
+    value = array.tolist()[invalid_row]
+    raise InputError(
+        f"{row_name}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that"
+        " one can be."
+    )
+
+
+def _raise_if_verdict(array: NDArray[Any], name: str, place: Place) -> None:
+    """Raise InputError if a loss is a boolean or a verdict in words.
+
+    A verdict "pass" would be read as 1, but stands for the loss 0.
+    """
+    if array.dtype.kind not in "bOU":
+        return
+    for row, value in enumerate(array.tolist()):
+        is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICTS
+        if isinstance(value, bool) or is_verdict:
             raise InputError(
                 f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
                 " a wrong one."
             )
-    losses = score_column(array, name=name, place=place).astype(np.float64)
-    wrong = first_row(~((losses >= 0.0) & (losses <= 1.0)))
-    if wrong is None:
-        whole = array.dtype.kind != "f" and all(isinstance(value, int) for value in array.tolist())
-        return losses.astype(np.intp) if whole else losses
-    where, value = place(wrong), array.tolist()[wrong]
-    if np.isnan(losses[wrong]):
-        raise InputError(
-            f"{where}: the {name} is missing; nobody knows how bad the row is, so leave it out."
-        )
-    raise InputError(
-        f"{where}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that"
-        " one can be."
-    )
 
 
 def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
@@ -136,13 +209,21 @@ def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
     ----------
     values : array of shape (n, m), (m, n) or (n,)
         True or false, 1 or 0, "yes" or "no". A row that lacks every entry is unknown.
+
     n_rows : int
+        Number of rows.
+
     name : str
-        What messages call the flags: "agrees" or "correct".
+        Name of the flags in messages: "agrees" or "correct".
 
     Returns
     -------
-    flags, known : boolean arrays of shape (n, m) and (n,)
+    flags, known : array of bool of shape (n, m) and (n,)
+
+    Raises
+    ------
+    InputError
+        If the shape is wrong, or a value is not a flag.
 
     Examples
     --------
@@ -150,29 +231,31 @@ def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
     array([ True, False,  True])
     """
     table = np.array(values, dtype=object)
-    table = (
-        table[:, None]
-        if table.ndim == 1
-        else table.T
-        if table.shape[0] != n_rows == table.shape[1]
-        else table
-    )
+    if table.ndim == 1:
+        table = table[:, None]
+    elif table.shape[0] != n_rows == table.shape[1]:
+        table = table.T
     if table.ndim != 2 or len(table) != n_rows:
         raise InputError(
             f"{name} must have an entry for each of {n_rows} rows and each model; got"
             f" {table.shape}."
         )
-    known = np.array([not all(map(is_missing, row)) for row in table])
-    flags, rows = np.zeros(table.shape, dtype=bool), np.flatnonzero(known)
-    for j, column in enumerate(table.T):
-        flags[rows, j] = correct_column(
-            column[rows], name=name, place=lambda row: f"row {rows[row]}"
+    is_known = np.array([not all(map(is_missing, row)) for row in table])
+    known_rows = np.flatnonzero(is_known)
+
+    def known_row_name(index: int) -> str:
+        return f"row {known_rows[index]}"
+
+    flags = np.zeros(table.shape, dtype=bool)
+    for model, column in enumerate(table.T):
+        flags[known_rows, model] = correct_column(
+            column[known_rows], name=name, place=known_row_name
         )
-    return flags, known
+    return flags, is_known
 
 
 def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], Flags]:
-    """Both columns, of the same rows.
+    """Validate a column of scores and a column of correctness of the same rows.
 
     Examples
     --------
@@ -180,16 +263,18 @@ def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any
     Traceback (most recent call last):
     metacal.errors.InputError: there are 2 scores but 1 entries of correct; give one each per row.
     """
-    scores, right = score_column(score), correct_column(correct)
-    if scores.shape != right.shape:
+    scores = score_column(score)
+    is_correct = correct_column(correct)
+    if scores.shape != is_correct.shape:
         raise InputError(
-            f"there are {len(scores)} scores but {len(right)} entries of correct; give one each per"
-            " row."
+            f"there are {len(scores)} scores but {len(is_correct)} entries of correct; give one"
+            " each per row."
         )
-    return scores, right
+    return scores, is_correct
 
 
-def _flat(values: Any, name: str) -> NDArray[Any]:
+def _flatten(values: Any, name: str) -> NDArray[Any]:
+    """Return a flat array from values of shape (n,) or (n, 1); raise InputError for others."""
     array = plain_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -201,68 +286,94 @@ def _flat(values: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _number(value: Any, name: str, where: str) -> float:
-    if (
-        isinstance(value, int | float | np.integer | np.floating)
-        or type(value).__name__ == "Decimal"
-    ):
+def _parse_number(value: Any, name: str, row_name: str) -> float:
+    """Return a number or a mark as a float, NaN for a missing value; raise InputError if neither."""
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if is_number or type(value).__name__ == "Decimal":
         try:
             return float(value)
         except OverflowError:
             return np.inf
-    mark = mark_of(value) if isinstance(value, str) else np.nan if is_missing(value) else None
-    if mark is None:
-        raise _no_number(value, name, where)
-    return mark
+    if isinstance(value, str):
+        mark = mark_of(value)
+        if mark is not None:
+            return mark
+    elif is_missing(value):
+        return np.nan
+    raise _not_a_number_error(value, name, row_name)
 
 
 def mark_of(text: str) -> float | None:
-    """A mark as a judge writes it: a number, one of so many ("8/10"), a percentage, a verdict;
-    None: it is none.
-    """
+    """Parse a mark: a number, a fraction ("8/10"), a percentage or a verdict; None if invalid."""
     text = text.strip().lower()
     if text in WORDS:
         return float(WORDS[text])
-    mark, slash, most = text.removesuffix("%").partition("/")
-    if "_" in text or (slash and text.endswith("%")):
+    is_percentage = text.endswith("%")
+    numerator, slash, denominator = text.removesuffix("%").partition("/")
+    # Python accepts underscores in numbers.
+    if "_" in text or (slash and is_percentage):
         return None
     try:
-        return float(mark) / (float(most) if slash else 100.0 if text.endswith("%") else 1.0)
+        if slash:
+            return float(numerator) / float(denominator)
+        return float(numerator) / (100.0 if is_percentage else 1.0)
     except (ValueError, ZeroDivisionError):
         return None
 
 
-def _no_number(value: Any, name: str, where: str) -> InputError:
-    shown = repr(value.item() if isinstance(value, np.generic) else value)
+def _not_a_number_error(value: Any, name: str, row_name: str) -> InputError:
+    """Build the error about a score that is not a number."""
+    plain_value = value.item() if isinstance(value, np.generic) else value
     return InputError(
-        f"{where}: the {name} is {shown[:60]}, which is no number; give numbers, and leave out what"
-        " has none."
+        f"{row_name}: the {name} is {repr(plain_value)[:_MAX_SHOWN_LENGTH]}, which is no number;"
+        " give numbers, and leave out what has none."
     )
 
 
-def _flag(value: Any, name: str, where: str) -> bool:
-    known = WORDS.get(str(value).strip().lower()) if isinstance(value, str | bool | int) else None
-    if known is None and isinstance(value, float) and value in (0.0, 1.0):
-        known = value == 1.0
-    if known is not None:
-        return known
+def _parse_flag(value: Any, name: str, row_name: str) -> bool:
+    """Return a value as a boolean; raise InputError if it is missing or not a flag."""
+    flag = None
+    if isinstance(value, str | bool | int):
+        flag = WORDS.get(str(value).strip().lower())
+    elif isinstance(value, float) and value in (0.0, 1.0):
+        flag = value == 1.0
+    if flag is not None:
+        return flag
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         raise InputError(
-            f"{where}: {name} is missing; nobody knows whether the row is right, so label it or"
+            f"{row_name}: {name} is missing; nobody knows whether the row is right, so label it or"
             " leave it out."
         )
     raise InputError(
-        f"{where}: {name} is {repr(value)[:60]}; it must say right or wrong, as {_WANTED}."
+        f"{row_name}: {name} is {repr(value)[:_MAX_SHOWN_LENGTH]}; it must say right or wrong, as"
+        f" {_REQUIRED_SPELLINGS}."
     )
 
 
 def is_table(score: Any) -> bool:
-    """Whether scores are a table, with a column for each label."""
+    """Check whether scores are a table with several columns, one per label."""
     return np.ndim(score) == 2 and np.shape(score)[1] > 1
 
 
 def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A table of scores as one column, and the label of each of its entries: what the watch takes.
+    """Flatten a table of scores, and return the label of each entry.
+
+    Parameters
+    ----------
+    score : array of shape (n, n_labels)
+        Scores.
+
+    labels : sequence, default=None
+        Name of each column. None stands for column numbers.
+
+    Returns
+    -------
+    scores, labels : arrays of shape (n * n_labels,)
+
+    Raises
+    ------
+    InputError
+        If the number of names differs from the number of columns.
 
     Examples
     --------
@@ -270,7 +381,8 @@ def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]
     (array([0.9, 0.2, 0.4, 0.8]), array(['name', 'date', 'name', 'date'], dtype='<U4'))
     """
     table = np.asarray(score)
-    names = np.arange(table.shape[1]) if labels is None else np.asarray(labels)
-    if names.shape != (table.shape[1],):
-        raise InputError(f"groups must name the {table.shape[1]} labels; got shape {names.shape}.")
+    n_labels = table.shape[1]
+    names = np.arange(n_labels) if labels is None else np.asarray(labels)
+    if names.shape != (n_labels,):
+        raise InputError(f"groups must name the {n_labels} labels; got shape {names.shape}.")
     return table.reshape(-1), np.tile(names, len(table))

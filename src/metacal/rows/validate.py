@@ -1,8 +1,8 @@
-"""The only place that coerces logits and probabilities; labels and weights come from the modules of
-these names.
+"""Validation and conversion of logits and probabilities.
 
-Every check runs before any work starts, and every message says what came, what is needed and what
-to do.
+All checks run before any work starts. Messages state the value received, the requirement and the
+fix. Labels are validated in `metacal.rows.labels` and weights in `metacal.rows.arrays`; their
+functions are available here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.errors import InputError, WrongTypeError, option, warn_caller
-from metacal.formulas import Float
+from metacal.formulas import Flags, Float
 from metacal.formulas.logits import (
     find_finite_masks,
     replace_finite_masks,
@@ -32,28 +32,46 @@ from metacal.rows.labels import class_list as class_list
 from metacal.rows.labels import columns_of as columns_of
 from metacal.rows.labels import label_codes as label_codes
 from metacal.rows.labels import two_classes as two_classes
+from metacal.rows.output_buffer import room_for_probabilities as room_for_probabilities
 from metacal.rows.stored import ConvertedTable, StoredTable, blocks_of
 
-#: Elements looked at in one go: large enough for few calls, small enough to stay in the cache.
+#: Elements per block of a validation pass. A block fits into the cache.
 BLOCK_ELEMENTS = 1 << 17
-#: The same where threads share the work, and the least table they are worth waking for.
-_THREAD_ELEMENTS, _WORTH_THREADS = 1 << 20, 1 << 21
+#: Elements per block if threads share the pass, and the smallest table for which they do.
+_THREAD_BLOCK_ELEMENTS = 1 << 20
+_MIN_THREADED_ELEMENTS = 1 << 21
 
-#: How far a row of probabilities may be from summing to one, by dtype of the table.
+#: Largest distance of the sum of a row of probabilities from 1, by type of the table.
 _SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64": 1e-4}
-#: Whole numbers beyond this are not all doubles: two logits may fall together.
-_LARGEST_WHOLE = 1 << 53
+#: Integers beyond this limit may be equal after conversion to float64.
+_MAX_EXACT_INTEGER = 1 << 53
 
 
 def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
-    """Return `table` as a 2-D floating array of logits, one row per item and one column per class.
+    """Validate a table of logits.
 
-    float16, float32 and float64 arrays pass through without a copy; integers and booleans become
-    float64. -inf marks a class that is masked out and is legal; NaN, +inf and rows with every class
-    masked are not. A finite number that stands for a mask (`finfo.min`, -1e9; the rule is in
-    `metacal.formulas.logits`) is read as -inf, with a warning. A torch tensor on a GPU is checked
-    there and stays there; a stored table is checked block by block and stays where it is stored.
-    The threads of an `executor` share the look at a table.
+    float16, float32 and float64 arrays are not copied. Integers and booleans become float64. -inf
+    marks a masked class and is valid. NaN, +inf and rows with every class masked are invalid. A
+    finite number that stands for a mask (`finfo.min`, -1e9; the rule is in
+    `metacal.formulas.logits`) is replaced by -inf, with a warning. A torch tensor on a GPU is
+    validated there and stays there. A stored table is validated block by block and stays stored.
+
+    Parameters
+    ----------
+    table : array-like of shape (n, K)
+        One row per item and one column per class.
+
+    executor : Executor, default=None
+        Pool of threads that share the work.
+
+    Returns
+    -------
+    array, StoredTable or tensor of shape (n, K)
+
+    Raises
+    ------
+    InputError
+        If the table is invalid.
 
     Examples
     --------
@@ -61,36 +79,39 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     dtype('float64')
     >>> logits_table([0.2, 0.8])
     Traceback (most recent call last):
-    metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got 1-D of shape (2,). ...
+    metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got ...
     """
-    array: Any = _float_table(table, "logits")
-    device = kernels.on_device(array)
-    mask: float | None = None
-    for span, (bad, low) in _looked_over(array, executor):
-        if bad is not None:
-            _raise_bad_logit(array, span.start + bad)
-        if low and device:
-            array, mask = kernels.device_kernels().with_masks(array)
-        elif low and mask is None and (masked := find_finite_masks(array[span])) is not None:
-            mask = float(array[span][masked][0])
-    if mask is None:
+    array: Any = _read_float_table(table, "logits")
+    is_on_device = kernels.on_device(array)
+    mask_value: float | None = None
+    for rows, (invalid_row, has_low_values) in _inspect_blocks(array, executor):
+        if invalid_row is not None:
+            _raise_invalid_logit(array, rows.start + invalid_row)
+        if not has_low_values:
+            continue
+        if is_on_device:
+            array, mask_value = kernels.device_kernels().with_masks(array)
+        elif mask_value is None:
+            is_masked = find_finite_masks(array[rows])
+            if is_masked is not None:
+                mask_value = float(array[rows][is_masked][0])
+    if mask_value is None:
         return array
     warn_caller(
-        f"logits hold {mask:.9g}, which stands for a masked class: it is read as -inf, which"
+        f"logits hold {mask_value:.9g}, which stands for a masked class: it is read as -inf, which"
         " says so."
     )
-    if device:
+    if is_on_device:
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
-    return np.concatenate(
-        [replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)]
-    )
+    return np.concatenate([replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)])
 
 
 def is_one_score(table: Any) -> bool:
-    """Whether there is one score for each row, as `decision_function` gives it: (n,) or (n, 1), for
-    two classes.
+    """Check whether there is one score per row, shape (n,) or (n, 1), for two classes.
+
+    This is the output of `decision_function` of a binary classifier.
 
     Examples
     --------
@@ -101,65 +122,97 @@ def is_one_score(table: Any) -> bool:
         return False
     if isinstance(table, list | tuple):
         return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
+    # A nested tensor raises RuntimeError.
     try:
         shape = tuple(table.shape)
-    except (
-        AttributeError,
-        TypeError,
-        RuntimeError,
-    ):  # no shape, or none to speak of: a nested tensor's
+    except (AttributeError, TypeError, RuntimeError):
         return False
-    plain = getattr(getattr(table, "dtype", None), "kind", "f") in "iubf"
-    return plain and len(shape) in (1, 2) and shape[0] > 0 and shape[1:] in ((), (1,))
+    dtype = getattr(table, "dtype", None)
+    is_numeric = getattr(dtype, "kind", "f") in "iubf"
+    is_column = len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)
+    return is_numeric and is_column and shape[0] > 0
 
 
 def two_columns(table: Any, kind: str) -> NDArray[Any]:
-    """One score for each row as a table of two classes: [0, s] of log-odds s, [1 - p, p] of
-    probabilities p.
+    """Convert one score per row to a table of two classes.
 
-    p is the probability of the second class, the positive one; of log-odds the second class is the
-    larger logit where s > 0, as scikit-learn has it.
+    Parameters
+    ----------
+    table : array-like of shape (n,) or (n, 1)
+        Log-odds s, or probabilities p, of the second (positive) class.
+
+    kind : {"logits", "probabilities"}
+        Content of the table.
+
+    Returns
+    -------
+    array of shape (n, 2)
+        [0, s] for log-odds and [1 - p, p] for probabilities.
+
+    Raises
+    ------
+    InputError
+        If a probability is outside of [0, 1].
 
     Examples
     --------
     >>> two_columns([2.0, -1.0], "logits"), two_columns([[0.25]], "probabilities")
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
-    score = _as_float(plain_array(table, "scores").reshape(-1), "scores")
-    if (
-        kind == "probabilities"
-        and (row := first_row(~((score >= 0.0) & (score <= 1.0)))) is not None
-    ):
+    scores = _as_float(plain_array(table, "scores").reshape(-1), "scores")
+    if kind != "probabilities":
+        return np.column_stack([np.zeros_like(scores), scores])
+    row = first_row(~((scores >= 0.0) & (scores <= 1.0)))
+    if row is not None:
         raise InputError(
-            f"probabilities must lie in [0, 1]; row {row} holds {score[row]}. If these are the"
+            f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are the"
             f" values of a decision_function, say so: {option('input', 'logits')}."
         )
-    return np.column_stack(
-        [1.0 - score if kind == "probabilities" else np.zeros_like(score), score]
-    )
+    return np.column_stack([1.0 - scores, scores])
 
 
-def _looked_over(
+def _inspect_blocks(
     array: Any, executor: Executor | None
 ) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """The rows of each block, and what `kernels.looked_over` says of it; a device looks at all rows
-    at once.
+    """Yield the rows of each block with the result of `kernels.looked_over`.
+
+    A table on a device is one block.
     """
-    threads = (
-        isinstance(executor, ThreadPoolExecutor)
-        and array.shape[0] * array.shape[1] >= _WORTH_THREADS
-    )
-    step = max(1, (_THREAD_ELEMENTS if threads else BLOCK_ELEMENTS) // array.shape[1])
+    n_rows, n_classes = array.shape
     if kernels.on_device(array):
-        threads, step = False, len(array)
-    spans = [slice(start, start + step) for start in range(0, len(array), step)]
-    look = executor.map if threads and executor is not None else map
-    yield from zip(spans, look(lambda span: kernels.looked_over(array[span]), spans))
+        rows = slice(0, len(array))
+        yield rows, kernels.looked_over(array[rows])
+        return
+    uses_threads = (
+        isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS
+    )
+    block_elements = _THREAD_BLOCK_ELEMENTS if uses_threads else BLOCK_ELEMENTS
+    block_rows = max(1, block_elements // n_classes)
+    row_slices = [slice(start, start + block_rows) for start in range(0, n_rows, block_rows)]
+    map_blocks = executor.map if uses_threads and executor is not None else map
+    results = map_blocks(lambda rows: kernels.looked_over(array[rows]), row_slices)
+    yield from zip(row_slices, results)
 
 
 def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
-    """Return `table` as a 2-D floating array whose rows are probability vectors; `advice` ends what
-    is said otherwise.
+    """Validate a table whose rows are probability vectors.
+
+    Parameters
+    ----------
+    table : array-like of shape (n, K)
+        Probabilities.
+
+    advice : str, default=None
+        Last sentence of the error message. If None, it mentions logits.
+
+    Returns
+    -------
+    array, StoredTable or tensor of shape (n, K)
+
+    Raises
+    ------
+    InputError
+        If a value is outside of [0, 1], or a row does not sum to 1.
 
     Examples
     --------
@@ -167,33 +220,59 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
     (1, 2)
     >>> probability_table([[3.0, 0.5]])
     Traceback (most recent call last):
-    metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are logits, ...
+    metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are ...
     """
-    array = _float_table(table, "probabilities")
+    array = _read_float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
     blocks: Iterable[tuple[int, NDArray[Any]]] = blocks_of(array, BLOCK_ELEMENTS)
     if kernels.on_device(array):
-        wrong = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
-        blocks = [] if wrong is None else [(wrong, on_host(array[wrong : wrong + 1]))]
+        # Only the first invalid row is copied to the host, for the message.
+        row = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
+        blocks = [] if row is None else [(row, on_host(array[row : row + 1]))]
     for start, block in blocks:
-        low, high = block.min(axis=1), block.max(axis=1)
-        if (row := first_row(~((low >= 0) & (high <= 1 + tolerance)))) is not None:
-            value = low[row] if not low[row] >= 0 else high[row]
-            raise InputError(
-                f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. "
-                + (advice or f"If these are logits, say so: {option('input', 'logits')}.")
-            )
-        sums = block.sum(axis=1, dtype=np.float64)
-        if (row := first_row(np.abs(sums - 1.0) > tolerance)) is not None:
-            raise InputError(
-                f"probabilities must sum to 1 in each row; row {start + row} sums to"
-                f" {sums[row]:.6g}. "
-                + (
-                    advice
-                    or f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits."
-                )
-            )
+        _check_probability_block(block, start, tolerance, advice)
     return array
+
+
+def _check_probability_block(
+    block: NDArray[Any], start: int, tolerance: float, advice: str | None
+) -> None:
+    """Raise InputError if a row is not a probability vector.
+
+    Parameters
+    ----------
+    block : array of shape (n, K)
+        Rows of probabilities.
+
+    start : int
+        Index of the first row, for the message.
+
+    tolerance : float
+        Largest distance of the sum of a row from 1.
+
+    advice : str or None
+        Last sentence of the message.
+    """
+    smallest = block.min(axis=1)
+    largest = block.max(axis=1)
+    row = first_row(~((smallest >= 0) & (largest <= 1 + tolerance)))
+    if row is not None:
+        is_too_small = not smallest[row] >= 0
+        value = smallest[row] if is_too_small else largest[row]
+        hint = advice or f"If these are logits, say so: {option('input', 'logits')}."
+        raise InputError(
+            f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
+        )
+    row_sums = block.sum(axis=1, dtype=np.float64)
+    row = first_row(np.abs(row_sums - 1.0) > tolerance)
+    if row is not None:
+        hint = advice or (
+            f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits."
+        )
+        raise InputError(
+            f"probabilities must sum to 1 in each row; row {start + row} sums to"
+            f" {row_sums[row]:.6g}. {hint}"
+        )
 
 
 def logits_from(
@@ -204,17 +283,35 @@ def logits_from(
     executor: Executor | None = None,
     later: bool = False,
 ) -> NDArray[Any]:
-    """Return logits from a table of `kind` "logits" or "probabilities"; nothing is guessed from the
-    values.
+    """Return logits from a table of logits or probabilities.
 
-    The logits of a probability vector are its logarithms, so that softmax gives it back. A
-    probability of exactly zero is read as "too small to write down": the smaller of 2.2e-16 and the
-    row's smallest positive entry, because a zero on a true class (a random forest's, say) would
-    make every likelihood infinite.
+    The logits of a probability vector are its logarithms, so that softmax recovers it. A probability
+    of exactly 0 counts as too small to be written down. It is replaced by the smaller of 2.2e-16 and
+    the smallest positive entry of the row, because a zero on a true class (of a random forest, for
+    example) would make every likelihood infinite.
 
-    With `by_rows` probabilities in an array become logits when their rows are read, as those of a
-    stored table do, and not all at once in a second table. Where it `may_wait`, `later` leaves the
-    look at the values to whoever reads them.
+    Parameters
+    ----------
+    table : array-like of shape (n, K)
+        Logits or probabilities.
+
+    kind : {"logits", "probabilities"}
+        Content of the table. It is never guessed from the values.
+
+    by_rows : bool, default=False
+        Whether probabilities in an array are converted when their rows are read, as those of a
+        stored table are, and not into a second table.
+
+    executor : Executor, default=None
+        Pool of threads that share the validation.
+
+    later : bool, default=False
+        Whether to leave the validation of values to the first pass over them, if `may_wait` allows
+        it.
+
+    Returns
+    -------
+    array, StoredTable or tensor of shape (n, K)
 
     Examples
     --------
@@ -222,7 +319,7 @@ def logits_from(
     array([[-0.69314718, -0.69314718]])
     """
     if later and may_wait(table, kind):
-        return _float_table(table, "logits")
+        return _read_float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
     one_of("input", kind, "logits", "probabilities")
@@ -231,14 +328,13 @@ def logits_from(
         return kernels.device_kernels().log_probabilities(array)
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
     if by_rows or isinstance(array, StoredTable) or isinstance(table, np.memmap):
-        stored: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
-        return stored
+        converted_table: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
+        return converted_table
     return _log_probabilities(dtype, array)
 
 
 def may_wait(table: Any, kind: str) -> bool:
-    """Whether the values of a table can be looked at while they are scored: the kernels of C and of
-    a device do that.
+    """Check whether values can be validated while they are scored, by the C or device kernels.
 
     Examples
     --------
@@ -249,19 +345,24 @@ def may_wait(table: Any, kind: str) -> bool:
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
-    work = np.empty(table.shape, dtype)
+    """Return the logarithms of probabilities, with zeros replaced."""
+    logarithms = np.empty(table.shape, dtype)
     for start, block in blocks_of(table, BLOCK_ELEMENTS):
-        wide = block.astype(dtype, copy=False)
-        positive = wide if wide.min() > 0.0 else replace_zero_probabilities(NUMPY, wide)
-        work[start : start + len(block)] = np.log(positive, dtype=np.float64)
-    return work
+        positive_block = block.astype(dtype, copy=False)
+        if not positive_block.min() > 0.0:
+            positive_block = replace_zero_probabilities(NUMPY, positive_block)
+        logarithms[start : start + len(block)] = np.log(positive_block, dtype=np.float64)
+    return logarithms
 
 
-def _float_table(table: Any, name: str) -> NDArray[Any]:
+def _read_float_table(table: Any, name: str) -> NDArray[Any]:
+    """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
-    stays = isinstance(table, StoredTable) or kernels.on_device(table)
-    array: Any = table if stays else plain_array(table, name)
+    is_on_device = kernels.on_device(table)
+    array: Any = table
+    if not is_on_device and not isinstance(table, StoredTable):
+        array = plain_array(table, name)
     shape = tuple(array.shape)
     if len(shape) != 2:
         raise InputError(
@@ -271,10 +372,12 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
         )
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
-    if isinstance(table, StoredTable):
-        array = table if table.dtype.kind == "f" else ConvertedTable(table, _as_double, np.float64)
-    else:
-        array = kernels.device_kernels().float_table(array) if stays else _as_float(array, name)
+    if is_on_device:
+        array = kernels.device_kernels().float_table(array)
+    elif not isinstance(table, StoredTable):
+        array = _as_float(array, name)
+    elif table.dtype.kind != "f":
+        array = ConvertedTable(table, _integers_as_double, np.float64)
     if shape[0] < 1:
         raise InputError(
             f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is"
@@ -289,28 +392,33 @@ def _float_table(table: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _as_double(block: NDArray[Any], name: str = "logits") -> Float:
-    """Integers as doubles, where these can tell the largest of each row from its neighbours."""
+def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
+    """Convert integers to float64; raise InputError if the largest of a row is not exact."""
     if block.dtype.kind in "iu" and block.dtype.itemsize == 8 and block.size:
-        top = block if block.ndim == 1 else block.max(axis=1)
-        too_large = (top >= _LARGEST_WHOLE) | (
-            top < -_LARGEST_WHOLE if block.dtype.kind == "i" else False
-        )
-        if (row := first_row(too_large)) is not None:
+        largest = block if block.ndim == 1 else block.max(axis=1)
+        is_too_large: Flags = largest >= _MAX_EXACT_INTEGER
+        if block.dtype.kind == "i":
+            is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
+        row = first_row(is_too_large)
+        if row is not None:
             raise InputError(
                 f"{name} are integers too large to be told apart as floats: the largest of row"
-                f" {row} is {top[row]}, beyond 2^53. Subtract each row's largest, or divide all by"
-                " a constant."
+                f" {row} is {largest[row]}, beyond 2^53. Subtract each row's largest, or divide all"
+                " by a constant."
             )
     return block.astype(np.float64)
 
 
 def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
-    if array.dtype.kind in "iub":
-        return _as_double(array, name)
-    if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
-        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    if array.dtype.kind in "fOUST":
+    """Convert an array to native floats of at most 64 bits, without a copy if it has them."""
+    kind = array.dtype.kind
+    if kind in "iub":
+        return _integers_as_double(array, name)
+    if kind == "f" and array.dtype.itemsize <= 8:
+        if array.dtype.isnative:
+            return array
+        return array.astype(array.dtype.newbyteorder("="))
+    if kind in "fOUST":
         try:
             with np.errstate(over="ignore"):
                 return array.astype(np.float64)
@@ -321,102 +429,54 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
     raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 
-def _raise_bad_logit(table: Any, row: int) -> None:
+def _raise_invalid_logit(table: Any, row: int) -> None:
+    """Raise InputError about a row with NaN, with +inf, or with every class masked."""
     values = on_host(table[row : row + 1])[0]
-    where = (
-        f"row {row} ({table.place(row)})" if hasattr(table, "place") else f"row {row}"
-    )  # of several files
-    for kind, bad in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
-        if bad.any():
+    row_text = f"row {row}"
+    # A table of several files has a method `place`.
+    if hasattr(table, "place"):
+        row_text += f" ({table.place(row)})"
+    for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
+        if is_invalid.any():
             raise InputError(
-                f"logits must not contain NaN or +infinity; {where}, column {bad.argmax()} is"
-                f" {kind}. Drop such rows or fix the model that made them (-inf, a masked class, is"
-                " allowed)."
+                f"logits must not contain NaN or +infinity; {row_text}, column"
+                f" {is_invalid.argmax()} is {kind}. Drop such rows or fix the model that made them"
+                " (-inf, a masked class, is allowed)."
             )
     raise InputError(
-        f"logits: {where} has -infinity in every column; at least one class must be possible."
+        f"logits: {row_text} has -infinity in every column; at least one class must be possible."
     )
 
 
 def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """`label_codes`, on the device where the table is on one: column numbers are checked there,
-    other labels here.
+    """Return `label_codes` on the device of the table.
+
+    Column numbers are validated on the device, other labels on the host.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n,)
+        Labels.
+
+    table : array or tensor of shape (n, K)
+        Table of the same rows.
+
+    classes : array of shape (K,)
+        Class of each column.
+
+    Returns
+    -------
+    array or tensor of int of shape (n,)
     """
     if not kernels.on_device(table):
         return label_codes(labels, len(table), classes)
     refuse_masked(labels, "labels")
-    device = kernels.device_kernels()
-    numbered = classes.dtype.kind in "iu" and np.array_equal(classes, np.arange(len(classes)))
-    codes = device.label_codes(labels, table) if numbered else None
-    return (
-        codes
-        if codes is not None
-        else device.beside(label_codes(labels, len(table), classes), table)
+    device_kernels = kernels.device_kernels()
+    are_column_numbers = classes.dtype.kind in "iu" and np.array_equal(
+        classes, np.arange(len(classes))
     )
-
-
-def room_for_probabilities(table: Any, out: Any = None) -> Any:
-    """Return where probabilities of `table` go: `out`, checked, or a fresh table; float64 for
-    float64, else float32.
-
-    Examples
-    --------
-    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
-    dtype('float32')
-    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
-    Traceback (most recent call last):
-    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the result; got a float64 ...
-    """
-    shape, device = tuple(table.shape), kernels.on_device(table)
-    dtype = "float64" if str(table.dtype) in ("float64", "torch.float64") else "float32"
-    if out is None:
-        return (
-            kernels.device_kernels().empty_probabilities(table)
-            if device
-            else np.empty(shape, dtype=dtype)
-        )
-    if device:
-        there = kernels.on_device(out) and out.device == table.device
-        fits = there and out.is_contiguous() and str(out.dtype) == f"torch.{dtype}"
-    else:
-        fits = type(out) in (np.ndarray, np.memmap) and out.flags.writeable and out.dtype == dtype
-    if not fits or tuple(out.shape) != shape:
-        kind = (
-            f"contiguous {dtype} tensor on {table.device}" if device else f"writeable {dtype} array"
-        )
-        got = type(out).__name__
-        if hasattr(out, "dtype") and hasattr(out, "shape"):
-            still = (
-                "read-only "
-                if getattr(getattr(out, "flags", None), "writeable", True) is False
-                else ""
-            )
-            got = f"a {still}{out.dtype} {got} of shape {tuple(out.shape)}"
-        raise InputError(f"out must be a {kind} of shape {shape}, like the result; got {got}.")
-    if _overlap(table, out):
-        raise InputError(
-            "out overlaps the table of logits, so that rows would be written over before they are"
-            " read; pass another array, or exactly the same one to work in place."
-        )
-    return out
-
-
-def _overlap(table: Any, out: Any) -> bool:
-    """Whether the two lie partly on top of each other; the very same memory in the same order is no
-    overlap.
-    """
-    while isinstance(table, StoredTable):
-        table = getattr(table, "source", None)
-    if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)
-    if any(step == 0 and size > 1 for step, size in zip(out.strides, out.shape)):
-        return True
-    return (
-        isinstance(table, np.ndarray)
-        and np.may_share_memory(table, out)
-        and _memory(table) != _memory(out)
-    )
-
-
-def _memory(array: NDArray[Any]) -> tuple[Any, ...]:
-    return array.__array_interface__["data"][0], array.strides, array.shape, array.dtype
+    if are_column_numbers:
+        device_codes = device_kernels.label_codes(labels, table)
+        if device_codes is not None:
+            return device_codes
+    return device_kernels.beside(label_codes(labels, len(table), classes), table)
