@@ -1,10 +1,16 @@
-"""Statistics of one block of rows: the only code that touches every logit. One interface, three
-implementations.
+"""Statistics of one block of rows: the only code that reads every logit.
 
-`numpy.py` is the definition and always works; `fused.py` calls the C extension, where it was built.
-Which one runs is settled at import: the C kernel if it is there, unless the environment variable
-METACAL_KERNEL says "numpy". A block that is a torch tensor on a GPU goes to `torch.py` instead,
-which is loaded when the first one arrives.
+There is one interface with three implementations. `numpy.py` is the definition and always works.
+`fused.py` calls the C extension if it was built. The choice is made at import: the C kernels if they
+are available, unless the environment variable METACAL_KERNEL is "numpy". Blocks that are torch
+tensors on a GPU are passed to `torch.py`, which is imported when the first one arrives.
+
+Terms used in this package:
+
+- *block*: consecutive rows of logits, shape (n_rows, n_classes).
+- *possible class*: a class of a row that is not masked, that is, whose logit is not -inf.
+- *walks blocks*: such a kernel takes blocks of any size and the indices of the rows to use, and its
+  bits do not depend on the block.
 """
 
 from __future__ import annotations
@@ -30,84 +36,105 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
-#: Rows of columns that are worked on at a time: a quarter of a millisecond for C, which is worth a
-#: thread.
-_PART = 1 << 15
+#: Number of rows of columns per task. The C kernel takes a quarter of a millisecond, which is worth
+#: a thread.
+_TASK_ROWS = 1 << 15
 
 _NOT_BUILT = (
-    "the C kernel is not built on Windows, whose compiler lacks the vector types it is written in"
-    if sys.platform == "win32"
-    else (
-        "the C kernel was not built (no compiler when metacal was installed, or a wheel without"
-        " it?)"
-    )
+    "the C kernel was not built (no compiler when metacal was installed, or a wheel without it?)"
 )
+if sys.platform == "win32":
+    _NOT_BUILT = (
+        "the C kernel is not built on Windows, whose compiler lacks the vector types it is"
+        " written in"
+    )
 
 
-def _choose(wanted: str) -> tuple[ModuleType, str]:
-    """The module to use, and why."""
-    if wanted not in ("auto", "numpy", "fused"):
-        raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, got {wanted!r}.")
-    if wanted == "numpy":
+def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
+    """Return the module of the kernels, and the reason for the choice as text.
+
+    Raises
+    ------
+    InputError
+        If the request is unknown, or "fused" and the C extension is not built.
+    """
+    if requested not in ("auto", "numpy", "fused"):
+        raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, got {requested!r}.")
+    if requested == "numpy":
         return definition, f"{KERNEL_VARIABLE}=numpy asks for it"
     try:
         from metacal.kernels import fused
     except ImportError as error:
-        if wanted == "fused":
+        if requested == "fused":
             raise InputError(
                 f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error})."
             ) from None
         return definition, _NOT_BUILT
-    return (
-        fused,
-        f"the C kernel is built; this processor runs {', '.join(fused.instruction_sets())}",
-    )
+    instruction_sets = ", ".join(fused.instruction_sets())
+    return fused, f"the C kernel is built; this processor runs {instruction_sets}"
 
 
-active, reason = _choose(os.environ.get(KERNEL_VARIABLE, "auto"))
-#: Whether its functions take blocks of any size; NumPy's want strips, whose intermediate results
-#: stay in the cache.
+active, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
+#: Whether the kernels take blocks of any size. Those of NumPy need strips, whose intermediate
+#: results fit into the cache.
 takes_whole_blocks = hasattr(active, "walkable")
 
 
 def on_device(table: Any) -> bool:
-    """Whether a table, block or column is a torch tensor on a GPU. torch itself is not imported to
-    find out.
-    """
-    return (
-        type(table).__module__.partition(".")[0] == "torch"
-        and hasattr(table, "detach")
-        and bool(table.is_cuda)
-    )
+    """Check whether an object is a torch tensor on a GPU, without importing torch."""
+    if type(table).__module__.partition(".")[0] != "torch":
+        return False
+    return hasattr(table, "detach") and bool(table.is_cuda)
 
 
 def device_kernels() -> ModuleType:
-    """The kernels for tensors; only called when there is one, so that torch is there."""
+    """Import the kernels for tensors; called only if there is a tensor, so torch is installed."""
     return import_module("metacal.kernels.torch")
 
 
-def _in_parts(
-    pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n: int
+def _run_in_parts(
+    pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n_rows: int
 ) -> list[Any]:
-    """task(first, last) of each part of n rows, in order; each thread of a pool gets neighbouring
-    parts: few are woken and waited for.
+    """Return task(first, last) of parts of fixed size, in order.
+
+    Each thread of a pool gets consecutive parts, so that few threads are woken.
+
+    Parameters
+    ----------
+    pool : ThreadPoolExecutor or None
+        Pool of threads.
+
+    task : callable
+        Function of the first row and the last row + 1 of a part.
+
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    list
 
     Examples
     --------
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     _in_parts(pool, lambda first, last: last - first, 70_000)
+    ...     _run_in_parts(pool, lambda first, last: last - first, 70_000)
     [32768, 32768, 4464]
     """
-    parts = [(first, min(first + _PART, n)) for first in range(0, n, _PART)]
+    parts = [(first, min(first + _TASK_ROWS, n_rows)) for first in range(0, n_rows, _TASK_ROWS)]
+
+    def run_parts(some_parts: list[tuple[int, int]]) -> list[Any]:
+        return [task(first, last) for first, last in some_parts]
+
     if pool is None or len(parts) < 2:
-        return [task(*part) for part in parts]
-    each = -(-len(parts) // pool._max_workers)
-    stretches = [parts[first : first + each] for first in range(0, len(parts), each)]
-    return [
-        found
-        for answers in pool.map(lambda own: [task(*part) for part in own], stretches)
-        for found in answers
+        return run_parts(parts)
+    parts_per_thread = -(-len(parts) // pool._max_workers)
+    groups = [
+        parts[start : start + parts_per_thread] for start in range(0, len(parts), parts_per_thread)
     ]
+    results: list[Any] = []
+    for group_results in pool.map(run_parts, groups):
+        results.extend(group_results)
+    return results
 
 
 def mixed_sums(
@@ -118,51 +145,77 @@ def mixed_sums(
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """The sums of `columns.mixed_sums` over columns of `mixed_rows`, wherever these lie; six
-    numbers on the host.
+    """Compute the sums of `columns.mixed_sums` over columns of `mixed_rows`.
 
-    Rows are added up in parts of a fixed size, which threads share: the bits are those of one
-    thread.
+    The rows are added in parts of a fixed size, so the bits do not depend on the number of threads.
+
+    Parameters
+    ----------
+    columns : array or tensor of shape (8, n_rows)
+        Columns of `mixed_rows`.
+
+    weights : array or tensor of shape (n_rows,) or None
+        Row weights.
+
+    walked : float
+        Inverse temperature at which the columns were computed.
+
+    b : float
+        Inverse temperature, near `walked`.
+
+    uniform : float
+        Weight of the uniform distribution.
+
+    pool : ThreadPoolExecutor, default=None
+        Pool of threads.
+
+    Returns
+    -------
+    array of shape (6,)
     """
     if on_device(columns):
-        return device_kernels().mixed_sums(columns, weights, walked, b, uniform).cpu().numpy()
-    sums = (active if columns.flags.c_contiguous else definition).mixed_sums
-    return np.asarray(
-        sum(_in_parts(pool, partial(sums, columns, weights, walked, b, uniform), columns.shape[1]))
-    )
+        device_sums = device_kernels().mixed_sums(columns, weights, walked, b, uniform)
+        return device_sums.cpu().numpy()
+    kernels = active if columns.flags.c_contiguous else definition
+    sum_part = partial(kernels.mixed_sums, columns, weights, walked, b, uniform)
+    return np.asarray(sum(_run_in_parts(pool, sum_part, columns.shape[1])))
 
 
 def mixed_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> Float:
-    """The log-odds of `columns.mixed_log_odds` of each row, on the host."""
+    """Compute the log-odds of `columns.mixed_log_odds` of each row, on the host.
+
+    Parameters
+    ----------
+    columns, walked, b, uniform, pool
+        As in `mixed_sums`.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+    """
     if on_device(columns):
-        return np.asarray(
-            _mixed_log_odds(device_kernels().torch, columns, walked, b, uniform).cpu()
-        )
-    write, odds = (
-        (active if columns.flags.c_contiguous else definition).mixed_log_odds,
-        np.empty(columns.shape[1]),
-    )
-    _in_parts(pool, partial(write, columns, walked, b, uniform, out=odds), len(odds))
-    return odds
+        torch = device_kernels().torch
+        return np.asarray(_mixed_log_odds(torch, columns, walked, b, uniform).cpu())
+    kernels = active if columns.flags.c_contiguous else definition
+    log_odds = np.empty(columns.shape[1])
+    write_part = partial(kernels.mixed_log_odds, columns, walked, b, uniform, out=log_odds)
+    _run_in_parts(pool, write_part, len(log_odds))
+    return log_odds
 
 
 def reads_tensors(function: Callable[..., Any]) -> bool:
-    """Whether a function of a block takes tensors as well as arrays: the kernels, also with
-    arguments filled in.
-    """
+    """Check whether a function of a block, possibly a partial, takes tensors as well as arrays."""
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
 def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
-    """Whether a function takes blocks of this table whole: any number of rows, and which of them
-    count, at one call.
+    """Check whether a function, possibly a partial, takes whole blocks of a table.
 
-    Such a function gives the same bits whatever block its rows come in; it takes `rows`, the
-    positions that count, and, if it sums, the `ends` of strips. The C kernels do, also with
-    arguments filled in, where they need not copy: of a table that is stored blocks are made on
-    purpose.
+    Such a function takes `rows`, the indices of the rows to use, and if it computes sums, the `ends`
+    of the strips. The C kernels do so for arrays that they can read without a copy, and for stored
+    tables, whose blocks are always new arrays.
 
     Examples
     --------
@@ -172,37 +225,56 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
     function = getattr(function, "func", function)
     if not getattr(function, "walks_blocks", False):
         return False
-    return active.walkable(table) if isinstance(table, np.ndarray) else not on_device(table)
+    if isinstance(table, np.ndarray):
+        return bool(active.walkable(table))
+    return not on_device(table)
 
 
-def _for_either(host: Callable[..., Any]) -> Any:
-    """The kernel `host` for arrays, its namesake in torch.py for tensors. One that takes `rows`
-    walks blocks.
+def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
+    """Return a kernel that calls `host_kernel` for arrays and its namesake in torch.py for tensors.
+
+    A kernel with a parameter `rows` walks blocks.
     """
-    name = host.__name__
+    name = host_kernel.__name__
 
-    @wraps(host)
+    @wraps(host_kernel)
     def kernel(block: Any, *arguments: Any, **keywords: Any) -> Any:
         if isinstance(block, np.ndarray) or not on_device(block):
-            return host(block, *arguments, **keywords)
+            return host_kernel(block, *arguments, **keywords)
         return getattr(device_kernels(), name)(block, *arguments, **keywords)
 
-    kernel.__module__ = __name__  # so that it pickles by the name it is found under
+    # Pickle finds the kernel by its name in this module.
+    kernel.__module__ = __name__
     kernel.reads_tensors = True  # type: ignore[attr-defined]
-    kernel.walks_blocks = "rows" in signature(host).parameters  # type: ignore[attr-defined]
+    kernel.walks_blocks = "rows" in signature(host_kernel).parameters  # type: ignore[attr-defined]
     return kernel
 
 
-@_for_either
+@_dispatch_to_device
 def label_is_possible(block: Array, labels: Codes) -> Flags:
-    """Whether the true class of each row is not masked."""
+    """Return whether the true class of each row is not masked."""
     return np.asarray(block[np.arange(len(block)), labels] > -np.inf)
 
 
-@_for_either
+@_dispatch_to_device
 def mixed_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not
-    masked.
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`.
+
+    K is the number of possible classes of the row.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits x.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    uniform : float
+        Weight ε of the uniform distribution.
+
+    out : array of shape (n_rows, n_classes)
+        Buffer for the result.
     """
     write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
 
@@ -215,49 +287,93 @@ def write_mixed(
     out: Array,
     other: Any = None,
 ) -> None:
-    """Write w·softmax(b·x) + ε/K of each row into `out`, and add what else there is; no prediction
-    is lost.
+    """Write w·softmax(b·x) + ε/K + other of each row into `out`, keeping the prediction.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits x.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    share : float
+        Weight w of the softmax.
+
+    uniform : float
+        Weight ε of the uniform distribution over the possible classes.
+
+    out : array of shape (n_rows, n_classes)
+        Buffer for the result.
+
+    other : array of shape (n_rows, n_classes), default=None
+        Term to add.
     """
-    possible = block > -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
-    winner = active.predicted(block)
+    is_possible = None
+    # fmin ignores NaN.
+    if np.fmin.reduce(block, axis=None) == -np.inf:
+        is_possible = block > -np.inf
+    predictions = active.predicted(block)
     active.softmax(block, inverse_temperature, out)
     out *= out.dtype.type(share)
     if other is not None:
         out += other
-    if possible is None:
+    if is_possible is None:
         out += out.dtype.type(uniform / block.shape[1])
     else:
-        out += possible * (uniform / possible.sum(axis=1, keepdims=True)).astype(out.dtype)
-    keep_winner(winner, out)
+        n_possible = is_possible.sum(axis=1, keepdims=True)
+        out += is_possible * (uniform / n_possible).astype(out.dtype)
+    keep_winner(predictions, out)
 
 
-def keep_winner(winner: Codes, out: Array) -> None:
-    """Where rounding has tied a row's predicted class with a lower column, lift it by the smallest
-    step.
-    """
-    lines = np.flatnonzero(out.argmax(axis=1) != winner)
-    if len(lines):
-        out[lines, winner[lines]] = np.nextafter(out[lines].max(axis=1), out.dtype.type(2.0))
+def keep_winner(predictions: Codes, out: Array) -> None:
+    """Increase the predicted class by the smallest step where rounding tied it with another."""
+    changed_rows = np.flatnonzero(out.argmax(axis=1) != predictions)
+    if len(changed_rows):
+        largest = out[changed_rows].max(axis=1)
+        lifted_values = np.nextafter(largest, out.dtype.type(2.0))
+        out[changed_rows, predictions[changed_rows]] = lifted_values
 
 
-@_for_either
+@_dispatch_to_device
 def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
-    """What `formulas.probabilities` says, in place; `possible` where the block has been written over."""
-    least, most = probability_limits(np.finfo(out.dtype))
-    if possible is None and takes_whole_blocks and active.inside(block, least, most, out):
+    """Clip probabilities in place as `formulas.probabilities` does.
+
+    Parameters
+    ----------
+    out : array of shape (n_rows, n_classes)
+        Probabilities.
+
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    possible : array of bool of shape (n_rows, n_classes), default=None
+        Possible classes, needed if the block has been overwritten.
+    """
+    smallest, largest = probability_limits(np.finfo(out.dtype))
+    if possible is None and takes_whole_blocks and active.inside(block, smallest, largest, out):
         return
-    if not out.size or (out.min() >= least and out.max() <= most):
+    if not out.size or (out.min() >= smallest and out.max() <= largest):
         return
-    flags = block > -np.inf if possible is None else possible
-    several = flags.sum(axis=1, keepdims=True) > 1
-    np.copyto(out, least, where=(out < least) & flags & several)
-    np.copyto(out, most, where=(out > most) & several)
+    is_possible = block > -np.inf if possible is None else possible
+    has_several = is_possible.sum(axis=1, keepdims=True) > 1
+    np.copyto(out, smallest, where=(out < smallest) & is_possible & has_several)
+    np.copyto(out, largest, where=(out > largest) & has_several)
 
 
 @dataclass(frozen=True)
 class FormulaKernel:
-    """A score by its formula, in float64: of arrays here, by the kernel in its stead if there is
-    one; of tensors where they lie.
+    """Score defined by a formula, computed in float64.
+
+    Tensors are scored on their device. Arrays are scored by the formula, or by a faster kernel.
+
+    Attributes
+    ----------
+    formula : callable
+        The formula.
+
+    host : callable or None
+        Faster kernel for arrays.
 
     Examples
     --------
@@ -275,34 +391,34 @@ class FormulaKernel:
         """Whether it takes blocks of any size."""
         return self.host is not None and takes_whole_blocks
 
-    def __call__(self, block: Any, **how: Any) -> Any:
-        """One number per row, NaN for one with NaN or +inf, or with every class masked."""
+    def __call__(self, block: Any, **options: Any) -> Any:
+        """Return the score of each row, NaN for a row with NaN, +inf, or every class masked."""
         if not isinstance(block, np.ndarray) and on_device(block):
-            return device_kernels().of_formula(block, self.formula, **how)
+            return device_kernels().of_formula(block, self.formula, **options)
         if self.host is not None:
-            return self.host(block, **how)
-        found = NUMPY.evaluate(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
-        legal = np.isfinite(block.max(axis=1))
-        return found if legal.all() else np.where(legal, found, np.nan)
+            return self.host(block, **options)
+        scores = NUMPY.evaluate(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
+        is_valid = np.isfinite(block.max(axis=1))
+        return scores if is_valid.all() else np.where(is_valid, scores, np.nan)
 
 
-def _fast(formula: Callable[..., Any], host: Callable[..., Any]) -> FormulaKernel:
-    """A score that has a kernel, which stands in place of its formula in NumPy, too."""
+def _replace_formula(formula: Callable[..., Any], host: Callable[..., Any]) -> FormulaKernel:
+    """Build the kernel of a formula, and use it wherever the formula is evaluated with NumPy."""
     NUMPY.kernels[formula] = lambda xp, table: host(table)[:, None]
     return FormulaKernel(formula, host)
 
 
-entropy = _fast(rowwise.entropy, active.entropy)
-doubt = _fast(rowwise.doubt, active.doubt)
-negative_margin = _fast(rowwise.negative_margin, active.negative_margin)
-free_energy = _fast(rowwise.free_energy, active.free_energy)
+entropy = _replace_formula(rowwise.entropy, active.entropy)
+doubt = _replace_formula(rowwise.doubt, active.doubt)
+negative_margin = _replace_formula(rowwise.negative_margin, active.negative_margin)
+free_energy = _replace_formula(rowwise.free_energy, active.free_energy)
 spread = FormulaKernel(rowwise.spread)
-rounded = _for_either(active.rounded)
-predicted = _for_either(active.predicted)
-softmax = _for_either(active.softmax)
-lifted_softmax = _for_either(active.lifted_softmax)
-tempered_loss = _for_either(active.tempered_loss)
-mixed_rows = _for_either(active.mixed_rows)
+rounded = _dispatch_to_device(active.rounded)
+predicted = _dispatch_to_device(active.predicted)
+softmax = _dispatch_to_device(active.softmax)
+lifted_softmax = _dispatch_to_device(active.lifted_softmax)
+tempered_loss = _dispatch_to_device(active.tempered_loss)
+mixed_rows = _dispatch_to_device(active.mixed_rows)
 members = active.members
 members.walks_blocks = takes_whole_blocks
-looked_over = _for_either(active.looked_over)
+looked_over = _dispatch_to_device(active.looked_over)

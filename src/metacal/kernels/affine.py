@@ -1,36 +1,41 @@
-"""Kernels of the affine maps: loss, gradient and curvature of softmax(A u + c) over one block of
-rows, in float64.
+"""Kernels of affine maps: loss, gradient and curvature of softmax(A u + c) in float64.
 
-The parameters θ are one table with the intercept c as its last row. Two rows (2 × K) mean a
-diagonal A, the first row; K + 1 rows mean a full one, held transposed, so that u @ θ[:-1] is A u.
-The features u of a row of logits x are shifted so that adding a constant to a row changes nothing:
-`centred` (x less its mean) or `log_probabilities` (x less its logsumexp). A masked class (-inf)
-stays masked; as a feature of other classes it counts as the row's mean.
+The parameters θ are one table whose last row is the intercept c. If θ has two rows (2 × K), A is
+diagonal and the first row is its diagonal. If θ has K + 1 rows, A is a full matrix and is stored
+transposed, so that u @ θ[:-1] is A u.
+
+The features u of a row of logits x do not change if a constant is added to the row. They are
+`centred` (x minus its mean) or `log_probabilities` (x minus its logsumexp). A masked class (-inf)
+stays masked. As a feature of the other classes it counts as the mean of the row.
+
+Every kernel has the parameter `unit`, a factor that is applied to the features.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.formulas.logits import limit_logits
 
-#: From a block of logits to features, and the mask of -inf entries (None when there are none).
+#: Function from a block of logits to features, and to the mask of -inf entries (None if there are
+#: none).
 Features = Callable[[Array], tuple[Float, Flags | None]]
 
 
 def centred(block: Array) -> tuple[Float, Flags | None]:
-    """u = x - mean x, over the classes that are not masked."""
+    """Compute u = x - mean x, over the classes that are not masked."""
     table = np.array(limit_logits(block), dtype=np.float64, order="C")
-    masked = _fill_masked(table)
+    is_masked = _fill_masked(table)
     table -= table.mean(axis=1, keepdims=True)
-    return table, masked
+    return table, is_masked
 
 
 def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[Float, Flags | None]:
-    """u = log softmax(b·x)."""
+    """Compute u = log softmax(b·x)."""
     table = np.array(limit_logits(block), dtype=np.float64, order="C")
     table -= table.max(axis=1, keepdims=True)
     if inverse_temperature != 1.0:
@@ -40,30 +45,28 @@ def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[F
 
 
 def write_features(block: Array, out: Array, features: Features) -> None:
-    """Write the features of a block into `out`, -inf where a class is masked: what `given` takes
-    back.
-    """
-    table, masked = features(block)
-    if masked is not None:
-        table[masked] = -np.inf
+    """Write the features of a block into `out`, -inf for masked classes, as `given` reads them."""
+    table, is_masked = features(block)
+    if is_masked is not None:
+        table[is_masked] = -np.inf
     out[...] = table
 
 
 def given(block: Array) -> tuple[Float, Flags | None]:
-    """Features that were made before, a copy."""
+    """Read features that `write_features` computed, into a copy."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
 
 
 def _fill_masked(table: Float) -> Flags | None:
-    """Put the mean of the row's other entries in place of -inf; return where they were."""
+    """Replace -inf by the mean of the other entries of the row; return the mask of -inf."""
     if table.min() > -np.inf:
         return None
-    masked = np.isneginf(table)
-    table[masked] = 0.0
-    means = table.sum(axis=1) / (~masked).sum(axis=1)
-    table[masked] = np.broadcast_to(means[:, None], table.shape)[masked]
-    return masked
+    is_masked = np.isneginf(table)
+    table[is_masked] = 0.0
+    means = table.sum(axis=1) / (~is_masked).sum(axis=1)
+    table[is_masked] = np.broadcast_to(means[:, None], table.shape)[is_masked]
+    return is_masked
 
 
 def loss(
@@ -74,11 +77,34 @@ def loss(
     unit: float,
     theta: Float,
 ) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(A u + c), as an array of one
-    number.
+    """Sum the negative log-likelihood of softmax(A u + c) over rows.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    weights : array of shape (n_rows,) or None
+        Row weights.
+
+    features : callable
+        Function that computes the features.
+
+    unit : float
+        Factor of the features.
+
+    theta : array of shape (2, n_classes) or (n_classes + 1, n_classes)
+        Parameters.
+
+    Returns
+    -------
+    array of shape (1,)
     """
-    _, sums, scores, _ = _powers(block, features, unit, theta)
-    return np.asarray(_losses(labels, weights, sums, scores).sum(keepdims=True))
+    model = _evaluate_model(block, features, unit, theta)
+    return np.asarray(_row_losses(model, labels, weights).sum(keepdims=True))
 
 
 def loss_and_gradient(
@@ -89,15 +115,31 @@ def loss_and_gradient(
     unit: float,
     theta: Float,
 ) -> Float:
-    """The loss, followed by its gradient in θ, flattened: Σ (p - e_y) ⊗ (u, 1)."""
-    powers, sums, scores, table = _powers(block, features, unit, theta)
-    value = _losses(labels, weights, sums, scores).sum()
-    powers /= sums[:, None]
-    powers[np.arange(len(powers)), labels] -= 1.0
+    """Compute the loss and its gradient in θ, Σ (p - e_y) ⊗ (u, 1).
+
+    Parameters
+    ----------
+    block, labels, weights, features, unit, theta
+        As in `loss`.
+
+    Returns
+    -------
+    array of shape (1 + theta.size,)
+        The loss, followed by the flattened gradient.
+    """
+    model = _evaluate_model(block, features, unit, theta)
+    total_loss = _row_losses(model, labels, weights).sum()
+    residuals = model.exponentials
+    residuals /= model.sums[:, None]
+    residuals[np.arange(len(residuals)), labels] -= 1.0
     if weights is not None:
-        powers *= weights[:, None]
-    slopes = np.einsum("ij,ij->j", powers, table) if len(theta) == 2 else table.T @ powers
-    return np.concatenate([[value], slopes.ravel(), powers.sum(axis=0)])
+        residuals *= weights[:, None]
+    is_diagonal = len(theta) == 2
+    if is_diagonal:
+        slope_gradient = np.einsum("ij,ij->j", residuals, model.features)
+    else:
+        slope_gradient = model.features.T @ residuals
+    return np.concatenate([[total_loss], slope_gradient.ravel(), residuals.sum(axis=0)])
 
 
 def curvature(
@@ -108,72 +150,135 @@ def curvature(
     unit: float,
     theta: Float,
 ) -> Float:
-    """What the preconditioner needs of the Hessian, one class to a column, with r = p(1-p).
+    """Compute the parts of the Hessian that the preconditioner needs, with r = p(1-p).
 
-    The rows are Σ r u_own², Σ r u_own, Σ r and, for a full matrix, Σ r |u|² followed by the K rows
-    of Σ |r| u uᵀ.
+    Parameters
+    ----------
+    block, labels, weights, features, unit, theta
+        As in `loss`. The labels are not used.
+
+    Returns
+    -------
+    array of shape (n_parts, n_classes)
+        The rows are Σ r u_own², Σ r u_own and Σ r. For a full matrix, Σ r |u|² and the K rows of
+        Σ |r| u uᵀ follow.
     """
-    powers, sums, _, table = _powers(block, features, unit, theta)
-    powers /= sums[:, None]
-    powers *= 1.0 - powers
+    model = _evaluate_model(block, features, unit, theta)
+    table = model.features
+    variances = model.exponentials
+    variances /= model.sums[:, None]
+    variances *= 1.0 - variances
     if weights is not None:
-        powers *= weights[:, None]
-    weighted = powers * table
-    rows = [
-        np.einsum("ij,ij->j", weighted, table)[None],
-        weighted.sum(axis=0)[None],
-        powers.sum(axis=0)[None],
+        variances *= weights[:, None]
+    weighted_features = variances * table
+    parts = [
+        np.einsum("ij,ij->j", weighted_features, table)[None],
+        weighted_features.sum(axis=0)[None],
+        variances.sum(axis=0)[None],
     ]
-    if len(theta) > 2:
-        rows.append(np.einsum("ij,ij->i", table, table)[None] @ powers)
-        rows.append((table * powers.sum(axis=1, keepdims=True)).T @ table)
-    return np.concatenate(rows)
+    is_full = len(theta) > 2
+    if is_full:
+        squared_norms = np.einsum("ij,ij->i", table, table)
+        parts.append(squared_norms[None] @ variances)
+        parts.append((table * variances.sum(axis=1, keepdims=True)).T @ table)
+    return np.concatenate(parts)
 
 
 def whole_curvature(
     block: Array, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
-    """The Hessian in (scales, intercepts) of a diagonal A, 2K × 2K: with v = (p·u, p), Σ diag(p u²,
-    p u, p) - v vᵀ.
+    """Compute the Hessian in (scales, intercepts) of a diagonal A.
+
+    With v = (p·u, p) it is Σ diag(p u², p u, p) - v vᵀ.
+
+    Parameters
+    ----------
+    block, weights, features, unit, theta
+        As in `loss`.
+
+    Returns
+    -------
+    array of shape (2 * n_classes, 2 * n_classes)
     """
-    powers, sums, _, table = _powers(block, features, unit, theta)
-    powers /= sums[:, None]
-    counts = np.ones(len(powers)) if weights is None else weights
-    weighted = powers * table
-    both = np.concatenate([weighted, powers], axis=1)
-    found = np.asarray(-(both * counts[:, None]).T @ both, dtype=np.float64)
-    n_classes = powers.shape[1]
-    own = np.arange(n_classes)
-    found[own, own] += counts @ (weighted * table)
-    found[own, own + n_classes] += counts @ weighted
-    found[own + n_classes, own] += counts @ weighted
-    found[own + n_classes, own + n_classes] += counts @ powers
-    return found
+    model = _evaluate_model(block, features, unit, theta)
+    probabilities = model.exponentials
+    probabilities /= model.sums[:, None]
+    row_weights = np.ones(len(probabilities)) if weights is None else weights
+    weighted_features = probabilities * model.features
+    v = np.concatenate([weighted_features, probabilities], axis=1)
+    hessian = np.asarray(-(v * row_weights[:, None]).T @ v, dtype=np.float64)
+    n_classes = probabilities.shape[1]
+    scales = np.arange(n_classes)
+    intercepts = scales + n_classes
+    cross_terms = row_weights @ weighted_features
+    hessian[scales, scales] += row_weights @ (weighted_features * model.features)
+    hessian[scales, intercepts] += cross_terms
+    hessian[intercepts, scales] += cross_terms
+    hessian[intercepts, intercepts] += row_weights @ probabilities
+    return hessian
 
 
 def squared_features(block: Array, weights: Float | None, features: Features) -> Float:
-    """Σ of the squared features, as an array of one number."""
+    """Sum the squared features over rows and classes; return an array of shape (1,)."""
     table, _ = features(block)
-    squares = np.einsum("ij,ij->i", table, table)
-    return np.asarray((squares if weights is None else squares * weights).sum(keepdims=True))
+    row_sums = np.einsum("ij,ij->i", table, table)
+    if weights is not None:
+        row_sums = row_sums * weights
+    return np.asarray(row_sums.sum(keepdims=True))
 
 
-def _powers(
-    block: Array, features: Features, unit: float, theta: Float
-) -> tuple[Float, Float, Float, Float]:
-    """With z = A u + c less its largest entry: e^z, Σ e^z, z, and the features u in units."""
-    table, masked = features(block)
+@dataclass(frozen=True, eq=False)
+class _Model:
+    """Values of softmax(z) for z = A u + c minus its largest entry.
+
+    Attributes
+    ----------
+    exponentials : array of shape (n_rows, n_classes)
+        e^z. The kernels overwrite it.
+
+    sums : array of shape (n_rows,)
+        Σ e^z.
+
+    scores : array of shape (n_rows, n_classes)
+        z.
+
+    features : array of shape (n_rows, n_classes)
+        Features u times the unit.
+    """
+
+    exponentials: Float
+    sums: Float
+    scores: Float
+    features: Float
+
+
+def _evaluate_model(block: Array, features: Features, unit: float, theta: Float) -> _Model:
+    """Compute the features and scores of a block.
+
+    Parameters
+    ----------
+    block, features, unit, theta
+        As in `loss`.
+
+    Returns
+    -------
+    _Model
+    """
+    table, is_masked = features(block)
     if unit != 1.0:
         table *= unit
-    scores = table * theta[0] if len(theta) == 2 else table @ theta[:-1]
+    is_diagonal = len(theta) == 2
+    scores = table * theta[0] if is_diagonal else table @ theta[:-1]
     scores += theta[-1]
-    if masked is not None:
-        scores[masked] = -np.inf
+    if is_masked is not None:
+        scores[is_masked] = -np.inf
     scores -= scores.max(axis=1, keepdims=True)
-    powers = np.exp(scores)
-    return powers, powers.sum(axis=1), scores, table
+    exponentials = np.exp(scores)
+    return _Model(exponentials, exponentials.sum(axis=1), scores, table)
 
 
-def _losses(labels: Codes, weights: Float | None, sums: Float, scores: Float) -> Float:
-    losses = np.log(sums) - scores[np.arange(len(scores)), labels]
+def _row_losses(model: _Model, labels: Codes, weights: Float | None) -> Float:
+    """Compute the weighted negative log-likelihood of each row."""
+    label_scores = model.scores[np.arange(len(model.scores)), labels]
+    losses = np.log(model.sums) - label_scores
     return losses if weights is None else losses * weights

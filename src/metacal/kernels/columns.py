@@ -1,15 +1,17 @@
-"""What becomes of a few numbers of each row, which one walk over the table gives: no further walk
-is needed.
+"""Formulas of a few numbers per row, which one pass over the table computes.
 
-**A temperature with a uniform part.** A row has q = (1 - ε)·p + ε·u with p = softmax(b·x)_y, and u
-one over the number of classes that are not masked. What `mixed_rows` says of it at one inverse
-temperature says it at others nearby, too: ε and small steps of b cost no walk.
+The functions take a few columns of numbers instead of the table, so they need no further pass. They
+work on arrays and tensors, because both have these operations under the same names: `library` is
+`numpy` or `torch`.
 
-**A curve on top.** q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets σ(s(z)), z the log-odds
-of q's largest entry, and the others share the rest as q has them: each is q's entry times one
-number of the row.
+**Temperature with a uniform component.** The probability of the true class is q = (1 - ε)·p + ε·u,
+where p = softmax(b·x)_y and u is one over the number of possible classes. The columns of
+`mixed_rows`, computed at one inverse temperature, determine q for any ε and for other inverse
+temperatures nearby.
 
-Arrays and tensors have these operations under the same names.
+**Curve on top.** Let q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets probability σ(s(z)),
+where s is the curve and z the log-odds of the largest entry of q. The other classes share the rest
+in proportion to q, so each of them is its entry of q times one number per row.
 """
 
 from __future__ import annotations
@@ -22,97 +24,168 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: The columns of `mixed_rows`: first Σ e^{bd} - 1, then four cumulants of d under softmax(b·x).
+#: Indices of the columns of `mixed_rows`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
+#: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
+#: prediction is correct.
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
-#: The predicted class's probability is at least this times that of any other: a tie would be no
-#: prediction.
+#: Smallest ratio of the probability of the predicted class to that of any other class. With a tie
+#: there would be no prediction.
 AHEAD = 1.0 + 1e-6
+#: Largest exponent of `exp` that does not overflow.
+_MAX_EXPONENT = 700.0
 
 
 def cumulants(m1: Any, m2: Any, m3: Any, m4: Any) -> tuple[Any, Any, Any, Any]:
-    """The first four cumulants from the first four moments: mean, variance, third central moment,
-    and the fourth.
+    """Compute the first four cumulants from the first four moments.
+
+    Returns
+    -------
+    mean, variance, third, fourth
+        The third cumulant is the third central moment.
 
     Examples
     --------
-    >>> cumulants(0.5, 0.5, 0.5, 0.5)                              # a fair coin
+    >>> cumulants(0.5, 0.5, 0.5, 0.5)  # a fair coin
     (0.5, 0.25, 0.0, -0.125)
     """
-    square = m1 * m1
-    third = m3 - m1 * (3.0 * m2 - 2.0 * square)
-    return (
-        m1,
-        m2 - square,
-        third,
-        m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * square * (2.0 * m2 - square),
-    )
+    squared_mean = m1 * m1
+    variance = m2 - squared_mean
+    third = m3 - m1 * (3.0 * m2 - 2.0 * squared_mean)
+    fourth = m4 - 4.0 * m3 * m1 - 3.0 * m2 * m2 + 6.0 * squared_mean * (2.0 * m2 - squared_mean)
+    return m1, variance, third, fourth
 
 
 def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]:
-    """log Σ e^{bd} and its first two derivatives in b, a `step` (one, or one for each row) from
-    where rows were walked.
+    """Compute log Σ e^{bd} and its first two derivatives in b, for each row.
 
-    Cumulants are its derivatives: these are the first terms of its series, with an error of fifth
-    order in the step. What must be positive is: far below the top the series may not be.
+    The cumulants are the derivatives of the log partition function. The result is its Taylor
+    series, with an error of fifth order in the step. Far below the largest logit the series may be
+    negative, so the value and the second derivative are clipped at 0.
+
+    Parameters
+    ----------
+    library : module
+        `numpy` or `torch`.
+
+    columns : array or tensor of shape (8, n_rows)
+        Columns of `mixed_rows`.
+
+    step : float, or array of shape (n_rows,)
+        b minus the inverse temperature at which the columns were computed.
+
+    Returns
+    -------
+    value, first_derivative, second_derivative : arrays of shape (n_rows,)
     """
-    value, mean, variance = library.log1p(columns[TAIL]), columns[MEAN], columns[VARIANCE]
+    value = library.log1p(columns[TAIL])
+    mean = columns[MEAN]
+    variance = columns[VARIANCE]
     if isinstance(step, float) and step == 0.0:
         return value, mean, variance
-    third, fourth = columns[THIRD], columns[FOURTH]
+    third = columns[THIRD]
+    fourth = columns[FOURTH]
     value = value + step * (
         mean + step * (0.5 * variance + step * (third / 6.0 + (step / 24.0) * fourth))
     )
-    slope = mean + step * (variance + step * (0.5 * third + (step / 6.0) * fourth))
-    return value.clip(0.0), slope, (variance + step * (third + (0.5 * step) * fourth)).clip(0.0)
+    first_derivative = mean + step * (variance + step * (0.5 * third + (step / 6.0) * fourth))
+    second_derivative = variance + step * (third + (0.5 * step) * fourth)
+    return value.clip(0.0), first_derivative, second_derivative.clip(0.0)
 
 
 def mixed_sums(
     library: Any, columns: Any, weights: Any, walked: float, b: float, uniform: float
 ) -> Any:
-    """Σ of -log q, its gradient in (log b, ε), and its curvature: six numbers (L, L_a, L_e, L_aa,
-    L_ae, L_ee).
+    """Sum -log q over rows, with its gradient in (log b, ε) and its curvature.
 
-    `columns` are those of `mixed_rows`, one after another, walked at an inverse temperature near b.
     With a = log b, g = d log p / da, h = d²log p / da² and r = (1 - ε) p / q::
 
-        L_a = -r g,   L_aa = -r h - r (1 - r) g²,   L_e = (p - u) / q,   L_ee = L_e²,   L_ae = p u g
-        / q²
+        L_a = -r g
+        L_aa = -r h - r (1 - r) g²
+        L_e = (p - u) / q
+        L_ee = L_e²
+        L_ae = p u g / q²
+
+    Parameters
+    ----------
+    library : module
+        `numpy` or `torch`.
+
+    columns : array or tensor of shape (8, n_rows)
+        Columns of `mixed_rows`.
+
+    weights : array or tensor of shape (n_rows,) or None
+        Row weights.
+
+    walked : float
+        Inverse temperature at which the columns were computed, near b.
+
+    b : float
+        Inverse temperature.
+
+    uniform : float
+        Weight ε of the uniform distribution.
+
+    Returns
+    -------
+    array or tensor of shape (6,)
+        L, L_a, L_e, L_aa, L_ae, L_ee.
     """
-    own, even = columns[OWN], 1.0 / columns[POSSIBLE]
+    label_gap = columns[OWN]
+    u = 1.0 / columns[POSSIBLE]
     value, first, second = log_partition(library, columns, b - walked)
-    chance = library.exp(b * own - value)
-    mixed = (1.0 - uniform) * chance + uniform * even
-    each = 1.0 / mixed
-    slope = b * (own - first)
-    share = (1.0 - uniform) * chance * each
-    away = (chance - even) * each
-    part = share * slope
+    p = library.exp(b * label_gap - value)
+    q = (1.0 - uniform) * p + uniform * u
+    inverse_q = 1.0 / q
+    g = b * (label_gap - first)
+    r = (1.0 - uniform) * p * inverse_q
+    loss_e = (p - u) * inverse_q
+    r_g = r * g
     terms = (
-        -library.log(mixed),
-        -part,
-        away,
-        (b * b) * share * second - part - (part - share * part) * slope,
-        chance * even * slope * each * each,
-        away * away,
+        -library.log(q),
+        -r_g,
+        loss_e,
+        (b * b) * r * second - r_g - (r_g - r * r_g) * g,
+        p * u * g * inverse_q * inverse_q,
+        loss_e * loss_e,
     )
-    return library.stack(
-        [term.sum() if weights is None else (term * weights).sum() for term in terms]
-    )
+    if weights is None:
+        return library.stack([term.sum() for term in terms])
+    return library.stack([(term * weights).sum() for term in terms])
 
 
 def mixed_log_odds(library: Any, columns: Any, walked: float, b: float, uniform: float) -> Any:
-    """log(max q / (1 - max q)) of each row, without cancellation; q has a uniform part above 0."""
-    even = 1.0 / columns[POSSIBLE]
-    value = log_partition(library, columns, b - walked)[0]
-    ahead = (1.0 - uniform) * library.exp(-value) + uniform * even
-    rest = -(1.0 - uniform) * library.expm1(-value) + uniform * (1.0 - even)
-    return library.log(ahead) - library.log(rest)
+    """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
+
+    Parameters
+    ----------
+    library, columns, walked, b, uniform
+        As in `mixed_sums`.
+
+    Returns
+    -------
+    array or tensor of shape (n_rows,)
+    """
+    u = 1.0 / columns[POSSIBLE]
+    value, _, _ = log_partition(library, columns, b - walked)
+    largest_q = (1.0 - uniform) * library.exp(-value) + uniform * u
+    remainder = -(1.0 - uniform) * library.expm1(-value) + uniform * (1.0 - u)
+    return library.log(largest_q) - library.log(remainder)
 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A spline s: its slope runs straight from knot to knot and is level beyond the outer ones;
-    `intercept` is s at the first.
+    """Quadratic spline s: its slope is linear between knots and constant beyond the outer knots.
+
+    Attributes
+    ----------
+    knots : array of shape (n_knots,)
+        Knots in increasing order.
+
+    slopes : array of shape (n_knots,)
+        Slope of s at each knot.
+
+    intercept : float
+        s at the first knot.
 
     Examples
     --------
@@ -133,43 +206,67 @@ class Curve:
 
     @cached_property
     def packed(self) -> NDArray[np.float64]:
-        """Knots, slopes and heights one after another."""
+        """Knots, slopes and heights in one array, for the C kernel."""
         return np.concatenate([self.knots, self.slopes, self.heights])
 
     def value(self, z: Any) -> Any:
-        """s(z), NaN where z is."""
-        knots, slopes, heights = self.knots, self.slopes, self.heights
-        found = heights[0] + slopes[0] * (z - knots[0]).clip(None, 0.0)
-        for i in range(len(knots) - 1):
-            width = knots[i + 1] - knots[i]
-            along = (z - knots[i]).clip(0.0, width)
-            found = found + along * (
-                slopes[i] + (0.5 * (slopes[i + 1] - slopes[i]) / width) * along
-            )
-        return found + slopes[-1] * (z - knots[-1]).clip(0.0, None)
+        """Return s(z), NaN for NaN."""
+        knots = self.knots
+        slopes = self.slopes
+        result = self.heights[0] + slopes[0] * (z - knots[0]).clip(None, 0.0)
+        for left in range(len(knots) - 1):
+            width = knots[left + 1] - knots[left]
+            distance = (z - knots[left]).clip(0.0, width)
+            half_slope_change = 0.5 * (slopes[left + 1] - slopes[left]) / width
+            result = result + distance * (slopes[left] + half_slope_change * distance)
+        return result + slopes[-1] * (z - knots[-1]).clip(0.0, None)
 
 
 def lifted(
     library: Any, rest: Any, second: Any, even: Any, uniform: float, value: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
-    """What becomes of p = softmax(b·x) of each row: p·scale + shift, and `top` for the predicted
-    class.
+    """Compute how a curve changes p = softmax(b·x) of each row.
 
-    `rest` and `second` are the sum and the largest of the others' p, `even` one over the number of
-    classes that are not masked, `value` the curve. The predicted class is never pushed below
-    another.
+    The other classes become p·scale + shift, and the predicted class becomes `top`. The predicted
+    class never falls below another class.
+
+    Parameters
+    ----------
+    library : module
+        `numpy` or `torch`.
+
+    rest, second : array or tensor of shape (n_rows,)
+        Sum and largest of the entries of p of the other classes.
+
+    even : array or tensor of shape (n_rows,)
+        One over the number of possible classes.
+
+    uniform : float
+        Weight ε of the uniform distribution.
+
+    value : callable
+        The curve s.
+
+    Returns
+    -------
+    scale, shift, top : arrays or tensors of shape (n_rows,)
     """
     others = (1.0 - uniform) * rest + uniform * (1.0 - even)
-    z = library.log((1.0 - uniform) * (1.0 - rest) + uniform * even) - library.log(others)
+    predicted = (1.0 - uniform) * (1.0 - rest) + uniform * even
+    z = library.log(predicted) - library.log(others)
     s = value(z)
-    share = AHEAD * ((1.0 - uniform) * second + uniform * even) / others
-    alone = others == 0.0
-    most = 1.0 / (1.0 + share)
-    below = 1.0 / (1.0 + library.exp(library.clip(s, -700.0, 700.0)))
-    top = 1.0 / (1.0 + library.exp(library.clip(-s, -700.0, 700.0)))
-    kept, top = (
-        library.where(below > most, most, below),
-        library.where(below > most, share * most, top),
-    )
-    each = library.where(alone, 0.0 * rest, kept / library.where(alone, 1.0 + rest, others))
-    return (1.0 - uniform) * each, uniform * even * each, library.where(alone, 1.0 + rest, top)
+    # Largest total of the other classes at which none of them passes the predicted class.
+    largest_share = AHEAD * ((1.0 - uniform) * second + uniform * even) / others
+    is_alone = others == 0.0
+    max_others = 1.0 / (1.0 + largest_share)
+    new_others = 1.0 / (1.0 + library.exp(library.clip(s, -_MAX_EXPONENT, _MAX_EXPONENT)))
+    top = 1.0 / (1.0 + library.exp(library.clip(-s, -_MAX_EXPONENT, _MAX_EXPONENT)))
+    is_too_large = new_others > max_others
+    top = library.where(is_too_large, largest_share * max_others, top)
+    new_others = library.where(is_too_large, max_others, new_others)
+    # A row with one possible class keeps probability 1.
+    divisor = library.where(is_alone, 1.0 + rest, others)
+    factor = library.where(is_alone, 0.0 * rest, new_others / divisor)
+    scale = (1.0 - uniform) * factor
+    shift = uniform * even * factor
+    return scale, shift, library.where(is_alone, 1.0 + rest, top)

@@ -1,9 +1,8 @@
-"""Sums of probabilities that are the same in whatever order, and on however many machines, they are
-added up.
+"""Exact sums of probabilities, independent of the order of addition and the number of machines.
 
-An entry is rounded to whole units of 2⁻⁶², finer than float64 is near 1, and taken apart: so many
-coarse units of 2⁻³⁰, so many fine ones. Sums of either are whole numbers: exact in float64 for up
-to 2²² entries, in int64 for up to 2³¹.
+An entry is rounded to whole units of 2⁻⁶², which is finer than float64 near 1, and split into coarse
+units of 2⁻³⁰ and fine units of 2⁻⁶². Sums of either are whole numbers. They are exact in float64 for
+up to 2²² entries, and in int64 for up to 2³¹.
 """
 
 from __future__ import annotations
@@ -17,77 +16,98 @@ from numpy.typing import NDArray
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.numpy import workplace
 
-#: The coarse unit and the fine one.
+#: Coarse unit and fine unit.
 UNITS = (2.0**-30, 2.0**-62)
-#: Entries whose sums int64 holds: of more, whoever adds them up must not ask.
+#: Largest number of entries whose sums fit into int64.
 MOST = 1 << 31
-#: A larger entry is no probability; it counts as this much, so that the sums of `MOST` entries
-#: hold.
-_MOST_TAKEN_OFF = 2.0
-#: x + s - s is x in whole units, where s is this many of them: a float64 has no place for anything
-#: finer.
-_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
+#: A larger entry is not a probability. It is clipped, so that sums of `MOST` entries fit.
+_MAX_ENTRY = 2.0
+#: (x + shift) - shift rounds x to whole units, because a float64 of this size has no finer bits.
+_ROUNDING_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
 def in_units(block: Array) -> Iterator[Float]:
-    """Each entry rounded to coarse units, then what is left of it rounded to fine ones.
+    """Yield each entry rounded to coarse units, then the remainder rounded to fine units.
 
-    An entry lies in [0, 1] or hardly above.
+    The entries must lie in [0, 1], apart from rounding. The arrays are buffers that the next call
+    overwrites.
 
     Examples
     --------
     >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
     0.1
     """
-    whole: Float = workplace.array("units", block.shape, np.float64)
-    rest: Float = workplace.array("rest of units", block.shape, np.float64)
-    np.copyto(rest, block)  # in double once: a sum that converts on its way takes longer than both
-    np.add(rest, _SHIFTS[0], out=whole)
-    whole -= _SHIFTS[0]
-    yield whole
-    rest -= whole
-    rest += _SHIFTS[1]
-    rest -= _SHIFTS[1]
-    yield rest
+    coarse: Float = workplace.array("units", block.shape, np.float64)
+    remainder: Float = workplace.array("rest of units", block.shape, np.float64)
+    # Converting once is faster than a sum that converts its operands.
+    np.copyto(remainder, block)
+    coarse_shift, fine_shift = _ROUNDING_SHIFTS
+    np.add(remainder, coarse_shift, out=coarse)
+    coarse -= coarse_shift
+    yield coarse
+    remainder -= coarse
+    remainder += fine_shift
+    remainder -= fine_shift
+    yield remainder
 
 
 def counted(parts: Float, unit: float) -> NDArray[np.int64]:
-    """Whole units, or sums of them, as integers."""
+    """Convert whole units, or sums of them, to integers."""
     return (parts / unit).astype(np.int64)
 
 
 def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
-    """Add the probabilities of a block up in whole units, rows that are rejected and those that are
-    accepted apart.
+    """Add the probabilities of a block in whole units, separately for rejected and accepted rows.
 
-    Each class's sum goes to `totals`, shape (units, accepted, classes), as floats, which hold those
-    of 2²¹ rows. An entry above the first of the bins that `edges` part is taken off its place in
-    `above`, shape (units, accepted, classes × bins): with many classes there are few. In C a block
-    is gone through once (`fused.py`).
+    The C kernel in `fused.py` does the same in one pass.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Probabilities.
+
+    accept : array of bool of shape (n_rows,)
+        Decisions.
+
+    edges : array of shape (n_bins + 1,)
+        Bin edges.
+
+    totals : array of shape (2, 2, n_classes)
+        Sums per unit, decision and class, as floats that are exact for 2²¹ rows. The probabilities
+        are added to them.
+
+    above : array of int of shape (2, 2, n_classes * n_bins)
+        Sums per unit, decision, class and bin. The entries above the first bin, of which there are
+        few with many classes, are subtracted from them.
     """
-    flags = np.stack([~accept, accept]).astype(np.float64)
-    for total, own in zip(totals, in_units(block)):
-        total += flags @ own  # exact, in whatever order a product adds whole units up
-    places, values = entries_above(block, edges)
-    row, column = np.divmod(places, block.shape[1])
-    cell = column * (len(edges) - 1) + np.searchsorted(edges[1:-1], values, side="left")
-    bounded = np.clip(values, -_MOST_TAKEN_OFF, _MOST_TAKEN_OFF)
-    for sums, unit, own in zip(above, UNITS, in_units(bounded)):
-        np.subtract.at(sums, (accept[row].astype(np.intp), cell), counted(own, unit))
+    n_bins = len(edges) - 1
+    decisions = np.stack([~accept, accept]).astype(np.float64)
+    for unit_totals, entry_units in zip(totals, in_units(block)):
+        # Sums of whole units are exact in any order, also in a matrix product.
+        unit_totals += decisions @ entry_units
+    flat_indices, values = entries_above(block, edges)
+    rows, columns = np.divmod(flat_indices, block.shape[1])
+    bins = np.searchsorted(edges[1:-1], values, side="left")
+    cells = columns * n_bins + bins
+    decision_codes = accept[rows].astype(np.intp)
+    clipped_values = np.clip(values, -_MAX_ENTRY, _MAX_ENTRY)
+    for unit_sums, unit, entry_units in zip(above, UNITS, in_units(clipped_values)):
+        np.subtract.at(unit_sums, (decision_codes, cells), counted(entry_units, unit))
 
 
 def entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
-    """The places in a block, row after row, of the entries above the first bin, and the entries."""
-    flat = np.ascontiguousarray(block).reshape(-1)
-    edge = edges[1] if len(edges) > 2 else np.inf
-    rounded = flat.dtype.type(
-        edge
-    )  # to compare with the largest such number not above the edge is to compare with it
-    threshold = rounded if float(rounded) <= edge else np.nextafter(rounded, flat.dtype.type(0))
-    places = np.flatnonzero(flat > threshold)
-    return places, flat[places].astype(np.float64)
+    """Return the flat indices and the values of the entries above the first bin."""
+    flat_block = np.ascontiguousarray(block).reshape(-1)
+    first_edge = edges[1] if len(edges) > 2 else np.inf
+    # The threshold is the largest number of the block's type that is not above the edge. Comparing
+    # with it is comparing with the edge.
+    threshold = flat_block.dtype.type(first_edge)
+    if float(threshold) > first_edge:
+        threshold = np.nextafter(threshold, flat_block.dtype.type(0))
+    flat_indices = np.flatnonzero(flat_block > threshold)
+    return flat_indices, flat_block[flat_indices].astype(np.float64)
 
 
 def value(units: NDArray[np.int64]) -> Float:
-    """What sums of coarse and fine units, shape (2, ...), come to."""
+    """Convert sums of coarse and fine units, shape (2, ...), to floats."""
     return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])

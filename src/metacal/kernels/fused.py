@@ -1,9 +1,8 @@
-"""The kernels in C, one pass over the block, the GIL released. Same answers as `numpy.py`, to
-rounding.
+"""Kernels in C: one pass over the block, with the GIL released.
 
-They walk a block of any size, strip by strip where they sum, and pick rows themselves: besides what
-their namesakes in `numpy.py` take, `rows` are the positions of the rows that count (all of them
-when None).
+The results are those of `numpy.py`, apart from rounding. The kernels take blocks of any size and the
+indices of the rows to use. In addition to the parameters of their namesakes in `numpy.py`, which
+describe them, they have the parameter `rows`: indices of the rows to use, or None for all rows.
 """
 
 from __future__ import annotations
@@ -19,55 +18,68 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.columns import Curve
 from metacal.kernels.grid import Grid
 
-#: Positions of rows in a block, strictly within it; None: all rows.
-Chosen = Codes | None
+#: Indices of rows in a block. None stands for all rows.
+RowIndices = Codes | None
 
-
-#: The scores, in the order in which the C code numbers them.
+#: Scores in the order of their numbers in the C code.
 _SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
-#: What first_bad_row answers where no row is bad but some logit may stand for a mask.
+#: Result of `first_bad_row` if every row is valid, but a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
-
-#: What this processor can run, fastest first; the first is used.
+#: Function that returns the instruction sets of this processor. The first one is used.
 instruction_sets = _fused.instruction_sets
 
 
-def predicted(block: Array, *, rows: Chosen = None) -> Codes:
-    """ŷ = argmax x, the lowest index on an exact tie."""
-    out = np.empty(_count(block, rows), dtype=np.int64)
-    _fused.predicted(_readable(block), rows, out)
-    return out.astype(np.intp, copy=False)
+def predicted(block: Array, *, rows: RowIndices = None) -> Codes:
+    """Return ŷ = argmax x of each row, the lowest index for ties."""
+    predictions = np.empty(_count_rows(block, rows), dtype=np.int64)
+    _fused.predicted(_as_readable(block), rows, predictions)
+    return predictions.astype(np.intp, copy=False)
 
 
-def softmax(block: Array, inverse_temperature: float, out: Array, *, rows: Chosen = None) -> None:
+def softmax(
+    block: Array, inverse_temperature: float, out: Array, *, rows: RowIndices = None
+) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.softmax(_readable(block), rows, inverse_temperature, written)
-    if written is not out:
-        out[...] = written
+    buffer = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    _fused.softmax(_as_readable(block), rows, inverse_temperature, buffer)
+    if buffer is not out:
+        out[...] = buffer
 
 
 def lifted_softmax(
     block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
 ) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into
-    `out`.
-    """
-    written = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.lifted(_readable(block), inverse_temperature, uniform, curve.packed, written)
-    if written is not out:
-        out[...] = written
+    """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
+    buffer = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    _fused.lifted(_as_readable(block), inverse_temperature, uniform, curve.packed, buffer)
+    if buffer is not out:
+        out[...] = buffer
 
 
 def inside(block: Array, least: float, most: float, out: Array) -> bool:
-    """Bring the probabilities of rows of logits between the two, in place; False where the C code
-    cannot walk them.
+    """Clip the probabilities of a block in place.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    least, most : float
+        Smallest and largest probability.
+
+    out : array of shape (n_rows, n_classes)
+        Probabilities.
+
+    Returns
+    -------
+    bool
+        False if the C code cannot read `out`. Nothing is changed then.
     """
-    fits = walkable(out) and out.dtype.itemsize >= 4
-    if fits:
-        _fused.inside(_readable(block), least, most, out)
-    return fits
+    is_supported = walkable(out) and out.dtype.itemsize >= 4
+    if is_supported:
+        _fused.inside(_as_readable(block), least, most, out)
+    return is_supported
 
 
 def tempered_loss(
@@ -76,21 +88,38 @@ def tempered_loss(
     weights: Float | None,
     inverse_temperature: float,
     *,
-    rows: Chosen = None,
+    rows: RowIndices = None,
     ends: Codes | None = None,
 ) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives
-    in b.
+    """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
-    Where `ends` say that strip s has the rows from ends[s] up to ends[s + 1], each strip has its
-    own four sums.
+    Parameters
+    ----------
+    block, labels, weights, inverse_temperature
+        As in `numpy.py`.
+
+    rows : array of int, default=None
+        Indices of the rows to use.
+
+    ends : array of int of shape (n_strips + 1,), default=None
+        Strip s has the rows from ends[s] up to ends[s + 1]. If given, each strip has its own sums.
+
+    Returns
+    -------
+    array of shape (4,), or (n_strips, 4) with `ends`
     """
-    strips = np.array([0, len(labels)]) if ends is None else ends
-    out, own = np.empty(4 * (len(strips) - 1)), _column(labels, np.int64)
+    strip_ends = np.array([0, len(labels)]) if ends is None else ends
+    sums = np.empty(4 * (len(strip_ends) - 1))
     _fused.tempered_loss(
-        _readable(block), rows, own, _column(weights), inverse_temperature, strips, out
+        _as_readable(block),
+        rows,
+        _as_column(labels, np.int64),
+        _as_column(weights),
+        inverse_temperature,
+        strip_ends,
+        sums,
     )
-    return out if ends is None else out.reshape(-1, 4)
+    return sums if ends is None else sums.reshape(-1, 4)
 
 
 def mixed_rows(
@@ -98,17 +127,31 @@ def mixed_rows(
     labels: Codes,
     inverse_temperature: float,
     *,
-    rows: Chosen = None,
+    rows: RowIndices = None,
     out: Float | None = None,
 ) -> Float:
-    """What each row says of a temperature with a uniform part: eight numbers a row, as in
-    `numpy.py`.
+    """Compute the columns of `kernels.columns` for a temperature with a uniform component.
 
-    A column lies together, which whoever works on columns gains from; `out` is the transpose of
-    such columns.
+    Parameters
+    ----------
+    block, labels, inverse_temperature
+        As in `numpy.py`.
+
+    rows : array of int, default=None
+        Indices of the rows to use.
+
+    out : array of shape (n_rows, 8), default=None
+        Buffer, the transpose of an array whose rows are contiguous columns.
+
+    Returns
+    -------
+    array of shape (n_rows, 8)
+        The values of a column are contiguous, which makes work on columns faster.
     """
-    out = np.empty((8, len(labels))).T if out is None else out
-    _fused.mixed_rows(_readable(block), rows, _column(labels, np.int64), inverse_temperature, out.T)
+    if out is None:
+        out = np.empty((8, len(labels))).T
+    label_column = _as_column(labels, np.int64)
+    _fused.mixed_rows(_as_readable(block), rows, label_column, inverse_temperature, out.T)
     return out
 
 
@@ -122,44 +165,80 @@ def ranked_rows(
     grid: Grid,
     careful: bool = False,
 ) -> None:
-    """Write the score of each row, on its grid, and whether its largest logit is the true class, in
-    one walk.
+    """Write the rounded score and the correctness of each row in one pass.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    scores : array of float64 of shape (n_rows,)
+        Buffer for the scores.
+
+    right : array of bool of shape (n_rows,)
+        Buffer for whether the prediction is correct.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    score : str
+        Name of the score.
+
+    grid : Grid
+        Grid of the score.
+
+    careful : bool, default=False
+        Whether the block has not been validated. Rows that `looked_over` would report have no
+        score.
     """
-    kind, own = _SCORES.index(score), _column(labels, np.int64)
     _fused.ranked_rows(
-        _readable(block), kind, careful, own, grid.dropped, grid.floor, scores, right
+        _as_readable(block),
+        _SCORES.index(score),
+        careful,
+        _as_column(labels, np.int64),
+        grid.dropped,
+        grid.floor,
+        scores,
+        right,
     )
 
 
 def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
-    """Add the probabilities of a block up in whole units, as `kernels.exact.class_units` does."""
-    accept = np.ascontiguousarray(accept, dtype=bool)
-    _fused.class_units(_readable(block), accept, edges, totals.reshape(-1), above.reshape(-1))
+    """Add the probabilities of a block in whole units, as `kernels.exact.class_units` does."""
+    decisions = np.ascontiguousarray(accept, dtype=bool)
+    flat_totals = totals.reshape(-1)
+    _fused.class_units(_as_readable(block), decisions, edges, flat_totals, above.reshape(-1))
 
 
 def rounded(values: Float, grid: Grid) -> Float:
-    """The point of a grid nearest to each value, as `Grid.rounded` has it."""
-    out = np.empty(len(values))
-    _fused.rounded(_column(values), grid.dropped, grid.floor, out)
-    return out
+    """Return the nearest grid point of each value, as `Grid.rounded` does."""
+    result = np.empty(len(values))
+    _fused.rounded(_as_column(values), grid.dropped, grid.floor, result)
+    return result
 
 
 def mixed_log_odds(
     columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
+    """Write `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
     _fused.log_odds(columns, b - walked, uniform, first, last, out)
 
 
 def on_grid(
     z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
 ) -> Float:
-    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept
-    on average.
-    """
-    out = np.empty((2, size))
-    _fused.on_grid(_column(z), _column(right), _column(weights), grid, reach, low, out.reshape(-1))
-    return out
+    """Distribute rows over the points of an even grid, keeping the mean of their values."""
+    sums = np.empty((2, size))
+    _fused.on_grid(
+        _as_column(z),
+        _as_column(right),
+        _as_column(weights),
+        grid,
+        reach,
+        low,
+        sums.reshape(-1),
+    )
+    return sums
 
 
 def mixed_sums(
@@ -171,70 +250,113 @@ def mixed_sums(
     first: int,
     last: int,
 ) -> Float:
-    """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
-    out = np.empty(6)
-    _fused.mixed_sums(_column(columns), _column(weights), b, b - walked, uniform, first, last, out)
-    return out
+    """Compute `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
+    sums = np.empty(6)
+    step = b - walked
+    _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, first, last, sums)
+    return sums
 
 
 def members(
-    block: Array, labels: Codes, inverse_temperature: float, *, rows: Chosen = None
+    block: Array, labels: Codes, inverse_temperature: float, *, rows: RowIndices = None
 ) -> Float:
-    """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the
-    possible classes.
-    """
-    out = np.empty((len(labels), 3))
-    _fused.members(
-        _readable(block), rows, _column(labels, np.int64), inverse_temperature, out.reshape(-1)
-    )
-    return out
+    """Compute the three probabilities of the true class that ensemble temperature scaling mixes."""
+    probabilities = np.empty((len(labels), 3))
+    label_column = _as_column(labels, np.int64)
+    flat_probabilities = probabilities.reshape(-1)
+    _fused.members(_as_readable(block), rows, label_column, inverse_temperature, flat_probabilities)
+    return probabilities
 
 
 def looked_over(block: Array) -> tuple[int | None, bool]:
-    """The first bad row, and whether some finite logit is so low that it may stand for a mask; in
-    one pass.
-    """
-    found = _fused.first_bad_row(_readable(block))
-    return (found if found >= 0 else None), found == _MAY_BE_MASKED
+    """Validate a block in one pass: return the first invalid row, and whether there may be masks."""
+    result = _fused.first_bad_row(_as_readable(block))
+    invalid_row = result if result >= 0 else None
+    return invalid_row, result == _MAY_BE_MASKED
 
 
 def ranked(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
-    """What `kernels.keys.ranked` gives; None where the last bit of some score is not free."""
+    """Return the result of `kernels.keys.ranked`, None if a score uses its last bit."""
     keys = np.empty(len(scores), dtype=np.int64)
     flags = np.ascontiguousarray(flags, dtype=bool)
-    if not _fused.keys(_column(scores), flags, keys):
+    is_packed = _fused.keys(_as_column(scores), flags, keys)
+    if not is_packed:
         return None
     return blocks(keys, in_order=False)
 
 
 def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
-    """The same of keys with their flag in the last bit, which are overwritten: sorted here, or in
-    order already.
+    """Return the result of `kernels.keys.ranked` for keys with a flag in the last bit.
+
+    Parameters
+    ----------
+    keys : array of int64 of shape (n_rows,)
+        Output of `kernels.keys.packed`, which is overwritten.
+
+    in_order : bool
+        Whether the keys are sorted already.
+
+    Returns
+    -------
+    distinct_scores, last_ranks, n_unflagged, unflagged_ranks : arrays
     """
-    ranks, errors, wrong = (np.empty(len(keys), dtype=np.int64) for _ in range(3))
-    n_blocks, n_wrong = _fused.blocks(keys, ranks, errors, wrong, in_order)
-    return keys.view(np.float64)[:n_blocks], ranks[:n_blocks], errors[:n_blocks], wrong[:n_wrong]
+    last_ranks = np.empty(len(keys), dtype=np.int64)
+    n_unflagged = np.empty(len(keys), dtype=np.int64)
+    unflagged_ranks = np.empty(len(keys), dtype=np.int64)
+    n_distinct, n_ranks = _fused.blocks(keys, last_ranks, n_unflagged, unflagged_ranks, in_order)
+    # The C code writes the distinct scores over the keys.
+    distinct_scores = keys.view(np.float64)[:n_distinct]
+    return (
+        distinct_scores,
+        last_ranks[:n_distinct],
+        n_unflagged[:n_distinct],
+        unflagged_ranks[:n_ranks],
+    )
 
 
 def count_in_cells(
     scores: Float, flags: Flags, stretches: NDArray[np.int64], counts: Any, seen: Any
 ) -> None:
-    """Add rows to the counts of their cells (`kernels.keys`), in place."""
+    """Add rows to the counts of their cells in place, as `kernels.keys.Counter.add` does."""
     flags = np.ascontiguousarray(flags, dtype=bool)
-    _fused.count_in_cells(_column(scores), flags, stretches.reshape(-1), counts, seen)
+    _fused.count_in_cells(_as_column(scores), flags, stretches.reshape(-1), counts, seen)
 
 
 def _score(
-    kind: int, block: Array, *, rows: Chosen = None, top: Codes | None = None, careful: bool = False
+    kind: int,
+    block: Array,
+    *,
+    rows: RowIndices = None,
+    top: Codes | None = None,
+    careful: bool = False,
 ) -> Float:
-    """One score per row; predicted columns go into `top`.
+    """Compute one score per row.
 
-    Carefully, for a table not looked over yet, a row that has to be looked at (`looked_over` says
-    why) gets no score.
+    Parameters
+    ----------
+    kind : int
+        Number of the score.
+
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    rows : array of int, default=None
+        Indices of the rows to use.
+
+    top : array of int64, default=None
+        Buffer for the predictions.
+
+    careful : bool, default=False
+        Whether the block has not been validated. Rows that `looked_over` would report have no
+        score.
+
+    Returns
+    -------
+    array of float64
     """
-    out = np.empty(_count(block, rows))
-    _fused.scores(_readable(block), rows, kind, careful, out, top)
-    return out
+    scores = np.empty(_count_rows(block, rows))
+    _fused.scores(_as_readable(block), rows, kind, careful, scores, top)
+    return scores
 
 
 entropy, doubt, negative_margin, free_energy = (
@@ -242,23 +364,21 @@ entropy, doubt, negative_margin, free_energy = (
 )
 
 
-def _count(block: Array, rows: Chosen) -> int:
+def _count_rows(block: Array, rows: RowIndices) -> int:
+    """Return the number of rows to use."""
     return len(block) if rows is None else len(rows)
 
 
-def _column(values: Any, dtype: Any = np.float64) -> Any:
-    """What the C code asks of labels and weights, of which every s-th may be given: side by side,
-    and aligned.
+def _as_column(values: Any, dtype: Any = np.float64) -> Any:
+    """Return a contiguous and aligned array for the C code; None stays None.
 
-    `ascontiguousarray` would let one pass whose bytes begin anywhere.
+    `ascontiguousarray` would accept an array that is not aligned.
     """
     return None if values is None else np.require(values, dtype, ("C_CONTIGUOUS", "ALIGNED"))
 
 
-def _readable(block: Array) -> Array:
-    """A block whose rows the C code can walk: native floats side by side. A strip is small, so a
-    copy is cheap.
-    """
+def _as_readable(block: Array) -> Array:
+    """Return a block of native floats that the C code can read, a copy if necessary."""
     if block.dtype.kind != "f" or block.dtype.itemsize > 8:
         block = block.astype(np.float64)
     elif not block.dtype.isnative:
@@ -267,12 +387,13 @@ def _readable(block: Array) -> Array:
 
 
 def walkable(block: Array) -> bool:
-    """Whether the C code can walk the rows where they lie.
+    """Check whether the C code can read the rows of a block without a copy.
 
-    NumPy calls an array contiguous wherever its bytes begin, and `ascontiguousarray` would leave
-    such a one as it is; and it takes the strides of a table of one row, or one column, for
-    anything.
+    The flags of NumPy are not enough. It calls an array contiguous wherever its bytes start, and
+    ignores the strides of a table with one row or one column.
     """
-    step, inner = block.strides
-    floats = block.dtype.kind == "f" and block.dtype.itemsize <= 8 and block.dtype.isnative
-    return floats and block.flags.aligned and inner == block.itemsize and step % block.itemsize == 0
+    dtype = block.dtype
+    is_native_float = dtype.kind == "f" and dtype.itemsize <= 8 and dtype.isnative
+    row_stride, column_stride = block.strides
+    has_contiguous_rows = column_stride == block.itemsize and row_stride % block.itemsize == 0
+    return is_native_float and block.flags.aligned and has_contiguous_rows

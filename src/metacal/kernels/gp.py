@@ -1,9 +1,8 @@
-"""One block's part in Gaussian-process calibration: the tempered logits, the bumps on them, the
-bound and its slopes.
+"""Kernels of Gaussian-process calibration: tempered logits, basis functions, bound and gradients.
 
-Everything in float64. A latent function of one variable is applied to every entry of the table, so
-a block of n × K logits is worked on as n·K numbers; -inf (a masked class) keeps probability exactly
-zero.
+All computations are in float64. A latent function of one variable is applied to every entry of the
+table, so a block of n × K logits is treated as n·K numbers. A masked class (-inf) keeps probability
+exactly 0.
 """
 
 from __future__ import annotations
@@ -18,35 +17,37 @@ from metacal.formulas.gp import BUMP_REACH, center_rows, latent
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY, Operations
 
-#: How a row of logits is made independent of the constant that softmax ignores.
+#: Ways to remove the constant of a row that softmax ignores.
 CENTRES = ("mean", "log_softmax")
+#: Margin that keeps positions below the last grid point.
+_POSITION_MARGIN = 1.000001
 
 
 def tempered(block: Array, centre: str, inverse_temperature: float) -> Float:
-    """t = b·(x - centre of the row), a fresh array."""
+    """Compute t = b·(x - centre of the row), in a new array."""
     table = np.asarray(limit_logits(block), dtype=np.float64)
     return np.asarray(NUMPY.evaluate(center_rows, table, centre) * inverse_temperature)
 
 
 def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
-    """exp(-½ ((t - z_m) / ℓ)²), one row per inducing input z_m and one column per value."""
-    table = (values - inducing[:, None]) / lengthscale
-    return np.asarray(np.exp(-0.5 * table * table))
+    """Compute exp(-½ ((t - z_m) / ℓ)²), one row per inducing input z_m and one column per t."""
+    distances = (values - inducing[:, None]) / lengthscale
+    return np.asarray(np.exp(-0.5 * distances * distances))
 
 
 def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
-    """The formula `latent`, in two arrays: t itself is written over."""
-    reach = BUMP_REACH * fitted.lengthscale
-    near = np.clip(t, fitted.inducing[0] - reach, fitted.inducing[-1] + reach)
-    near /= fitted.lengthscale
-    work = np.empty_like(t)
-    for place, weight in zip(fitted.inducing / fitted.lengthscale, fitted.weights):
-        np.subtract(near, place, out=work)
-        work *= work
-        work *= -0.5
-        np.exp(work, out=work)
-        work *= weight
-        t += work
+    """Evaluate the formula `latent` with two buffers; t is overwritten and returned."""
+    margin = BUMP_REACH * fitted.lengthscale
+    clipped = np.clip(t, fitted.inducing[0] - margin, fitted.inducing[-1] + margin)
+    clipped /= fitted.lengthscale
+    buffer = np.empty_like(t)
+    for position, weight in zip(fitted.inducing / fitted.lengthscale, fitted.weights):
+        np.subtract(clipped, position, out=buffer)
+        buffer *= buffer
+        buffer *= -0.5
+        np.exp(buffer, out=buffer)
+        buffer *= weight
+        t += buffer
     return t
 
 
@@ -55,49 +56,103 @@ NUMPY.kernels[latent] = write_latent
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A sparse Gaussian process under q(v) = N(mean, covariance), written down on an even grid of
-    tempered logits.
+    """Sparse Gaussian process under q(v) = N(mean, covariance), tabulated on an even grid.
 
-    Between grid points the features a(t), and with them everything else, are interpolated linearly.
-    One number per grid point then holds all that a table of logits says about f: the probability
-    mass there.
+    Between grid points the features a(t), and everything that depends on them, are interpolated
+    linearly. The probability mass at each grid point is then all that is needed of a table.
+
+    Attributes
+    ----------
+    low, step : float
+        First grid point, and distance between grid points.
+
+    features : array of shape (n_points, n_features)
+        a(t), one row per grid point.
+
+    mean : array of shape (n_points,)
+        E f(t) - t.
+
+    lifted : array of shape (n_points,)
+        E f(t) - t + ½ Var f(t).
     """
 
     low: float
     step: float
-    #: a(t), one row per grid point: what is looked up lies together.
     features: Float
-    #: E f(t) - t.
     mean: Float
-    #: E f(t) - t + ½ Var f(t).
     lifted: Float
 
     def place(self, values: Float) -> tuple[Codes, Float]:
-        """The grid point below each value, and how far it is towards the next one."""
-        position = (values.ravel() - self.low) / self.step
-        np.clip(position, 0.0, len(self.features) - 1.000001, out=position)
-        below = position.astype(np.intp)
-        position -= below
-        return below, position
+        """Return the grid point below each value, and the fraction of a step above it."""
+        positions = (values.ravel() - self.low) / self.step
+        np.clip(positions, 0.0, len(self.features) - _POSITION_MARGIN, out=positions)
+        below = positions.astype(np.intp)
+        positions -= below
+        return below, positions
 
 
-def _probabilities(
-    block: Array, curve: Curve, centre: str, inverse_temperature: float
-) -> tuple[Float, Codes, Float, Float, Float]:
-    """t, its place on the grid (two arrays), π = softmax(E f + ½ Var f) and its log-sum-exp."""
+@dataclass(frozen=True, eq=False)
+class _Prediction:
+    """Tempered logits of a block, their places on the grid, and their probabilities.
+
+    Attributes
+    ----------
+    values : array of shape (n_rows, n_classes)
+        Tempered logits t.
+
+    below, fraction : array of shape (n_rows * n_classes,)
+        Grid point below each value, and fraction of a step above it.
+
+    probabilities : array of shape (n_rows, n_classes)
+        π = softmax(E f + ½ Var f).
+
+    log_sums : array of shape (n_rows,)
+        Log-sum-exp of the rows.
+    """
+
+    values: Float
+    below: Codes
+    fraction: Float
+    probabilities: Float
+    log_sums: Float
+
+
+def _predict(block: Array, curve: Curve, centre: str, inverse_temperature: float) -> _Prediction:
+    """Compute the probabilities of a block under a Gaussian process.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    curve : Curve
+        The Gaussian process.
+
+    centre : {"mean", "log_softmax"}
+        Constant to remove from each row.
+
+    inverse_temperature : float
+        Inverse temperature.
+
+    Returns
+    -------
+    _Prediction
+    """
     values = tempered(block, centre, inverse_temperature)
-    below, part = curve.place(values)
-    rise = np.diff(curve.lifted, append=curve.lifted[-1])[below]
-    rise *= part
-    rise += curve.lifted[below]
-    chances = rise.reshape(values.shape)
-    chances += values
-    top = chances.max(axis=1, keepdims=True)
-    chances -= top
-    np.exp(chances, out=chances)
-    total = chances.sum(axis=1, keepdims=True)
-    chances /= total
-    return values, below, part, chances, np.asarray((top + np.log(total))[:, 0])
+    below, fraction = curve.place(values)
+    lifted = np.diff(curve.lifted, append=curve.lifted[-1])[below]
+    lifted *= fraction
+    lifted += curve.lifted[below]
+    # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
+    probabilities = lifted.reshape(values.shape)
+    probabilities += values
+    largest = probabilities.max(axis=1, keepdims=True)
+    probabilities -= largest
+    np.exp(probabilities, out=probabilities)
+    totals = probabilities.sum(axis=1, keepdims=True)
+    probabilities /= totals
+    log_sums = np.asarray((largest + np.log(totals))[:, 0])
+    return _Prediction(values, below, fraction, probabilities, log_sums)
 
 
 def sums(
@@ -109,51 +164,148 @@ def sums(
     inverse_temperature: float,
     which: tuple[str, ...],
 ) -> Float:
-    """The "evidence", the "covariances", or both one after the other: sums over rows in one vector.
+    """Compute sums over rows for the bound on the evidence and its derivatives.
 
-    **Evidence**: the bound m_y - log Σ_j exp(m_j + σ_j²/2), then the mass of the true classes at
-    each grid point, then the mass of π, the softmax of m + σ²/2. The bound's gradient in the mean
-    is a·(true - π), and minus twice the gradient in the covariance Σ π a aᵀ.
+    **Evidence**: the bound m_y - log Σ_j exp(m_j + σ_j²/2), the mass of the true classes at each
+    grid point, and the mass of π, the softmax of m + σ²/2. The gradient of the bound in the mean is
+    a·(true - π), and minus twice the gradient in the covariance is Σ π a aᵀ.
 
-    **Covariances**: Σ_rows Cov_π(a), Newton's curvature of the bound in the mean, in two parts to
-    be finished later. First Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ, then the mass of π at each grid
-    point, from which Σ π a aᵀ follows. Both take a at the grid point below, so that their
-    difference is never negative.
+    **Covariances**: two parts of Σ_rows Cov_π(a), Newton's curvature of the bound in the mean. The
+    first part is Σ_rows (Σ_j π_j a_j)(Σ_j π_j a_j)ᵀ. The second is the mass of π at each grid point,
+    which determines Σ π a aᵀ. Both use a at the grid point below, so that their difference is never
+    negative.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    weights : array of shape (n_rows,) or None
+        Row weights.
+
+    curve : Curve
+        The Gaussian process.
+
+    centre : {"mean", "log_softmax"}
+        Constant to remove from each row.
+
+    inverse_temperature : float
+        Inverse temperature.
+
+    which : tuple of {"evidence", "covariances"}
+        Sums to compute.
+
+    Returns
+    -------
+    array
+        The requested sums in one vector, the evidence first.
     """
-    values, below, part, chances, log_sum = _probabilities(
-        block, curve, centre, inverse_temperature
-    )
-    parts, size = list[Any](), len(curve.mean)
-    weighted = chances if weights is None else chances * weights[:, None]
+    prediction = _predict(block, curve, centre, inverse_temperature)
+    weighted_mass = prediction.probabilities
+    if weights is not None:
+        weighted_mass = weighted_mass * weights[:, None]
+    parts: list[Any] = []
     if "evidence" in which:
-        own = np.arange(len(block)) * block.shape[1] + labels
-        own_below, own_part = below[own], part[own]
-        own_mean = np.interp(own_below + own_part, np.arange(size), curve.mean)
-        gains = values.ravel()[own] + own_mean - log_sum
-        counts = np.ones(len(block)) if weights is None else weights
-        parts += [[gains @ counts], _masses(own_below, own_part, counts, size)]
-        parts.append(_masses(below, part, weighted.ravel(), size))
+        parts += _evidence_sums(prediction, labels, weights, weighted_mass, curve)
     if "covariances" in which:
-        features = np.take(curve.features, below, axis=0).reshape(*block.shape, -1)
-        means = np.matmul(chances[:, None, :], features)[:, 0, :]
-        within = (means if weights is None else means * weights[:, None]).T @ means
-        parts += [within.ravel(), np.bincount(below, weighted.ravel(), minlength=size)]
+        parts += _covariance_sums(prediction, weights, weighted_mass, curve)
     return np.concatenate(parts)
 
 
-def _masses(below: Codes, part: Float, mass: Float, size: int) -> Float:
-    """Each mass shared between its two grid points, as linear interpolation does."""
-    upper = mass * part
-    found = np.bincount(below, mass - upper, minlength=size)
-    found[1:] += np.bincount(below, upper, minlength=size)[:-1]
-    return np.asarray(found)
+def _evidence_sums(
+    prediction: _Prediction,
+    labels: Codes,
+    weights: Float | None,
+    weighted_mass: Float,
+    curve: Curve,
+) -> list[Any]:
+    """Return the bound, the mass of the true classes and the mass of π at each grid point.
+
+    Parameters
+    ----------
+    prediction : _Prediction
+        Probabilities of the block.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    weights : array of shape (n_rows,) or None
+        Row weights.
+
+    weighted_mass : array of shape (n_rows, n_classes)
+        Probabilities times row weights.
+
+    curve : Curve
+        The Gaussian process.
+
+    Returns
+    -------
+    list of three arrays
+    """
+    n_rows, n_classes = prediction.values.shape
+    n_points = len(curve.mean)
+    label_entries = np.arange(n_rows) * n_classes + labels
+    label_below = prediction.below[label_entries]
+    label_fraction = prediction.fraction[label_entries]
+    label_mean = np.interp(label_below + label_fraction, np.arange(n_points), curve.mean)
+    bounds = prediction.values.ravel()[label_entries] + label_mean - prediction.log_sums
+    row_weights = np.ones(n_rows) if weights is None else weights
+    return [
+        [bounds @ row_weights],
+        _mass_on_grid(label_below, label_fraction, row_weights, n_points),
+        _mass_on_grid(prediction.below, prediction.fraction, weighted_mass.ravel(), n_points),
+    ]
+
+
+def _covariance_sums(
+    prediction: _Prediction, weights: Float | None, weighted_mass: Float, curve: Curve
+) -> list[Any]:
+    """Return the sum of outer products of mean features, and the mass of π at each grid point.
+
+    Parameters
+    ----------
+    prediction, weights, weighted_mass, curve
+        As in `_evidence_sums`.
+
+    Returns
+    -------
+    list of two arrays
+    """
+    probabilities = prediction.probabilities
+    features = np.take(curve.features, prediction.below, axis=0)
+    features = features.reshape(*probabilities.shape, -1)
+    mean_features = np.matmul(probabilities[:, None, :], features)[:, 0, :]
+    weighted_means = mean_features if weights is None else mean_features * weights[:, None]
+    outer_products = weighted_means.T @ mean_features
+    mass = np.bincount(prediction.below, weighted_mass.ravel(), minlength=len(curve.mean))
+    return [outer_products.ravel(), mass]
+
+
+def _mass_on_grid(below: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
+    """Distribute each mass over the two neighbouring grid points, as linear interpolation does."""
+    upper_mass = mass * fraction
+    mass_on_grid = np.bincount(below, mass - upper_mass, minlength=n_points)
+    mass_on_grid[1:] += np.bincount(below, upper_mass, minlength=n_points)[:-1]
+    return np.asarray(mass_on_grid)
 
 
 def probability_mass(
     block: Array, labels: Codes, weights: Float | None, centre: str, inverse_temperature: float
 ) -> Float:
-    """(t, weight · (softmax(t) + 1 for the true class)) of every entry: where on the line the data
-    speak.
+    """Compute the mass of every entry on the axis of tempered logits.
+
+    Parameters
+    ----------
+    block, labels, weights, centre, inverse_temperature
+        As in `sums`.
+
+    Returns
+    -------
+    array of shape (n_rows * n_classes, 2)
+        The tempered logit t, and weight · softmax(t), plus the weight for the true class.
     """
     values = tempered(block, centre, inverse_temperature)
     mass = np.exp(values - values.max(axis=1, keepdims=True))

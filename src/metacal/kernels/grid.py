@@ -1,24 +1,23 @@
-"""The grid that scores lie on: a ranking score is a rounded number, and a threshold lies between
-two of them.
+"""Grid of ranking scores: a score is a rounded number, and a threshold lies between two of them.
 
-Scores that are equal in mathematics (votes of a forest, quantised logits) come out of different
-kernels with different last bits, and a threshold put at one of them would part equals, each kernel
-its own way. So h(x) *is* the rounded number: 30 bits after the leading one, a relative step of
-2^-30. What is certified, ranked, compared and reported is that number, and rows whose scores differ
-by rounding only are tied, everywhere.
+Scores that are equal in mathematics (votes of a forest, quantised logits) have different last bits
+in different kernels. A threshold at such a score would separate equal scores, in each kernel in
+another way. Therefore the score h(x) *is* the rounded number, with 30 bits after the leading one, a
+relative step of 2^-30. This number is certified, ranked, compared and reported, and rows whose
+scores differ only by rounding are tied everywhere.
 
-How coarse it must be was measured against extended precision, over confident (gaps to 600), flat,
-huge, tiny, masked, one-decimal and many-class (to a million) rows. The largest relative error was
-2^-44, the same for plain C, AVX2, AVX-512, NumPy, torch and ONNX (2^-50 of max(1, |h|) for the
-energy, none for the margin): a grid step is 16,000 times that. A score that lies on a *border*
-between two grid points may still go either way; of scores that are continuous that is one in some
-ten thousand to a million, and it moves the score by one step, no decision.
+The step was chosen by comparison with extended precision, on confident (gaps to 600), flat, huge,
+tiny, masked, one-decimal and many-class (to a million) rows. The largest relative error was 2^-44,
+the same for plain C, AVX2, AVX-512, NumPy, torch and ONNX (2^-50 of max(1, |h|) for the energy, none
+for the margin). A grid step is 16,000 times that. A score on the *border* between two grid points
+may still be rounded either way. Of continuous scores this is one in ten thousand to a million, and
+it moves the score by one step but changes no decision.
 
-**Decisions need no rounding.** Each grid point owns the scores from the middle below it (exclusive)
-to the middle above it (inclusive). With the threshold s in such a middle, rounded(h) <= s iff h <=
-s: comparing the raw score says the same. So an exported graph and an older reader need no rounding
-operator, only a threshold that is `settled`; and a kernel's error changes a decision only if the
-true score lies within 2^-44 of the middle.
+**Decisions need no rounding.** Each grid point represents the scores from the midpoint below it
+(exclusive) to the midpoint above it (inclusive). If the threshold s is such a midpoint, rounded(h)
+<= s iff h <= s, so the raw score can be compared. An exported graph and an older reader therefore
+need no rounding operator, only a threshold that is `settled`. The error of a kernel changes a
+decision only if the true score lies within 2^-44 of the midpoint.
 """
 
 from __future__ import annotations
@@ -31,17 +30,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Bits of the fraction of a float64.
-_FRACTION = 52
-_LARGEST = float(np.finfo(np.float64).max)
+#: Number of bits of the fraction of a float64.
+_FRACTION_BITS = 52
+_LARGEST_FLOAT = float(np.finfo(np.float64).max)
+_SIGN_SHIFT = np.uint64(63)
+_ALL_BITS = 0xFFFFFFFFFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers with `bits` bits after the leading one, and multiples of floor·2^-bits below
-    `floor` in size.
+    """Grid of floats: `bits` bits after the leading one, and even steps below `floor` in size.
 
-    The largest float stands for the power of two after it, which is no float.
+    The even steps are multiples of floor·2^-bits. The largest float stands for the next power of
+    two, which is not a float.
+
+    Attributes
+    ----------
+    floor : float
+        Size below which the grid is even.
+
+    bits : int
+        Number of bits after the leading one.
 
     Examples
     --------
@@ -57,65 +66,66 @@ class Grid:
 
     @property
     def dropped(self) -> int:
-        """How many bits of a float64's fraction rounding sets to zero."""
-        return _FRACTION - self.bits
+        """Number of bits of the fraction of a float64 that rounding sets to 0."""
+        return _FRACTION_BITS - self.bits
 
     @property
     def step(self) -> float:
-        """The distance between grid points below the floor."""
+        """Distance between grid points below the floor."""
         return self.floor * 2.0**-self.bits
 
     def rounded(self, values: Any) -> NDArray[np.float64]:
-        """The grid point nearest to each value, the lower one of two; NaN and infinities stay what
-        they are.
+        """Return the nearest grid point of each value, the lower one for ties.
 
-        A float64 is its own logarithm, nearly: read as integers, floats of one sign are in order,
-        and those with `bits` bits are the multiples of 2^dropped. Adding half of that and cutting
-        off rounds; a bit less than half for positive numbers sends ties down.
+        NaN and infinities are unchanged. Read as integers, floats of one sign are in order, and the
+        grid points are the multiples of 2^dropped. Adding half of 2^dropped and removing the lower
+        bits rounds the value. For positive numbers one less than half is added, so that ties are
+        rounded down.
         """
         raw = np.asarray(values, dtype=np.float64)
-        found = raw.copy(order="C")
-        patterns = found.view(np.uint64)
-        patterns += (patterns >> np.uint64(63)) + np.uint64((1 << (self.dropped - 1)) - 1)
-        patterns &= np.uint64(-1 << self.dropped & 0xFFFFFFFFFFFFFFFF)
+        result = raw.copy(order="C")
+        bit_patterns = result.view(np.uint64)
+        almost_half = np.uint64((1 << (self.dropped - 1)) - 1)
+        bit_patterns += (bit_patterns >> _SIGN_SHIFT) + almost_half
+        bit_patterns &= np.uint64(-1 << self.dropped & _ALL_BITS)
         size = np.abs(raw)
-        if raw.size and not (
-            size.min() >= self.floor and size.max() < _LARGEST / 2
-        ):  # NaN compares false
-            small = size < self.floor
-            steps = raw[small] / self.step
-            nearest = np.rint(steps)
-            found[small] = (nearest - (nearest - steps == 0.5)) * self.step
-            over = size > _LARGEST / 2
-            found[over] = np.clip(found[over], -_LARGEST, _LARGEST)
-            found = np.where(np.isfinite(raw), found, raw)
-        return found
+        if not raw.size or (size.min() >= self.floor and size.max() < _LARGEST_FLOAT / 2):
+            return result
+        # Some values are small, very large, or NaN, which makes the comparisons false.
+        is_small = size < self.floor
+        n_steps = raw[is_small] / self.step
+        nearest = np.rint(n_steps)
+        is_rounded_up_tie = nearest - n_steps == 0.5
+        result[is_small] = (nearest - is_rounded_up_tie) * self.step
+        is_huge = size > _LARGEST_FLOAT / 2
+        result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
+        return np.where(np.isfinite(raw), result, raw)
 
     def settled(self, threshold: float) -> float:
-        """The middle between the two grid points around a threshold: it accepts the same grid
-        points.
+        """Return the midpoint between the two grid points around a threshold.
 
-        Infinite thresholds stay: they accept everything, or nothing.
+        It accepts the same grid points as the threshold. Infinite thresholds are unchanged.
         """
-        if not math.isfinite(threshold) or threshold == _LARGEST:
+        if not math.isfinite(threshold) or threshold == _LARGEST_FLOAT:
             return threshold
         if -self.floor <= threshold < self.floor:
             return (math.floor(threshold / self.step) + 0.5) * self.step
-        (pattern,) = struct.unpack("<q", struct.pack("<d", abs(threshold)))
-        half = 1 << (self.dropped - 1)
-        cell = (pattern if threshold > 0 else pattern - 1) >> self.dropped
-        (middle,) = struct.unpack("<d", struct.pack("<q", (cell << self.dropped) + half))
-        return math.copysign(middle, threshold)
+        (bit_pattern,) = struct.unpack("<q", struct.pack("<d", abs(threshold)))
+        if threshold < 0:
+            bit_pattern -= 1
+        cell_start = bit_pattern >> self.dropped << self.dropped
+        half_cell = 1 << (self.dropped - 1)
+        (midpoint,) = struct.unpack("<d", struct.pack("<q", cell_start + half_cell))
+        return math.copysign(midpoint, threshold)
 
     def just_below(self, point: float) -> float:
-        """The middle below a grid point: the largest settled threshold that rejects it."""
+        """Return the midpoint below a grid point, the largest settled threshold that rejects it."""
         return self.settled(math.nextafter(point, -math.inf))
 
 
-#: For scores whose error is relative to their size. Near 1e-308, where exponentials underflow, each
-#: kernel in its own way, it is not, and a row may have a million of them: below 1e-289 the grid is
-#: even, and e^-690 is zero.
+#: For scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
+#: kernel in another way, and a row may have a million of them. Below 1e-289 the grid is therefore
+#: even, and e^-690 is rounded to 0.
 RELATIVE = Grid(floor=2.0**-960)
-#: For scores that are sums of terms of either sign, the energy and learned ones: what matters is
-#: one step near 1.
+#: For scores that are sums of terms of either sign, the energy and learned scores.
 ABSOLUTE = Grid(floor=1.0)

@@ -1,14 +1,13 @@
-"""Scores as integers in the same order: what sorting and counting by bits go by.
+"""Integer keys of scores, and counts of rows in cells of keys.
 
-Read as an integer, a float64 keeps its order among numbers of its sign. Negative ones count down,
-so that key(-h) = -key(h), a zero of either sign has key 0, and bits that are zero at the end of
-every score are zero at the end of every key: on the grid (`kernels.grid`) the last 22.
+Read as an integer, a float64 keeps its order among numbers of its sign. The keys of negative numbers
+are reversed, so that key(-h) = -key(h), and a zero of either sign has key 0. Bits that are 0 at the
+end of every score are 0 at the end of every key: on the grid (`kernels.grid`) the last 22.
 
-Right and wrong rows are counted by them in cells. A `Cut` names stretches of keys and cuts each
-into cells of 2^shift keys; a `Counter` goes through rows once and counts the right and the wrong
-ones of each cell. Counts of different rows are added (`CellCounts.together`), in any order:
-addition of whole numbers knows no rounding. So blocks may be counted anywhere, by anyone, and again
-if an answer was lost; what is added up is one answer for each block.
+A `Cut` selects stretches of keys and divides each into *cells* of 2^shift keys. A `Counter` goes
+through rows once and counts the correct and incorrect rows of each cell. Counts of different rows
+can be added in any order (`CellCounts.together`), because integers are not rounded. Blocks may
+therefore be counted anywhere, and again if a result was lost.
 """
 
 from __future__ import annotations
@@ -24,98 +23,144 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 
 Keys = NDArray[np.int64]
+#: Distinct scores, ranks of their last rows, errors up to these ranks, and ranks of the errors.
+RankedScores = tuple[Float, Codes, Codes, Codes]
 
-#: Cells of one pass, at most: two counts of eight bytes each, 64 MiB, of which only what is used is
-#: ever touched.
+#: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB, of which
+#: unused pages are never touched.
 CELLS = 1 << 22
-#: The highest key; the lowest is one below its negative.
-_LAST = int(np.iinfo(np.int64).max)
-_SIGN = np.int64(np.iinfo(np.int64).min)
-_ONE = np.int64(1)
-#: Where each bit of a negative number counts down instead of the number: the order is the same.
-_FLIPPED = 0x7FFFFFFFFFFFFFFF
+#: Largest key. The smallest key is one below its negative.
+_MAX_KEY = int(np.iinfo(np.int64).max)
+_SIGN_BIT = np.int64(np.iinfo(np.int64).min)
+_LAST_BIT = np.int64(1)
+#: Inverting all bits but the sign reverses the order of negative numbers.
+_ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
 
 
 def keys_of(scores: Any) -> Keys:
-    """An integer for each score; a < b iff key(a) < key(b). NaN has none: its key means nothing."""
+    """Return an integer per score with a < b iff key(a) < key(b); NaN has a meaningless key."""
     bits = np.asarray(scores, dtype=np.float64).view(np.int64)
-    return np.where(bits < 0, _SIGN - bits, bits)
+    return np.where(bits < 0, _SIGN_BIT - bits, bits)
 
 
 def scores_of(keys: Any) -> Float:
-    """The score of each key: the other way round."""
-    given = np.asarray(keys, dtype=np.int64)
-    return np.where(given < 0, _SIGN - given, given).view(np.float64)
+    """Return the score of each key, the inverse of `keys_of`."""
+    key_array = np.asarray(keys, dtype=np.int64)
+    return np.where(key_array < 0, _SIGN_BIT - key_array, key_array).view(np.float64)
 
 
-def ranked(scores: Any, flags: Any) -> tuple[Float, Codes, Codes, Codes]:
-    """Scores in order, each once; how many rows have it or a lower one, and how many of those have
-    no flag.
+def ranked(scores: Any, flags: Any) -> RankedScores:
+    """Rank rows by their scores; among equal scores, rows without a flag come first.
 
-    Last the ranks of the rows without a flag, which come first among rows of one score. The last
-    bit of a score on the grid is free: with the flag in it one sort of integers does, several times
-    faster than finding the order first. Scores on a grid that lie on a device are sorted there.
+    The last bit of a score on the grid is unused. With the flag in this bit, one sort of integers is
+    enough, which is several times faster than an argsort. Scores on a device are sorted there.
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_rows,)
+        Scores.
+
+    flags : array or tensor of bool of shape (n_rows,)
+        Flags, for example whether a row is correct.
+
+    Returns
+    -------
+    distinct_scores : array of shape (n_distinct,)
+        Distinct scores in increasing order.
+
+    last_ranks : array of int of shape (n_distinct,)
+        Number of rows with this score or a lower one.
+
+    n_unflagged : array of int of shape (n_distinct,)
+        Number of these rows without a flag.
+
+    unflagged_ranks : array of int
+        Ranks, from 1, of the rows without a flag.
 
     Examples
     --------
     >>> ranked(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
-    fast = (
-        kernels.active
-        if len(scores) <= np.iinfo(np.uint32).max and hasattr(kernels.active, "ranked")
-        else None
-    )
+    # The C kernel counts rows with 32 bits.
+    has_fast_kernel = hasattr(kernels.active, "ranked") and len(scores) <= np.iinfo(np.uint32).max
     if kernels.on_device(scores):
-        keys = packed(kernels.device_kernels().torch, scores, flags).sort().values.cpu().numpy()
-        return _blocks(*_unpacked(keys)) if fast is None else fast.blocks(keys, in_order=True)
-    found: tuple[Float, Codes, Codes, Codes] | None = (
-        None if fast is None else fast.ranked(scores, flags)
-    )
-    return _blocks(*_in_order(scores, flags)) if found is None else found
+        torch = kernels.device_kernels().torch
+        keys = packed(torch, scores, flags).sort().values.cpu().numpy()
+        if has_fast_kernel:
+            fast_blocks: RankedScores = kernels.active.blocks(keys, in_order=True)
+            return fast_blocks
+        return _summarise_ranking(*_unpack(keys))
+    if has_fast_kernel:
+        # None if a score is not on a grid.
+        fast_result: RankedScores | None = kernels.active.ranked(scores, flags)
+        if fast_result is not None:
+            return fast_result
+    return _summarise_ranking(*_sort_scores(scores, flags))
 
 
-def _blocks(ordered: Float, marked: Flags) -> tuple[Float, Codes, Codes, Codes]:
-    # The last row of each score, and the last of all where there is any.
-    ranks = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], len(ordered) > 0)) + 1
-    errors = np.cumsum(~marked, dtype=np.intp)
-    return ordered[ranks - 1], ranks, errors[ranks - 1], np.flatnonzero(~marked) + 1
+def _summarise_ranking(sorted_scores: Float, flags: Flags) -> RankedScores:
+    """Return the result of `ranked` for sorted scores."""
+    is_last_of_score = np.append(sorted_scores[1:] != sorted_scores[:-1], len(sorted_scores) > 0)
+    last_ranks = np.flatnonzero(is_last_of_score) + 1
+    n_unflagged = np.cumsum(~flags, dtype=np.intp)
+    unflagged_ranks = np.flatnonzero(~flags) + 1
+    return sorted_scores[last_ranks - 1], last_ranks, n_unflagged[last_ranks - 1], unflagged_ranks
 
 
-def _in_order(scores: Float, flags: Flags) -> tuple[Float, Flags]:
-    """Scores in order, of equal ones those without a flag first, and the flag of each."""
-    if (scores.view(np.int64) & _ONE).any():
+def _sort_scores(scores: Float, flags: Flags) -> tuple[Float, Flags]:
+    """Return the scores in order, rows without a flag first among equal ones, and the flags."""
+    uses_last_bit = (scores.view(np.int64) & _LAST_BIT).any()
+    if uses_last_bit:
         order = np.lexsort((flags, scores))
         return scores[order] + 0.0, flags[order]
     keys = packed(np, scores, flags)
     keys.sort()
-    return _unpacked(keys)
+    return _unpack(keys)
 
 
 def packed(library: Any, scores: Any, flags: Any) -> Any:
-    """The keys of scores on a grid, a flag in the last bit of each, where they lie; in the order of
-    the scores.
+    """Return integers in the order of scores on a grid, with the flag in the last bit.
+
+    Parameters
+    ----------
+    library : module
+        `numpy` or `torch`.
+
+    scores : array or tensor of shape (n_rows,)
+        Scores whose last bit is 0.
+
+    flags : array or tensor of bool of shape (n_rows,)
+        Flags.
+
+    Returns
+    -------
+    array or tensor of int64 of shape (n_rows,)
     """
+    # Adding 0.0 turns -0.0 into 0.0.
     bits = (scores + 0.0).view(library.int64)
-    return library.where(bits < 0, bits ^ _FLIPPED, bits) & -2 | flags
+    return library.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits) & -2 | flags
 
 
-def _unpacked(keys: Keys) -> tuple[Float, Flags]:
-    """The score and the flag of each key, which is overwritten."""
-    marked = (keys & _ONE).astype(bool)
-    keys &= ~_ONE
-    return np.where(keys < 0, keys ^ (_FLIPPED - 1), keys).view(np.float64), marked
+def _unpack(keys: Keys) -> tuple[Float, Flags]:
+    """Return the score and the flag of each integer of `packed`; the keys are overwritten."""
+    flags = (keys & _LAST_BIT).astype(bool)
+    keys &= ~_LAST_BIT
+    bits = np.where(keys < 0, keys ^ (_ALL_BUT_SIGN - 1), keys)
+    return bits.view(np.float64), flags
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Stretches of keys, rising and apart, each in cells of 2^shift keys.
+    """Disjoint stretches of keys in increasing order, each divided into cells of 2^shift keys.
 
     Attributes
     ----------
-    low, high : int64 arrays
-        The first and the last key of each stretch.
-    shift : int64 array
+    low, high : array of int64 of shape (n_stretches,)
+        First and last key of each stretch.
+
+    shift : array of int64 of shape (n_stretches,)
+        Binary logarithm of the number of keys per cell.
     """
 
     low: Keys
@@ -124,7 +169,7 @@ class Cut:
 
     @classmethod
     def whole(cls, cells: int = CELLS) -> Cut:
-        """All keys there are, by their top bits.
+        """Return all keys, divided by their top bits.
 
         Examples
         --------
@@ -133,53 +178,85 @@ class Cut:
         (4194304, 42)
         """
         shift = 64 - (cells.bit_length() - 1)
-        return cls(np.array([-_LAST - 1]), np.array([_LAST]), np.array([shift]))
+        return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([shift]))
 
     @classmethod
     def of(cls, low: Keys, high: Keys, unit: int, cells: int = CELLS) -> Cut:
-        """Stretches cut as finely as the number of cells allows, or until a cell has one multiple
-        of 2^unit.
+        """Divide stretches as finely as possible.
+
+        Parameters
+        ----------
+        low, high : array of int64 of shape (n_stretches,)
+            First and last key of each stretch.
+
+        unit : int
+            All keys are multiples of 2^unit, so smaller cells are useless.
+
+        cells : int
+            Largest number of cells of all stretches.
+
+        Returns
+        -------
+        Cut
         """
-        each = (cells // len(low)).bit_length() - 1
-        width = np.array([(int(b) - int(a)).bit_length() for a, b in zip(low, high)])
-        return cls(low, high, np.maximum(width - each, np.minimum(unit, width)))
+        cell_bits = (cells // len(low)).bit_length() - 1
+        stretch_bits = np.array(
+            [(int(last) - int(first)).bit_length() for first, last in zip(low, high)]
+        )
+        smallest_shift = np.minimum(unit, stretch_bits)
+        return cls(low, high, np.maximum(stretch_bits - cell_bits, smallest_shift))
 
     @property
     def first(self) -> Keys:
-        """The cell that each stretch begins with."""
-        return np.concatenate(([0], np.cumsum(self._lengths)[:-1]))
+        """First cell of each stretch."""
+        return np.concatenate(([0], np.cumsum(self._n_cells)[:-1]))
 
     @property
     def size(self) -> int:
-        """All cells."""
-        return int(self._lengths.sum())
+        """Number of cells."""
+        return int(self._n_cells.sum())
 
     @property
-    def _lengths(self) -> Keys:
-        return (
-            ((self.high - self.low).view(np.uint64) >> self.shift.view(np.uint64)) + np.uint64(1)
-        ).astype(np.int64)
+    def _n_cells(self) -> Keys:
+        """Number of cells of each stretch."""
+        # Unsigned, because the difference of two keys may exceed int64.
+        last_offsets = (self.high - self.low).view(np.uint64)
+        last_cells = last_offsets >> self.shift.view(np.uint64)
+        return (last_cells + np.uint64(1)).astype(np.int64)
 
     def cells_of(self, keys: Keys) -> Keys:
-        """The cell of each key; -1 for a key in no stretch."""
+        """Return the cell of each key, -1 for a key outside of all stretches."""
         stretch = np.searchsorted(self.low, keys, side="right") - 1
-        inside = (stretch >= 0) & (keys <= self.high[stretch])
-        steps = (keys - self.low[stretch]).view(np.uint64) >> self.shift[stretch].view(np.uint64)
-        return np.where(inside, self.first[stretch] + steps.view(np.int64), -1)
+        is_inside = (stretch >= 0) & (keys <= self.high[stretch])
+        offsets = (keys - self.low[stretch]).view(np.uint64)
+        cells_in_stretch = (offsets >> self.shift[stretch].view(np.uint64)).view(np.int64)
+        return np.where(is_inside, self.first[stretch] + cells_in_stretch, -1)
 
     def bounds_of(self, cells: Keys) -> tuple[Keys, Keys]:
-        """The lowest and the highest key of each cell."""
+        """Return the smallest and the largest key of each cell."""
         stretch = np.searchsorted(self.first, cells, side="right") - 1
         shift = self.shift[stretch]
         low = self.low[stretch] + ((cells - self.first[stretch]) << shift)
-        return low, np.minimum(low + ((np.int64(1) << shift) - 1), self.high[stretch])
+        last_offset = (np.int64(1) << shift) - 1
+        return low, np.minimum(low + last_offset, self.high[stretch])
 
 
 class CellCounts(NamedTuple):
-    """How many right and wrong rows lie in each cell that has any.
+    """Numbers of correct and incorrect rows in each cell with any.
 
-    `cells` rise. `bits` has every bit that the key of some row has, inside the stretches or not;
-    `missing` counts rows without a score, which are in no cell that means anything.
+    Attributes
+    ----------
+    cells : array of int64 of shape (n_cells,)
+        Cells in increasing order.
+
+    wrong, right : array of int64 of shape (n_cells,)
+        Numbers of incorrect and correct rows.
+
+    bits : int
+        Bitwise or of the keys of all rows, inside and outside of the stretches.
+
+    missing : int
+        Number of rows without a score, which are in meaningless cells.
     """
 
     cells: Keys
@@ -190,65 +267,84 @@ class CellCounts(NamedTuple):
 
     @classmethod
     def together(cls, cut: Cut, parts: Iterable[CellCounts]) -> CellCounts:
-        """The counts of all rows from those of each part of them.
+        """Add the counts of disjoint sets of rows.
 
         Examples
         --------
         >>> cut = Cut.whole()
         >>> counter = Counter(cut)
         >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
-        >>> found = CellCounts.together(cut, [counter.result()] * 2)
-        >>> len(found.cells), found.right.tolist(), found.wrong.tolist()
+        >>> counts = CellCounts.together(cut, [counter.result()] * 2)
+        >>> len(counts.cells), counts.right.tolist(), counts.wrong.tolist()
         (1, [2], [2])
         """
         counts = np.zeros((cut.size, 2), dtype=np.int64)
-        lowest, highest, bits, missing = cut.size, -1, 0, 0
+        lowest_cell = cut.size
+        highest_cell = -1
+        bits = 0
+        n_missing = 0
         for part in parts:
             if len(part.cells):
-                counts[part.cells] += np.column_stack(
-                    (part.wrong, part.right)
-                )  # each cell stands once in a part
-                lowest, highest = min(lowest, int(part.cells[0])), max(highest, int(part.cells[-1]))
-            bits, missing = bits | part.bits, missing + part.missing
-        return cls(*_used(counts, lowest, highest), bits, missing)
+                # A cell occurs once in a part, so fancy indexing adds every count.
+                counts[part.cells] += np.column_stack((part.wrong, part.right))
+                lowest_cell = min(lowest_cell, int(part.cells[0]))
+                highest_cell = max(highest_cell, int(part.cells[-1]))
+            bits |= part.bits
+            n_missing += part.missing
+        cells, wrong, right = _select_used_cells(counts, lowest_cell, highest_cell)
+        return cls(cells, wrong, right, bits, n_missing)
 
 
 class Counter:
-    """Counts the rows of one part, a block at a time, in C where it is built."""
+    """Counter of rows in cells, by the C kernel if it is built.
+
+    Parameters
+    ----------
+    cut : Cut
+        The cells.
+    """
 
     def __init__(self, cut: Cut) -> None:
         self.cut = cut
+        # Incorrect and correct rows of each cell in turn.
         self._counts = np.zeros(2 * cut.size, dtype=np.int64)
-        self._seen = np.array([_LAST, -1, 0, 0])
+        # Lowest and highest cell with a row, bitwise or of the keys, and number of missing scores.
+        self._totals = np.array([_MAX_KEY, -1, 0, 0])
         self._stretches = np.concatenate([cut.low, cut.high, cut.shift, cut.first])
 
     def add(self, scores: Float, correct: Flags) -> None:
-        """Count these rows."""
-        count = getattr(kernels.active, "count_in_cells", None)
-        if count is not None:
-            count(scores, correct, self._stretches, self._counts, self._seen)
+        """Count a block of rows."""
+        count_in_cells = getattr(kernels.active, "count_in_cells", None)
+        if count_in_cells is not None:
+            count_in_cells(scores, correct, self._stretches, self._counts, self._totals)
             return
         keys = keys_of(scores)
         cells = self.cut.cells_of(keys)
-        inside = cells >= 0
-        places, counts = np.unique(2 * cells[inside] + correct[inside], return_counts=True)
-        self._counts[places] += counts
-        if len(places):
-            self._seen[0] = min(self._seen[0], places[0] // 2)
-            self._seen[1] = max(self._seen[1], places[-1] // 2)
-        self._seen[2] |= np.bitwise_or.reduce(keys, initial=0)
-        self._seen[3] += np.count_nonzero(np.isnan(scores))
+        is_inside = cells >= 0
+        count_indices = 2 * cells[is_inside] + correct[is_inside]
+        used_indices, new_counts = np.unique(count_indices, return_counts=True)
+        self._counts[used_indices] += new_counts
+        if len(used_indices):
+            self._totals[0] = min(self._totals[0], used_indices[0] // 2)
+            self._totals[1] = max(self._totals[1], used_indices[-1] // 2)
+        self._totals[2] |= np.bitwise_or.reduce(keys, initial=0)
+        self._totals[3] += np.count_nonzero(np.isnan(scores))
 
     def result(self) -> CellCounts:
-        """What has been counted."""
-        lowest, highest, bits, missing = self._seen.tolist()
-        return CellCounts(*_used(self._counts.reshape(-1, 2), lowest, highest), bits, missing)
+        """Return the counts of all rows so far."""
+        lowest_cell, highest_cell, bits, n_missing = self._totals.tolist()
+        counts = self._counts.reshape(-1, 2)
+        cells, wrong, right = _select_used_cells(counts, lowest_cell, highest_cell)
+        return CellCounts(cells, wrong, right, bits, n_missing)
 
 
-def _used(counts: Keys, lowest: int, highest: int) -> tuple[Keys, Keys, Keys]:
-    """The cells with any rows, all of which lie between two, and their counts: memory that is zero
-    is not touched.
+def _select_used_cells(
+    counts: Keys, lowest_cell: int, highest_cell: int
+) -> tuple[Keys, Keys, Keys]:
+    """Return the cells with any rows, and their counts of incorrect and correct rows.
+
+    Only the memory between the lowest and the highest used cell is read.
     """
-    between = counts[min(lowest, highest + 1) : highest + 1]
-    used = np.flatnonzero(between[:, 0] | between[:, 1])
-    return lowest + used, between[used, 0], between[used, 1]
+    between = counts[min(lowest_cell, highest_cell + 1) : highest_cell + 1]
+    used_offsets = np.flatnonzero(between[:, 0] | between[:, 1])
+    return lowest_cell + used_offsets, between[used_offsets, 0], between[used_offsets, 1]

@@ -1,18 +1,17 @@
-"""The kernels in NumPy: the definition of every per-row statistic.
+"""Kernels in NumPy: the definition of every statistic of a row.
 
-A block is a small 2-D array of logits (n × K, any floating dtype). Written with `d_j = x_j - max
-x`, so that nothing overflows and adding a constant to a row changes nothing; -inf (a masked class)
-contributes exactly zero. A row that is no row of logits (NaN, +inf, every class masked) has the
-score NaN, which nothing accepts, and some predicted column.
+A block is a small array of logits, shape (n_rows, n_classes), of any floating type. The formulas use
+the *gaps* d_j = x_j - max x, so that nothing overflows and adding a constant to a row changes
+nothing. A masked class (-inf) contributes exactly 0. An invalid row (NaN, +inf, or every class
+masked) has the score NaN, which is never accepted, and an arbitrary prediction.
 
-Scores are computed in float64 whatever the table: a decision must not depend on how the logits were
-stored. Softmax and the temperature's loss, which nothing is decided by, work in the table's own
-precision (float16 in float32), with sums over rows in float64.
+Scores are computed in float64 for every type of table, because a decision must not depend on how the
+logits were stored. Softmax and the loss of a temperature do not affect decisions. They use the
+precision of the table (float32 for float16), with sums over rows in float64.
 
-A block is small enough for a core's cache, so what counts is the number of NumPy calls that walk
-it, and where they write: each thread keeps a few arrays of a block's size to work in (fresh ones
-cost more than the arithmetic, by page faults), and nothing is clamped or masked before it turns out
-to be needed.
+A block fits into the cache of a core, so the number of NumPy calls and the buffers matter. Each
+thread keeps a few buffers of the size of a block, because page faults of new arrays would take
+longer than the arithmetic. Nothing is clipped or masked before it turns out to be necessary.
 """
 
 from __future__ import annotations
@@ -30,322 +29,424 @@ from metacal.kernels import columns as definition
 from metacal.kernels.columns import Curve, cumulants, lifted
 from metacal.kernels.grid import Grid
 
-#: e^d is zero in float64 (float32) below these: smaller exponents are clamped here, which keeps 0 ·
-#: (-inf) = NaN out.
-_ZERO = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
-#: float16 as integers: where a number may stand for a mask, and -inf.
-_HALF_LOWEST_ORDINARY, _HALF_MINUS_INFINITY_BITS = np.array(
+#: Exponents below which exp is 0, by type. Smaller exponents are clipped to them, because
+#: 0 · (-inf) would be NaN.
+_ZERO_EXPONENT = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
+
+# float16 numbers as integers: the largest that may stand for a mask, and -inf.
+_HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
     [LARGEST_FINITE_MASK, -np.inf], np.float16
 ).view(np.uint16)
-#: The bits of a float16 that a float32 has too, once they are moved there; what infinity becomes on
-#: the way.
-_HALF_SHIFT, _HALF_BITS, _HALF_SCALE = np.int32(13), np.int32(-1879056384), np.float32(2.0**112)
+_HALF_EXPONENT_BITS = 0x7C00
+# Conversion of float16 to float32 by moving bits: shift, mask of the bits that float32 has as well,
+# factor that corrects the exponent, and the number that infinity becomes.
+_HALF_SHIFT = np.int32(13)
+_HALF_BITS = np.int32(-1879056384)
+_HALF_SCALE = np.float32(2.0**112)
 _HALF_INFINITY = np.float32(65536.0)
 
-
-#: Rows of columns worked on at a time.
-_CHUNK = 1 << 15
-#: Rows of at most this many classes are laid out as columns.
+#: Rows of columns per chunk of `on_grid`.
+_CHUNK_ROWS = 1 << 15
+#: Rows of at most this many classes are transposed.
 _SHORT_ROW = 128
-#: Bytes of the largest array that a thread keeps to work in.
-_LARGEST_KEPT = 1 << 21
+#: Largest size in bytes of a buffer that a thread keeps.
+_MAX_BUFFER_BYTES = 1 << 21
 
 
 class Workplace(threading.local):
-    """Arrays that are written over by the next block: a kernel must not return one of them."""
+    """Buffers of one thread, which the next block overwrites.
+
+    A kernel must not return a buffer.
+
+    Attributes
+    ----------
+    kept : dict of str to array of bytes
+        Memory of the buffers, keyed by name.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[str, NDArray[np.uint8]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An unwritten contiguous array; the same memory for the same name."""
+        """Return an uninitialised contiguous array; the same name has the same memory."""
         dtype = np.dtype(dtype)
-        size = prod(shape) * dtype.itemsize
-        if size > _LARGEST_KEPT:
+        n_bytes = prod(shape) * dtype.itemsize
+        if n_bytes > _MAX_BUFFER_BYTES:
             return np.empty(shape, dtype=dtype)
-        kept = self.kept.get(name)
-        if kept is None or kept.nbytes < size:
-            kept = self.kept[name] = np.empty(size, dtype=np.uint8)
-        return kept[:size].view(dtype).reshape(shape)
+        memory = self.kept.get(name)
+        if memory is None or memory.nbytes < n_bytes:
+            memory = np.empty(n_bytes, dtype=np.uint8)
+            self.kept[name] = memory
+        return memory[:n_bytes].view(dtype).reshape(shape)
 
 
 workplace = Workplace()
 
 
 def _work_type(block: Array) -> np.dtype[Any]:
-    return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)  # of either byte order
+    """Return float64 for blocks of float64 (of either byte order), else float32."""
+    return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)
 
 
-def _floats(block: Array) -> Array:
-    """A block of numbers that NumPy is quick to work on: float16 as float32, any other as it is.
+def _as_fast_floats(block: Array) -> Array:
+    """Convert float16 to float32, which NumPy processes faster; return other types unchanged.
 
-    Exactly, by moving bits: a quarter of the time of NumPy's own conversion.
-
-    Sign, exponent and fraction are moved to where a float32 has them; the product mends the
-    exponent, subnormal numbers included. Infinities and NaN alone come out finite, from 65536 on.
+    The conversion is exact and takes a quarter of the time of NumPy's. Sign, exponent and fraction
+    are moved to their places in a float32, and a product corrects the exponent, also of subnormal
+    numbers. Only infinities and NaN become finite numbers from 65536 on, and are replaced.
     """
     if block.dtype != np.float16 or not block.size:
         return block
-    halves = np.ascontiguousarray(block).view(np.int16)
-    bits = workplace.array("halves", block.shape, np.int32)
-    np.copyto(bits, halves)
-    bits <<= _HALF_SHIFT
-    bits &= _HALF_BITS
-    found = bits.view(np.float32)
-    found *= _HALF_SCALE
-    if found.min(initial=0.0) <= -_HALF_INFINITY or found.max(initial=0.0) >= _HALF_INFINITY:
-        size = np.abs(found)
-        found[size == _HALF_INFINITY] *= np.float32(np.inf)
-        found[size > _HALF_INFINITY] = np.nan
-    return found
+    half_bits = np.ascontiguousarray(block).view(np.int16)
+    single_bits = workplace.array("halves", block.shape, np.int32)
+    np.copyto(single_bits, half_bits)
+    single_bits <<= _HALF_SHIFT
+    single_bits &= _HALF_BITS
+    values = single_bits.view(np.float32)
+    values *= _HALF_SCALE
+    if values.min(initial=0.0) <= -_HALF_INFINITY or values.max(initial=0.0) >= _HALF_INFINITY:
+        size = np.abs(values)
+        values[size == _HALF_INFINITY] *= np.float32(np.inf)
+        values[size > _HALF_INFINITY] = np.nan
+    return values
 
 
-@np.errstate(
-    invalid="ignore", over="ignore"
-)  # inf - inf, in a row that is none; a gap beyond the range is -inf
-def _gaps_and_top(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """d = x - max x of each row, in an array to work in, and max x."""
-    block = _floats(block)
+# An invalid row gives inf - inf. A gap beyond the range of the type is -inf.
+@np.errstate(invalid="ignore", over="ignore")
+def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
+    block = _as_fast_floats(block)
     gaps = workplace.array("gaps", block.shape, dtype)
-    top = block.max(axis=1, keepdims=True)
+    largest = block.max(axis=1, keepdims=True)
     if block.dtype == dtype:
-        return np.subtract(block, top, out=gaps), top
+        return np.subtract(block, largest, out=gaps), largest
     np.copyto(gaps, block)
-    gaps -= top.astype(dtype)
-    return gaps, top
+    gaps -= largest.astype(dtype)
+    return gaps, largest
 
 
-def _laid_out(block: Array, labels: Codes) -> tuple[Array, int, Float]:
-    """d in an array to work in, the axis along which its classes lie, and d of each row's true
-    class in float64.
+def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]:
+    """Compute the gaps of a block, transposed if its rows are short.
 
-    Short rows are laid out as columns: NumPy adds long rows to one another fast, and the entries of
-    short ones slowly.
+    NumPy adds long rows to each other fast, and the entries of short rows slowly.
+
+    Returns
+    -------
+    gaps : array
+        Gaps in a buffer.
+
+    class_axis : int
+        Axis of the classes.
+
+    label_gaps : array of float64 of shape (n_rows,)
+        Gap of the true class of each row.
     """
     dtype = _work_type(block)
     if block.shape[1] > _SHORT_ROW:
-        axis = 1
-        gaps, top = _gaps_and_top(block, dtype)
+        class_axis = 1
+        gaps, largest = _gaps_and_largest(block, dtype)
     else:
-        axis = 0
+        class_axis = 0
         gaps = workplace.array("gaps", block.shape[::-1], dtype)
         np.copyto(gaps, block.T)
-        top = gaps.max(axis=0)
-        gaps -= top
-    own = block[np.arange(len(block)), labels].astype(np.float64)
-    own -= top.reshape(-1)
-    return gaps, axis, own
+        largest = gaps.max(axis=0)
+        gaps -= largest
+    label_gaps = block[np.arange(len(block)), labels].astype(np.float64)
+    label_gaps -= largest.reshape(-1)
+    return gaps, class_axis, label_gaps
 
 
 def _exp(exponents: Array) -> Array:
-    """e^exponents, in another array to work in."""
-    terms = workplace.array("terms", exponents.shape, exponents.dtype)
-    np.exp(exponents, out=terms)
-    return terms
+    """Compute exp in a second buffer."""
+    exponentials = workplace.array("terms", exponents.shape, exponents.dtype)
+    np.exp(exponents, out=exponentials)
+    return exponentials
 
 
-def _tail(block: Array) -> tuple[Float, Float, Float]:
-    """Return d, e^d with the top entry's e^d set to zero (what surrounds the winner), and the
-    largest logits.
-    """
-    gaps, top = _gaps_and_top(block, np.dtype(np.float64))
-    weights = _exp(gaps)
-    weights[np.arange(len(gaps)), predicted(block)] = 0.0
-    return gaps, weights, top[:, 0].astype(np.float64)
+def _gaps_without_prediction(block: Array) -> tuple[Float, Float, Float]:
+    """Return the gaps d, e^d with 0 for the predicted class, and the largest logits, in float64."""
+    gaps, largest = _gaps_and_largest(block, np.dtype(np.float64))
+    exponentials = _exp(gaps)
+    exponentials[np.arange(len(gaps)), predicted(block)] = 0.0
+    return gaps, exponentials, largest[:, 0].astype(np.float64)
 
 
-def _of_legal_rows(values: Float, top: Float) -> Float:
-    """NaN where the largest logit is not finite (it is NaN where any is): no row of logits, no
-    score.
-    """
-    legal = np.isfinite(top)
-    return values if legal.all() else np.where(legal, values, np.nan)
+def _nan_for_invalid_rows(values: Float, largest: Float) -> Float:
+    """Replace the scores of rows whose largest logit is not finite by NaN."""
+    is_valid = np.isfinite(largest)
+    return values if is_valid.all() else np.where(is_valid, values, np.nan)
 
 
 def rounded(values: Any, grid: Grid) -> Float:
-    """The points of a grid nearest to a column of values."""
+    """Return the nearest grid point of each value."""
     return grid.rounded(values)
 
 
 def predicted(block: Array) -> Codes:
-    """ŷ = argmax x, the lowest index on an exact tie."""
-    return np.asarray(_floats(block).argmax(axis=1))
+    """Return ŷ = argmax x of each row, the lowest index for ties."""
+    return np.asarray(_as_fast_floats(block).argmax(axis=1))
 
 
 def entropy(block: Array) -> Float:
-    """Entropy of softmax(x): log1p(S) - Σ_{j≠top} e^{d_j} d_j / (1 + S), with S = Σ_{j≠top}
-    e^{d_j}.
+    """Compute the entropy of softmax(x) of each row.
 
-    Leaving the winner out of S keeps full precision for confident rows, whose 1 - max p is lost in
-    rounding otherwise.
+    It is log1p(S) - Σ_{j≠ŷ} e^{d_j} d_j / (1 + S), where S = Σ_{j≠ŷ} e^{d_j}. S excludes the
+    predicted class, so that confident rows keep full precision. With it, 1 - max p would be lost in
+    rounding.
     """
-    gaps, weights, top = _tail(block)
-    mass = weights.sum(axis=1)
+    gaps, exponentials, largest = _gaps_without_prediction(block)
+    mass = exponentials.sum(axis=1)
     with np.errstate(invalid="ignore"):
-        moment = np.einsum("ij,ij->i", weights, gaps)
-    if np.isnan(moment).any():  # a masked class: 0 · (-inf) must be 0
-        np.maximum(gaps, _ZERO[gaps.dtype], out=gaps)
-        moment = np.einsum("ij,ij->i", weights, gaps)
-    return _of_legal_rows(np.log1p(mass) - moment / (1.0 + mass), top)
+        moment = np.einsum("ij,ij->i", exponentials, gaps)
+    if np.isnan(moment).any():
+        # A masked class gave 0 · (-inf), which must be 0.
+        np.maximum(gaps, _ZERO_EXPONENT[gaps.dtype], out=gaps)
+        moment = np.einsum("ij,ij->i", exponentials, gaps)
+    return _nan_for_invalid_rows(np.log1p(mass) - moment / (1.0 + mass), largest)
 
 
 def doubt(block: Array) -> Float:
-    """1 - max p = S / (1 + S), without cancellation."""
-    _, weights, top = _tail(block)
-    mass = weights.sum(axis=1)
-    return _of_legal_rows(mass / (1.0 + mass), top)
+    """Compute 1 - max p = S / (1 + S) of each row without cancellation."""
+    _, exponentials, largest = _gaps_without_prediction(block)
+    mass = exponentials.sum(axis=1)
+    return _nan_for_invalid_rows(mass / (1.0 + mass), largest)
 
 
-@np.errstate(invalid="ignore", over="ignore")  # a gap beyond the range is -inf
+@np.errstate(invalid="ignore", over="ignore")
 def negative_margin(block: Array) -> Float:
-    """Second largest logit minus the largest; the most negative float where every other class is
-    masked.
+    """Compute the second largest logit minus the largest of each row.
+
+    It is the most negative float if every other class is masked.
     """
-    block = _floats(block)
-    others = workplace.array("gaps", block.shape, block.dtype)
-    np.copyto(others, block)
-    at, winner = np.arange(len(block)), block.argmax(axis=1)
-    others[at, winner] = -np.inf
-    top, second = block[at, winner].astype(np.float64), others.max(axis=1).astype(np.float64)
-    second -= top
-    return _of_legal_rows(np.maximum(second, -np.finfo(np.float64).max), top)
+    block = _as_fast_floats(block)
+    other_logits = workplace.array("gaps", block.shape, block.dtype)
+    np.copyto(other_logits, block)
+    rows = np.arange(len(block))
+    predictions = block.argmax(axis=1)
+    other_logits[rows, predictions] = -np.inf
+    largest = block[rows, predictions].astype(np.float64)
+    margin = other_logits.max(axis=1).astype(np.float64)
+    margin -= largest
+    return _nan_for_invalid_rows(np.maximum(margin, -np.finfo(np.float64).max), largest)
 
 
-@np.errstate(invalid="ignore")  # inf - inf, in a row that is none
+@np.errstate(invalid="ignore")
 def free_energy(block: Array) -> Float:
-    """-logsumexp(x)."""
-    _, weights, top = _tail(block)
-    return _of_legal_rows(-(top + np.log1p(weights.sum(axis=1))), top)
+    """Compute -logsumexp(x) of each row."""
+    _, exponentials, largest = _gaps_without_prediction(block)
+    return _nan_for_invalid_rows(-(largest + np.log1p(exponentials.sum(axis=1))), largest)
 
 
-@np.errstate(invalid="ignore", over="ignore")  # a gap beyond the range is -inf
+@np.errstate(invalid="ignore", over="ignore")
 def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
-    direct = out.dtype == dtype and out.flags.c_contiguous
-    if direct and block.dtype == dtype:
+    is_direct = out.dtype == dtype and out.flags.c_contiguous
+    if is_direct and block.dtype == dtype:
         work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
-        work, _ = _gaps_and_top(block, dtype)
+        work, _ = _gaps_and_largest(block, dtype)
     work *= dtype.type(inverse_temperature)
-    work = np.exp(work, out=out if direct else work)
+    work = np.exp(work, out=out if is_direct else work)
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
 def lifted_softmax(
     block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
 ) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into
-    `out`.
+    """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits x.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    uniform : float
+        Weight ε of the uniform distribution.
+
+    curve : Curve
+        Curve of the log-odds of the largest probability.
+
+    out : array of shape (n_rows, n_classes)
+        Buffer for the result.
     """
-    masked = block == -np.inf if np.fmin.reduce(block, axis=None) == -np.inf else None  # NaN aside
-    possible = (
-        np.full(len(block), block.shape[1])
-        if masked is None
-        else block.shape[1] - masked.sum(axis=1)
-    )
-    line, winner = np.arange(len(block)), predicted(block)
+    n_possible = np.full(len(block), block.shape[1])
+    is_masked = None
+    # fmin ignores NaN.
+    if np.fmin.reduce(block, axis=None) == -np.inf:
+        is_masked = block == -np.inf
+        n_possible = block.shape[1] - is_masked.sum(axis=1)
+    rows = np.arange(len(block))
+    predictions = predicted(block)
     softmax(block, inverse_temperature, out)
-    out[line, winner] = 0.0
-    rest, second = out.sum(axis=1, dtype=np.float64), out.max(axis=1).astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore"):  # a class alone
-        scale, shift, top = lifted(np, rest, second, 1.0 / possible, uniform, curve.value)
+    out[rows, predictions] = 0.0
+    rest = out.sum(axis=1, dtype=np.float64)
+    second = out.max(axis=1).astype(np.float64)
+    # A row with one possible class divides by 0.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale, shift, top = lifted(np, rest, second, 1.0 / n_possible, uniform, curve.value)
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
-    if masked is not None:
-        out[masked] = 0.0
-    out[line, winner] = top
+    if is_masked is not None:
+        out[is_masked] = 0.0
+    out[rows, predictions] = top
 
 
 def tempered_loss(
     block: Array, labels: Codes, weights: Float | None, inverse_temperature: float
 ) -> Float:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives
-    in b.
+    """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
-    With m_k the k-th moment of d under softmax(b·x): L = log Σ e^{bd} - b·d_y, L' = m_1 - d_y, L''
-    = Var(d), L''' = the third central moment. Rows come back as (L, L', L'', L'''). The moments are
-    summed as those of z = b·d.
+    Let m_k be the k-th moment of d under softmax(b·x). Then L = log Σ e^{bd} - b·d_y,
+    L' = m_1 - d_y, L'' = Var(d), and L''' is the third central moment. The moments are computed from
+    those of z = b·d.
+
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    weights : array of shape (n_rows,) or None
+        Row weights.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    Returns
+    -------
+    array of shape (4,)
+        L, L', L'', L'''.
     """
-    exponents, classes, own = _laid_out(block, labels)
+    exponents, class_axis, label_gaps = _gaps_by_class_axis(block, labels)
     exponents *= exponents.dtype.type(inverse_temperature)
     terms = _exp(exponents)
-    s0 = terms.sum(axis=classes).astype(np.float64)
-    s1 = _times(terms, exponents).sum(axis=classes)
-    if np.isnan(s1).any():  # a masked class: 0 · (-inf) must be 0
-        np.maximum(exponents, exponents.dtype.type(_ZERO[exponents.dtype]), out=exponents)
-        s1 = _times(_exp(exponents), exponents).sum(axis=classes)
-    m1 = s1 / (s0 * inverse_temperature)
-    m2, m3 = (
-        _times(terms, exponents).sum(axis=classes) / (s0 * inverse_temperature**power)
-        for power in (2, 3)
+    total = terms.sum(axis=class_axis).astype(np.float64)
+    first_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
+    if np.isnan(first_sum).any():
+        # A masked class gave 0 · (-inf), which must be 0.
+        zero_exponent = exponents.dtype.type(_ZERO_EXPONENT[exponents.dtype])
+        np.maximum(exponents, zero_exponent, out=exponents)
+        first_sum = _multiply_in_place(_exp(exponents), exponents).sum(axis=class_axis)
+    second_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
+    second_moment = second_sum / (total * inverse_temperature**2)
+    third_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
+    third_moment = third_sum / (total * inverse_temperature**3)
+    mean = first_sum / (total * inverse_temperature)
+    rows = np.stack(
+        [
+            np.log(total) - inverse_temperature * label_gaps,
+            mean - label_gaps,
+            second_moment - mean * mean,
+            third_moment - mean * (3.0 * second_moment - 2.0 * mean * mean),
+        ]
     )
-    third = m3 - m1 * (3.0 * m2 - 2.0 * m1 * m1)
-    rows = np.stack([np.log(s0) - inverse_temperature * own, m1 - own, m2 - m1 * m1, third])
-    return np.asarray((rows if weights is None else rows * weights).sum(axis=1))
+    if weights is not None:
+        rows = rows * weights
+    return np.asarray(rows.sum(axis=1))
 
 
 def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float:
-    """What each row says of a temperature with a uniform part: eight columns, one row per row.
+    """Compute the columns of `kernels.columns` for a temperature with a uniform component.
 
-    With d = x - max x: the tail Σ e^{bd} - 1 without cancellation; the first four cumulants of d
-    under softmax(b·x); d of the true class; how many classes are not masked; whether the largest
-    logit is the true class.
+    Parameters
+    ----------
+    block : array of shape (n_rows, n_classes)
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        True classes.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    Returns
+    -------
+    array of shape (n_rows, 8)
+        Σ e^{bd} - 1 without cancellation, the first four cumulants of d under softmax(b·x), d of the
+        true class, the number of possible classes, and whether the prediction is correct.
     """
-    gaps, classes, own = _laid_out(block, labels)
-    possible: Any = block.shape[1]
+    gaps, class_axis, label_gaps = _gaps_by_class_axis(block, labels)
+    n_possible: Any = block.shape[1]
     if gaps.min() == -np.inf:
-        possible = (gaps > -np.inf).sum(axis=classes)
-        np.maximum(gaps, gaps.dtype.type(_ZERO[gaps.dtype] / inverse_temperature), out=gaps)
+        n_possible = (gaps > -np.inf).sum(axis=class_axis)
+        zero_gap = gaps.dtype.type(_ZERO_EXPONENT[gaps.dtype] / inverse_temperature)
+        np.maximum(gaps, zero_gap, out=gaps)
     gaps *= gaps.dtype.type(inverse_temperature)
     terms = _exp(gaps)
-    top = gaps == 0.0
-    terms[top] = 0.0
-    tail = terms.sum(axis=classes).astype(np.float64) + (top.sum(axis=classes) - 1)
-    moments = (
-        _times(terms, gaps).sum(axis=classes) / ((1.0 + tail) * inverse_temperature**power)
-        for power in (1, 2, 3, 4)
-    )
-    found = np.empty((8, len(block)))
-    for column, values in enumerate(
-        (tail, *cumulants(*moments), own, possible, predicted(block) == labels)
+    is_largest = gaps == 0.0
+    terms[is_largest] = 0.0
+    n_other_largest = is_largest.sum(axis=class_axis) - 1
+    tail = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
+    moments = []
+    for power in (1, 2, 3, 4):
+        moment_sum = _multiply_in_place(terms, gaps).sum(axis=class_axis)
+        moments.append(moment_sum / ((1.0 + tail) * inverse_temperature**power))
+    is_correct = predicted(block) == labels
+    columns = np.empty((8, len(block)))
+    for index, values in enumerate(
+        (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
     ):
-        found[column] = values
-    return found.T
+        columns[index] = values
+    return columns.T
 
 
 def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
-    """The true class's probability under softmax(b·x), under softmax(x), and uniformly among the
-    possible classes.
+    """Compute the three probabilities of the true class that ensemble temperature scaling mixes.
 
-    Three columns, one row per row: what ensemble temperature scaling mixes.
+    Parameters
+    ----------
+    block, labels, inverse_temperature
+        As in `mixed_rows`.
+
+    Returns
+    -------
+    array of shape (n_rows, 3)
+        Probability under softmax(b·x), under softmax(x), and under the uniform distribution over the
+        possible classes.
     """
-    gaps, classes, own = _laid_out(block, labels)
-    possible: Any = (gaps > -np.inf).sum(axis=classes) if gaps.min() == -np.inf else block.shape[1]
-    plain = np.exp(own) / _exp(gaps).sum(axis=classes)
+    gaps, class_axis, label_gaps = _gaps_by_class_axis(block, labels)
+    n_possible: Any = block.shape[1]
+    if gaps.min() == -np.inf:
+        n_possible = (gaps > -np.inf).sum(axis=class_axis)
+    plain = np.exp(label_gaps) / _exp(gaps).sum(axis=class_axis)
     gaps *= gaps.dtype.type(inverse_temperature)
-    tempered = np.exp(inverse_temperature * own) / _exp(gaps).sum(axis=classes)
-    return np.stack([tempered, plain, np.where(own > -np.inf, 1.0 / possible, 0.0)], axis=1)
+    tempered = np.exp(inverse_temperature * label_gaps) / _exp(gaps).sum(axis=class_axis)
+    uniform = np.where(label_gaps > -np.inf, 1.0 / n_possible, 0.0)
+    return np.stack([tempered, plain, uniform], axis=1)
 
 
 def looked_over(block: Array) -> tuple[int | None, bool]:
-    """The first row with NaN or +inf, or with every class masked, and whether some finite logit may
-    stand for a mask.
+    """Validate a block of logits.
 
-    (It is so low that it may: `formulas.logits`.)
+    Returns
+    -------
+    invalid_row : int or None
+        First row with NaN or +inf, or with every class masked.
+
+    has_low_values : bool
+        Whether a finite logit is so low that it may stand for a mask (`formulas.logits`).
     """
-    half = block.view(np.uint16) if block.dtype == np.float16 else None
-    # float16 by its exponent bits: NumPy's float16 arithmetic is sixty times slower.
-    if half is None or ((half & 0x7C00) == 0x7C00).any():
-        legal = np.isfinite(block.max(axis=1))
-        if not legal.all():
-            return int(legal.argmin()), False
-    if half is not None:
-        return None, bool(
-            ((half >= _HALF_LOWEST_ORDINARY) & (half < _HALF_MINUS_INFINITY_BITS)).any()
-        )
-    low = block.min(initial=0.0) <= LARGEST_FINITE_MASK
-    return None, bool(low and ((block <= LARGEST_FINITE_MASK) & (block > -np.inf)).any())
+    # The bits of float16 are inspected, because NumPy's float16 arithmetic is sixty times slower.
+    half_bits = block.view(np.uint16) if block.dtype == np.float16 else None
+    may_be_invalid = half_bits is None or bool(
+        ((half_bits & _HALF_EXPONENT_BITS) == _HALF_EXPONENT_BITS).any()
+    )
+    if may_be_invalid:
+        is_valid = np.isfinite(block.max(axis=1))
+        if not is_valid.all():
+            return int(is_valid.argmin()), False
+    if half_bits is not None:
+        is_low = (half_bits >= _HALF_LARGEST_MASK) & (half_bits < _HALF_MINUS_INFINITY_BITS)
+        return None, bool(is_low.any())
+    if block.min(initial=0.0) > LARGEST_FINITE_MASK:
+        return None, False
+    return None, bool(((block <= LARGEST_FINITE_MASK) & (block > -np.inf)).any())
 
 
 def mixed_sums(
@@ -357,19 +458,46 @@ def mixed_sums(
     first: int,
     last: int,
 ) -> Float:
-    """The sums of `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
-    own = None if weights is None else weights[first:last]
-    return np.asarray(definition.mixed_sums(np, columns[:, first:last], own, walked, b, uniform))
+    """Compute `kernels.columns.mixed_sums` over the rows from `first` up to `last`.
+
+    Parameters
+    ----------
+    columns, weights, walked, b, uniform
+        As in `kernels.columns.mixed_sums`.
+
+    first, last : int
+        Rows to sum.
+
+    Returns
+    -------
+    array of shape (6,)
+    """
+    part_weights = None if weights is None else weights[first:last]
+    part_columns = columns[:, first:last]
+    return np.asarray(definition.mixed_sums(np, part_columns, part_weights, walked, b, uniform))
 
 
 def mixed_log_odds(
     columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write those of `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
+    """Write `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`.
+
+    Parameters
+    ----------
+    columns, walked, b, uniform
+        As in `kernels.columns.mixed_log_odds`.
+
+    first, last : int
+        Rows to compute.
+
+    out : array of shape (n_rows,)
+        Buffer of all rows.
+    """
     out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
 
 
-def _times(terms: Array, factors: Array) -> Array:
+def _multiply_in_place(terms: Array, factors: Array) -> Array:
+    """Multiply `terms` by `factors` in place, and return `terms`."""
     with np.errstate(invalid="ignore"):
         np.multiply(terms, factors, out=terms)
     return terms
@@ -378,19 +506,46 @@ def _times(terms: Array, factors: Array) -> Array:
 def on_grid(
     z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
 ) -> Float:
-    """Weights of rows, and of right ones, at the points (low + c)·grid beside each z, which is kept
-    on average.
+    """Distribute rows over the points of an even grid, keeping the mean of their values.
+
+    Parameters
+    ----------
+    z : array of shape (n_rows,)
+        Values, which are clipped to [-reach, reach].
+
+    right : array of shape (n_rows,)
+        Correctness of the rows.
+
+    weights : array of shape (n_rows,) or None
+        Row weights.
+
+    grid : float
+        Distance between grid points.
+
+    reach : float
+        Largest absolute value.
+
+    low : int
+        Point c of the grid is (low + c)·grid.
+
+    size : int
+        Number of grid points.
+
+    Returns
+    -------
+    array of shape (2, size)
+        Weights of all rows and of correct rows at the grid points next to their values.
     """
     sums = np.zeros((2, size))
-    for start in range(0, len(z), _CHUNK):
-        rows = slice(start, start + _CHUNK)
-        place = z[rows].clip(-reach, reach) / grid
-        cell = np.floor(place)
-        part = place - cell
-        at = (cell - low).astype(np.intp)
-        own = 1.0 if weights is None else weights[rows]
-        for total, w in zip(sums, (own, own * right[rows])):
-            beyond = w * part
-            total += np.bincount(at, w - beyond, size)
-            total[1:] += np.bincount(at, beyond, size)[:-1]
+    for start in range(0, len(z), _CHUNK_ROWS):
+        rows = slice(start, start + _CHUNK_ROWS)
+        positions = z[rows].clip(-reach, reach) / grid
+        cells = np.floor(positions)
+        fractions = positions - cells
+        indices = (cells - low).astype(np.intp)
+        row_weights = 1.0 if weights is None else weights[rows]
+        for totals, masses in zip(sums, (row_weights, row_weights * right[rows])):
+            upper_masses = masses * fractions
+            totals += np.bincount(indices, masses - upper_masses, size)
+            totals[1:] += np.bincount(indices, upper_masses, size)[:-1]
     return sums

@@ -105,7 +105,9 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
         return array
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
-    return np.concatenate([replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)])
+    return np.concatenate(
+        [replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)]
+    )
 
 
 def is_one_score(table: Any) -> bool:
