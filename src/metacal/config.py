@@ -1,4 +1,4 @@
-"""show_config: what this installation runs on, and why."""
+"""Configuration of this installation: kernel, versions and environment."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-#: What metacal itself reads from the environment.
+#: Environment variables that metacal reads.
 VARIABLES = ("METACAL_KERNEL", "METACAL_PLUGINS", "METACAL_TRACEBACK", "METACAL_UNPACK_LIMIT")
-#: Extras that are for working on metacal, not with it.
-_FOR_DEVELOPERS = ("test", "engines", "docs")
+#: Extras for developers of metacal.
+_DEVELOPER_EXTRAS = ("test", "engines", "docs")
 
 
 @dataclass(frozen=True)
 class Config:
-    """The kernel in use, the versions around it and what the environment sets; prints as a short
-    list.
+    """Kernel, versions and environment of this installation; prints as a short list.
 
     Attributes
     ----------
     metacal, python, numpy, scipy, scikit_learn : str
         Versions.
+
     kernel, reason : str
-        What computes, and why this one.
+        Kernel in use, and the reason for the choice.
+
     platform : str
         System and processor.
+
     extras : mapping
-        Each extra's dependencies and their versions; None where one is not installed.
+        Dependencies of each extra and their versions, None if one is not installed.
+
     environment : mapping
-        The variables of metacal that are set.
+        Environment variables of metacal that are set.
     """
 
     metacal: str
@@ -46,29 +49,29 @@ class Config:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return the configuration as JSON types."""
         return asdict(self)
 
     def __str__(self) -> str:
-        lines = [
+        entries = [
             (name, value)
             for name, value in vars(self).items()
             if name not in ("extras", "environment")
         ]
         for extra, packages in self.extras.items():
-            found = ", ".join(
-                f"{name} {version or 'is absent'}" for name, version in packages.items()
-            )
-            lines.append((f"[{extra}]", found))
-        lines += list(self.environment.items())
-        width = max(len(name) for name, _ in lines)
-        return "\n".join(f"{name:{width}} {value}" for name, value in lines)
+            package_texts = [
+                f"{package} {version or 'is absent'}" for package, version in packages.items()
+            ]
+            entries.append((f"[{extra}]", ", ".join(package_texts)))
+        entries += list(self.environment.items())
+        name_width = max(len(name) for name, _ in entries)
+        return "\n".join(f"{name:{name_width}} {value}" for name, value in entries)
 
     __repr__ = __str__
 
 
 def show_config() -> Config:
-    """Which kernel runs, and why; and the versions that a report of a problem should name.
+    """Return the kernel, versions and environment, for reports of problems.
 
     Examples
     --------
@@ -89,33 +92,37 @@ def show_config() -> Config:
         scipy=scipy.__version__,
         kernel=kernels.active.__name__.rsplit(".", 1)[-1],
         reason=kernels.reason,
-        scikit_learn=_version("scikit-learn"),
+        scikit_learn=_installed_version("scikit-learn"),
         platform=f"{platform.system()} {platform.release()}, {platform.machine()}",
-        extras=_extras(),
+        extras=_installed_extras(),
         environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
     )
 
 
-def _extras() -> dict[str, dict[str, str | None]]:
-    """The optional dependencies as the installed package declares them; a bare source tree declares
-    none.
+def _installed_extras() -> dict[str, dict[str, str | None]]:
+    """Return the versions of the optional dependencies that the installed package declares.
+
+    A source tree that is not installed declares none.
     """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
-        declared = requires("metacal") or []
+        requirements = requires("metacal") or []
     except PackageNotFoundError:
         return {}
-    found: dict[str, dict[str, str | None]] = {}
-    for line in declared:
-        match = re.match(r"""([\w.-]+).*;.*extra == ['"](\w+)['"]""", line)
-        if match and match[2] not in _FOR_DEVELOPERS:
-            found.setdefault(match[2], {})[match[1]] = _version(match[1])
-    return found
+    versions: dict[str, dict[str, str | None]] = {}
+    for requirement in requirements:
+        match = re.match(r"""([\w.-]+).*;.*extra == ['"](\w+)['"]""", requirement)
+        if match is None:
+            continue
+        package, extra = match.groups()
+        if extra not in _DEVELOPER_EXTRAS:
+            versions.setdefault(extra, {})[package] = _installed_version(package)
+    return versions
 
 
-def _version(distribution: str) -> str | None:
-    """What is installed, without importing it."""
+def _installed_version(distribution: str) -> str | None:
+    """Return the installed version of a distribution without importing it, or None."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

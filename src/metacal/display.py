@@ -1,9 +1,7 @@
-"""How what is found shows itself: a table in a notebook, a frame for whoever goes on computing with
-it, plain text.
+"""Presentation of results: HTML tables for notebooks, data frames, and text for terminals.
 
-The HTML sets no colour, so that it is as light or dark as the notebook around it; it has captions
-and header cells that a screen reader announces, no script and no id, and every text in it is
-escaped.
+The HTML sets no colours, so it fits light and dark notebooks. It has captions and header cells for
+screen readers, no script and no ids, and all text is escaped.
 """
 
 from __future__ import annotations
@@ -16,83 +14,104 @@ from typing import IO, Any
 
 from metacal.errors import needs_extra
 
-_LEFT = "text-align:left;vertical-align:top"
-#: What a float's last bits add to a decimal: 1e4 · 0.57 is 5699.999999999999.
-_NOISE = 1e-6
-_NUMBER = "text-align:right;font-variant-numeric:tabular-nums"
+_TEXT_STYLE = "text-align:left;vertical-align:top"
+_NUMBER_STYLE = "text-align:right;font-variant-numeric:tabular-nums"
+#: Tolerance for decimals that are not exact floats: 1e4 · 0.57 is 5699.999999999999.
+_DECIMAL_TOLERANCE = 1e-6
+#: Largest number of names in a list, and of characters of a value.
+_MAX_NAMES = 8
+_MAX_VALUE_LENGTH = 80
+# Columns of the names and of the texts in the lines of a certificate.
+_NAME_COLUMNS = slice(2, 14)
+_TEXT_COLUMNS = slice(15, None)
 
 
 def facts(statement: str, lines: Iterable[tuple[str, str]]) -> str:
-    """A sentence, and what it rests on: a (name, text) a line.
+    """Return HTML with a sentence and a table of (name, text) lines.
 
     Examples
     --------
     >>> print(facts("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
     1
     """
-    return f"<div><p><strong>{escape(statement)}</strong></p><table>{_body(lines, _LEFT)}</table></div>"
+    heading = f"<p><strong>{escape(statement)}</strong></p>"
+    return f"<div>{heading}<table>{_table_body(lines, _TEXT_STYLE)}</table></div>"
 
 
 def named(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """The lines of a text for people, as certificates have them: each its name and what it says.
+    """Split the lines of a text such as a certificate into (name, text).
 
     Examples
     --------
     >>> named(["  rows         1,000, 889 accepted"])
     [('rows', '1,000, 889 accepted')]
     """
-    return [(line[2:14].rstrip(), line[15:]) for line in lines]
+    return [(line[_NAME_COLUMNS].rstrip(), line[_TEXT_COLUMNS]) for line in lines]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table whose first column names the rows; the other columns are numbers.
+    """Return an HTML table whose first column has names, and whose other columns have numbers.
 
     Examples
     --------
     >>> "<b>" in table(["metric", "all rows"], [["<b>", "0.1"]], caption="1 row")
     False
     """
-    columns = "".join(
-        f'<th scope="col" style="{_NUMBER if k else _LEFT}">{escape(name)}</th>'
-        for k, name in enumerate(head)
-    )
-    said = (
-        f'<caption style="caption-side:top;text-align:left">{escape(caption)}</caption>'
-        if caption
-        else ""
-    )
-    return f"<table>{said}<thead><tr>{columns}</tr></thead>{_body(rows, _NUMBER)}</table>"
+    header_cells = []
+    for index, name in enumerate(head):
+        style = _NUMBER_STYLE if index else _TEXT_STYLE
+        header_cells.append(f'<th scope="col" style="{style}">{escape(name)}</th>')
+    caption_html = ""
+    if caption:
+        caption_style = "caption-side:top;text-align:left"
+        caption_html = f'<caption style="{caption_style}">{escape(caption)}</caption>'
+    header = f"<thead><tr>{''.join(header_cells)}</tr></thead>"
+    return f"<table>{caption_html}{header}{_table_body(rows, _NUMBER_STYLE)}</table>"
 
 
-def _body(rows: Iterable[Sequence[str]], style: str) -> str:
-    """The rows of a table, each of whose first cell names it."""
-    cells = (
-        f'<th scope="row" style="{_LEFT}">{escape(first)}</th>'
-        + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in rest)
-        for first, *rest in rows
-    )
-    return f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody>"
+def _table_body(rows: Iterable[Sequence[str]], style: str) -> str:
+    """Return the body of an HTML table; the first cell of each row is its name."""
+    html_rows = []
+    for name, *values in rows:
+        header_cell = f'<th scope="row" style="{_TEXT_STYLE}">{escape(name)}</th>'
+        cells = [f'<td style="{style}">{escape(value)}</td>' for value in values]
+        html_rows.append(f"<tr>{header_cell}{''.join(cells)}</tr>")
+    return f"<tbody>{''.join(html_rows)}</tbody>"
 
 
 def aligned(
     rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None
 ) -> list[str]:
-    """Lines of text with columns of equal width, that of the longest cell, of some of the rows
-    where these are given.
+    """Return lines of text with aligned columns.
+
+    Parameters
+    ----------
+    rows : sequence of sequences of str
+        Cells of the table.
+
+    widest : sequence of sequences of str, default=None
+        Rows that determine the widths of the columns. None stands for all rows.
+
+    Returns
+    -------
+    list of str
 
     Examples
     --------
     >>> aligned([("a", "bcd"), ("ef", "g")])
     ['a   bcd', 'ef  g']
     """
-    widths = [max(map(len, column)) for column in zip(*(rows if widest is None else widest))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows
-    ]
+    measured_rows = rows if widest is None else widest
+    widths = [max(map(len, column)) for column in zip(*measured_rows)]
+    lines = []
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row, widths)]
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def notes(*texts: str) -> str:
-    """Sentences below a table."""
+    """Return texts as HTML paragraphs."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
@@ -101,87 +120,116 @@ def frame(
     index: Sequence[Any] | None = None,
     names: Sequence[str] = (),
 ) -> Any:
-    """A `pandas.DataFrame` with a row for each record; an index of tuples has a level for each of
-    the names.
+    """Return a `pandas.DataFrame` with one row per record.
+
+    Parameters
+    ----------
+    records : sequence of mappings
+        Rows.
+
+    index : sequence, default=None
+        Index. Tuples give an index with several levels.
+
+    names : sequence of str
+        Names of the levels.
+
+    Returns
+    -------
+    pandas.DataFrame
 
     Examples
     --------
-    >>> frame([{"low": 0.1, "high": 0.2}], index=["ece"], names=["metric"]).loc["ece", "high"].item()
+    >>> record = {"low": 0.1, "high": 0.2}
+    >>> frame([record], index=["ece"], names=["metric"]).loc["ece", "high"].item()
     0.2
     """
-    pandas = _pandas()
-    found = pandas.DataFrame(list(records), index=None if index is None else pandas.Index(index))
-    found.index.names = names or [None]
-    return found
+    pandas = _import_pandas()
+    frame_index = None if index is None else pandas.Index(index)
+    data_frame = pandas.DataFrame(list(records), index=frame_index)
+    data_frame.index.names = names or [None]
+    return data_frame
 
 
 def columns(named: Mapping[str, Any]) -> Any:
-    """A `pandas.DataFrame` of columns that are there already."""
-    return _pandas().DataFrame(dict(named))
+    """Return a `pandas.DataFrame` of columns."""
+    return _import_pandas().DataFrame(dict(named))
 
 
 def outward(low: float, high: float, digits: int = 4) -> str:
-    """An interval in words, its ends rounded outward: what is said never claims more than what was
-    computed.
+    """Return an interval as text, with ends rounded outwards.
 
     Examples
     --------
     >>> outward(0.91482, 0.99381), outward(0.57, 0.58), outward(0.0, 0.0)
     ('[0.9148, 0.9939]', '[0.5700, 0.5800]', '[0.0000, 0.0000]')
     """
-    # 0 - x: never -0.
-    return f"[{_down(low, digits):.{digits}f}, {0.0 - _down(-high, digits):.{digits}f}]"
+    lower_end = _round_down(low, digits)
+    # Subtracting from 0.0 avoids -0.
+    upper_end = 0.0 - _round_down(-high, digits)
+    return f"[{lower_end:.{digits}f}, {upper_end:.{digits}f}]"
 
 
-def _down(value: float, digits: int) -> float:
+def _round_down(value: float, digits: int) -> float:
+    """Round down to decimals, but keep a value that is a decimal apart from float error."""
     units = value * 10.0**digits
-    return (round(units) if abs(units - round(units)) < _NOISE else floor(units)) / 10.0**digits
+    is_decimal = abs(units - round(units)) < _DECIMAL_TOLERANCE
+    return (round(units) if is_decimal else floor(units)) / 10.0**digits
 
 
-def _pandas() -> Any:
+def _import_pandas() -> Any:
+    """Import pandas; raise an error that names the extra if it is missing."""
     with needs_extra("to_frame()", "pandas"):
         import pandas
     return pandas
 
 
 def listed(names: Iterable[object]) -> str:
-    """Show at most eight names."""
-    shown = list(names)
-    more = f" and {len(shown) - 8} more" if len(shown) > 8 else ""
-    return (", ".join(map(cut, shown[:8])) or "nothing") + more
+    """Return at most eight names as text."""
+    all_names = list(names)
+    text = ", ".join(cut(name) for name in all_names[:_MAX_NAMES]) or "nothing"
+    if len(all_names) > _MAX_NAMES:
+        text += f" and {len(all_names) - _MAX_NAMES} more"
+    return text
 
 
 def cut(value: object) -> str:
-    """A value in at most 80 characters."""
+    """Return the representation of a value, shortened to 80 characters."""
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= _MAX_VALUE_LENGTH:
+        return text
+    return text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 
-# ── text that comes from files, made harmless for a terminal ──────────────────────────────────────
+# ── text from files, made harmless for a terminal ─────────────────────────────────────────────────
 
-# Names and notes come from whoever made the file. Written as they are, an escape sequence among
-# them could move the cursor, rewrite what stands above, set the title or answer as if typed; a
-# right-to-left mark could turn a line around.
+# Names and notes come from the author of a file. An escape sequence in them could move the cursor,
+# overwrite earlier output, set the title or simulate input. A right-to-left mark could reverse a
+# line.
 
-#: All but printable ASCII, tab and line feed is looked at more closely.
-_ODD = re.compile(r"[^\n\t\x20-\x7e]")
-#: Unicode's controls, format characters (bidirectional marks among them), halves of pairs,
-#: separators of lines and paragraphs, private and unassigned ones. The two joiners that scripts and
-#: emoji need stay.
-_UNSEEN = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
+#: All characters but printable ASCII, tab and line feed.
+_UNUSUAL_CHARACTER = re.compile(r"[^\n\t\x20-\x7e]")
+#: Unicode categories that are escaped: controls, format characters (including bidirectional marks),
+#: surrogates, separators of lines and paragraphs, private and unassigned characters.
+_ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
+#: Format characters that scripts and emoji need.
 _JOINERS = "\u200c\u200d"
 
 
 def visible(text: str, *, lines: bool = True) -> str:
-    r"""Return the text with every character that a terminal could obey written out, as Python
-    would.
+    r"""Escape every character that a terminal could interpret, as Python would.
 
     Parameters
     ----------
     text : str
-    lines : bool
-        Whether line feeds and tabs stay; False for a name, which should not look like a line of its
-        own.
+        The text.
+
+    lines : bool, default=True
+        Whether to keep line feeds and tabs. False for a name, which must not look like a separate
+        line.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -192,21 +240,21 @@ def visible(text: str, *, lines: bool = True) -> str:
     """
     if not lines and ("\n" in text or "\t" in text):
         text = text.replace("\n", "\\n").replace("\t", "\\t")
-    return _ODD.sub(_shown, text)
+    return _UNUSUAL_CHARACTER.sub(_escape_character, text)
 
 
-def _shown(match: re.Match[str]) -> str:
+def _escape_character(match: re.Match[str]) -> str:
+    """Return the matched character, escaped unless it is printable or a joiner."""
     import unicodedata
 
     character = match.group()
-    if unicodedata.category(character) not in _UNSEEN or character in _JOINERS:
+    if character in _JOINERS or unicodedata.category(character) not in _ESCAPED_CATEGORIES:
         return character
     return character.encode("unicode_escape").decode("ascii")
 
 
 def on_a_terminal(stream: object) -> bool:
-    """Whether what is written to this stream is shown as it comes; what stands in for a stream may
-    not know.
+    """Check whether a stream writes to a terminal; an object without `isatty` does not.
 
     Examples
     --------
@@ -218,16 +266,21 @@ def on_a_terminal(stream: object) -> bool:
 
 
 class VisibleText:
-    """A text stream to a terminal through which nothing passes that it could obey."""
+    """Text stream to a terminal that escapes control characters.
+
+    Parameters
+    ----------
+    stream : text stream
+        Stream of the terminal.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, made visible."""
-        # A csv ends its lines itself; the writer here ends them with a line feed.
+        """Write a text, with control characters escaped."""
         return self.stream.write(visible(text))
 
     def flush(self) -> None:
-        """Flush what lies below."""
+        """Flush the stream."""
         self.stream.flush()

@@ -1,6 +1,6 @@
-"""Every error metacal raises on purpose, and the one warning category.
+"""Errors and warnings of metacal.
 
-An error says what came, what is needed and what to do.
+A message states the value received, the requirement and the fix.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from math import nan
 
 
 class MetacalError(Exception):
-    """Base of all errors raised on purpose by metacal."""
+    """Base class of all errors that metacal raises."""
 
 
 class InputError(MetacalError, ValueError):
-    """The data or a parameter is not what the function needs."""
+    """Error about invalid data or an invalid parameter."""
 
 
 class WrongTypeError(InputError, TypeError):
-    """The same, where scikit-learn and Python expect a TypeError."""
+    """InputError for cases in which scikit-learn and Python expect a TypeError."""
 
 
 class BusyError(InputError):
-    """Another process holds what was to be written; nothing was changed."""
+    """Error about a file that another process is using; nothing was changed."""
 
 
 class InfeasibleTargetError(MetacalError, ValueError):
-    """The data cannot certify the asked target.
+    """Error about a target that the data cannot certify.
 
     Attributes
     ----------
     target : float
-        What was asked.
+        Requested target.
+
     best : float or None
-        The best value that these rows certify at the same confidence; None when they certify
+        Best value that these rows certify at the same confidence level. None if they certify
         nothing.
+
     rows_needed : int or None
-        A rough estimate of how many calibration rows would be enough, if new rows look like these.
-        It may be off by a factor of three or more. None if the simulation finds no such number
-        among those it tries: up to 50 times as many, for graded losses up to 32 times.
+        Rough estimate of the number of calibration rows that would be enough if new rows are like
+        these. It may be wrong by a factor of three or more. None if the simulation finds no such
+        number up to 50 times as many rows, or 32 times for graded losses.
 
     Examples
     --------
@@ -62,16 +64,19 @@ class InfeasibleTargetError(MetacalError, ValueError):
         best: float | None = None,
         rows_needed: int | None = None,
     ) -> None:
-        super().__init__(message)  # pickle brings this argument back, and then the attributes
-        self.target, self.best, self.rows_needed = target, best, rows_needed
+        # Pickle restores this argument, and then the attributes.
+        super().__init__(message)
+        self.target = target
+        self.best = best
+        self.rows_needed = rows_needed
 
 
 class ArtifactError(MetacalError, ValueError):
-    """A saved file is damaged, was tampered with, or was written by a newer metacal."""
+    """Error about a saved file that is damaged, was modified, or is from a newer metacal."""
 
 
 class MissingExtraError(MetacalError, ImportError):
-    """An optional dependency is not installed; the message names the extra to install."""
+    """Error about a missing optional dependency; the message names the extra to install."""
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(what, extra)
@@ -83,8 +88,7 @@ class MissingExtraError(MetacalError, ImportError):
 
 @contextmanager
 def needs_extra(what: str, extra: str) -> Iterator[None]:
-    """What is imported within this comes with an extra; MissingExtraError where it is not
-    installed.
+    """Turn an ImportError inside the context into a MissingExtraError.
 
     Examples
     --------
@@ -100,35 +104,55 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
 
 
 class MetacalWarning(UserWarning):
-    """The answer stands, but something about the data deserves a look."""
+    """Warning about something in the data that may be wrong; the result is valid."""
 
 
 class ConvergenceWarning(MetacalWarning):
-    """An optimisation stopped before it reached its tolerance."""
+    """Warning about an optimisation that stopped before it reached its tolerance."""
 
 
-#: Whether whoever asked wrote a command; Python otherwise.
-_commands = False
+#: Whether messages spell options as the command line does, instead of as Python does.
+_spells_commands = False
 
 
 @contextmanager
 def spelled_as_commands() -> Iterator[None]:
-    """Spell what messages name as the command line does, until the command ends."""
-    global _commands
-    before, _commands = _commands, True
+    """Let messages spell options as the command line does inside the context."""
+    global _spells_commands
+    previous = _spells_commands
+    _spells_commands = True
     try:
         yield
     finally:
-        _commands = before
+        _spells_commands = previous
 
 
 def spelled(python: str, command: str) -> str:
-    """What a message names, in the spelling of whoever asked."""
-    return command if _commands else python
+    """Return the spelling of an option for the user of Python or of the command line."""
+    return command if _spells_commands else python
+
+
+#: Placeholders of values on the command line, by parameter.
+_PLACEHOLDERS = {"classes": "A,B,C", "labels": "FILE"}
 
 
 def option(name: str, value: str | None = None, metavar: str | None = None) -> str:
-    """A parameter as whoever asked writes it, in Python or on the command line.
+    """Return a parameter as the user writes it, in Python or on the command line.
+
+    Parameters
+    ----------
+    name : str
+        Name of the parameter in Python.
+
+    value : str, default=None
+        Value of the parameter.
+
+    metavar : str, default=None
+        Placeholder for the value on the command line.
+
+    Returns
+    -------
+    str
 
     Examples
     --------
@@ -138,30 +162,29 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
     ...     option("label_key", "my truth"), option("classes")
     ("--label-key 'my truth'", '--classes A,B,C')
     """
-    shown = metavar or {"classes": "A,B,C", "labels": "FILE"}.get(name, "NAME")
-    listed = metavar.split(",") if metavar else "[...]"
-    python = (
-        f"{name}={value!r}"
-        if value is not None
-        else f"classes={listed}"
-        if name == "classes"
-        else name
-    )
-    return spelled(
-        python, f"--{name.replace('_', '-')} {shlex.quote(value) if value is not None else shown}"
-    )
+    flag = f"--{name.replace('_', '-')}"
+    if value is not None:
+        return spelled(f"{name}={value!r}", f"{flag} {shlex.quote(value)}")
+    python = name
+    if name == "classes":
+        example = metavar.split(",") if metavar else "[...]"
+        python = f"classes={example}"
+    placeholder = metavar or _PLACEHOLDERS.get(name, "NAME")
+    return spelled(python, f"{flag} {placeholder}")
 
 
-#: Whose lines a warning does not point to: what passes a table on, and does not pass it in.
-_INSIDE = ("metacal", "contextlib")
+#: Packages whose frames are skipped to find the line of the caller.
+_SKIPPED_PACKAGES = ("metacal", "contextlib")
 
 
 def warn_caller(message: str, category: type[MetacalWarning] = MetacalWarning) -> None:
-    """Warn whoever called metacal, at their own line: Python shows it once for each such line."""
-    frame, level = sys._getframe(1), 2
-    while (
-        frame.f_back is not None
-        and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INSIDE
-    ):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=level)
+    """Warn at the line that called metacal; Python shows the warning once for each such line."""
+    frame = sys._getframe(1)
+    stack_level = 2
+    while frame.f_back is not None:
+        module_name = str(frame.f_globals.get("__name__", ""))
+        if module_name.partition(".")[0] not in _SKIPPED_PACKAGES:
+            break
+        frame = frame.f_back
+        stack_level += 1
+    warnings.warn(message, category, stacklevel=stack_level)

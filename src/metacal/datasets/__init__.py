@@ -1,6 +1,6 @@
-"""Real logits that ship with the package.
+"""Logits of two networks trained on CIFAR, which ship with the package.
 
-Two networks trained on CIFAR, with the logits of 15,000 images that neither saw in training; see
+Each set has the logits of 15,000 images that the network was not trained on. See
 `docs/data-card.md`.
 """
 

@@ -1,4 +1,4 @@
-"""One set of real logits, found by its name."""
+"""Sets of logits, loaded by name."""
 
 from __future__ import annotations
 
@@ -21,21 +21,25 @@ LogitsAndLabels = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogitsSet:
-    """The logits of one network on images that it did not see in training.
+    """Logits of one network on images that it was not trained on.
 
     Attributes
     ----------
     name : str
-        What `load` was given.
-    logits : float32 array of shape (n, K)
-        One row per image, one column per class.
-    labels : int64 array of shape (n,)
-        The true class of each image, 0 … K-1.
-    is_test : bool array of shape (n,)
-        Whether the image belongs to the official test set; the others were held out from the
+        Name of the set.
+
+    logits : array of float32 of shape (n, K)
+        One row per image and one column per class.
+
+    labels : array of int64 of shape (n,)
+        True class of each image, 0 … K-1.
+
+    is_test : array of bool of shape (n,)
+        Whether each image belongs to the official test set. The others were held out from the
         training set.
+
     source : str
-        Where the logits come from.
+        Origin of the logits.
 
     Examples
     --------
@@ -51,47 +55,79 @@ class LogitsSet:
 
     @property
     def n_classes(self) -> int:
-        """The number of classes K."""
+        """Number of classes K."""
         return int(self.logits.shape[1])
 
     def split(
         self, n_fit: int = 5000, random_state: int | np.random.Generator = 0
     ) -> tuple[LogitsAndLabels, LogitsAndLabels]:
-        """Return (logits, labels) of `n_fit` random rows to fit on, and of all the other rows.
+        """Split the rows at random into rows to fit on and rows to test on.
 
-        The held-out and the test images are merged and split at random, as the paper does.
+        The held-out and the test images are merged first, as in the paper.
+
+        Parameters
+        ----------
+        n_fit : int, default=5000
+            Number of rows to fit on.
+
+        random_state : int or numpy.random.Generator, default=0
+            Seed or generator.
+
+        Returns
+        -------
+        fit_rows, test_rows : tuples of (logits, labels)
+
+        Raises
+        ------
+        InputError
+            If `n_fit` is not a whole number from 1 to n - 1.
 
         Examples
         --------
-        >>> (fit_logits, fit_labels), (test_logits, test_labels) = load("cifar10-resnet110").split(5000, random_state=0)
+        >>> data = load("cifar10-resnet110")
+        >>> (fit_logits, fit_labels), (test_logits, test_labels) = data.split(5000)
         >>> fit_logits.shape, test_labels.shape
         ((5000, 10), (10000,))
         """
         n_rows = len(self.labels)
-        whole = isinstance(n_fit, int | np.integer) and not isinstance(n_fit, bool)
-        if not whole or not 1 <= n_fit < n_rows:
+        is_integer = isinstance(n_fit, int | np.integer) and not isinstance(n_fit, bool)
+        if not is_integer or not 1 <= n_fit < n_rows:
             raise InputError(
                 f"n_fit must be a whole number from 1 to {n_rows - 1} ({n_rows} rows), got"
                 f" {n_fit!r}."
             )
         order = np.random.default_rng(random_state).permutation(n_rows)
-        fit, test = order[:n_fit], order[n_fit:]
-        return (self.logits[fit], self.labels[fit]), (self.logits[test], self.labels[test])
+        fit_rows = order[:n_fit]
+        test_rows = order[n_fit:]
+        return (
+            (self.logits[fit_rows], self.labels[fit_rows]),
+            (self.logits[test_rows], self.labels[test_rows]),
+        )
 
     def __repr__(self) -> str:
         return f"LogitsSet({self.name!r}, {len(self.labels)} rows, {self.n_classes} classes)"
 
 
 def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSet:
-    """Return the set of logits called `name`, in arrays of its own.
+    """Load a set of logits into new arrays.
 
     Parameters
     ----------
     name : str
         One of `names()`.
-    folder : path, optional
-        Where to look for `name`.npz instead of in the package; `benchmarks/data` of the repository
-        holds more sets.
+
+    folder : path-like, default=None
+        Folder that contains `name`.npz. If None, the sets of the package are used. The repository
+        has more sets in `benchmarks/data`.
+
+    Returns
+    -------
+    LogitsSet
+
+    Raises
+    ------
+    InputError
+        If there is no such set.
 
     Examples
     --------
@@ -100,39 +136,39 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
     ((15000, 100), dtype('float32'), 100)
     >>> load("cifar10-resnet101")
     Traceback (most recent call last):
-    metacal.errors.InputError: there is no data set 'cifar10-resnet101'; did you mean 'cifar10-resnet110'? ...
+    metacal.errors.InputError: there is no data set 'cifar10-resnet101'; did you mean ...
     """
-    known = names(folder=folder)
-    if name not in known:
-        close = difflib.get_close_matches(str(name).lower().replace("_", "-"), known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+    known_names = names(folder=folder)
+    if name not in known_names:
+        canonical_name = str(name).lower().replace("_", "-")
+        close_names = difflib.get_close_matches(canonical_name, known_names, n=1)
+        hint = f"; did you mean {close_names[0]!r}?" if close_names else "."
         raise InputError(
-            f"there is no data set {name!r}{hint} There are: {', '.join(known) or 'none'}."
+            f"there is no data set {name!r}{hint} There are: {', '.join(known_names) or 'none'}."
         )
-    with (_shelf(folder) / f"{name}.npz").open("rb") as file:
-        return LogitsSet(name, *read_packed(file))
+    with (_find_folder(folder) / f"{name}.npz").open("rb") as file:
+        logits, labels, is_test, source = read_packed(file)
+    return LogitsSet(name, logits, labels, is_test, source)
 
 
 def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Return the names that `load` knows, sorted.
+    """Return the names of the available sets, sorted.
 
     Examples
     --------
     >>> names()
     ('cifar10-resnet110', 'cifar100-resnet110')
     """
-    shelf = _shelf(folder)
-    if not shelf.is_dir():
+    directory = _find_folder(folder)
+    if not directory.is_dir():
         raise InputError(
-            f"there is no folder {os.fspath(folder or shelf.name)!r}; give one that holds packed"
-            " .npz sets."
+            f"there is no folder {os.fspath(folder or directory.name)!r}; give one that holds"
+            " packed .npz sets."
         )
-    return tuple(
-        sorted(
-            item.name.removesuffix(".npz") for item in shelf.iterdir() if item.name.endswith(".npz")
-        )
-    )
+    file_names = [item.name for item in directory.iterdir()]
+    return tuple(sorted(name.removesuffix(".npz") for name in file_names if name.endswith(".npz")))
 
 
-def _shelf(folder: str | os.PathLike[str] | None) -> Traversable:
+def _find_folder(folder: str | os.PathLike[str] | None) -> Traversable:
+    """Return the folder of the sets, that of the package if `folder` is None."""
     return resources.files("metacal.datasets") if folder is None else Path(folder)

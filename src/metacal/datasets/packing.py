@@ -1,10 +1,10 @@
-"""How a table of logits is packed: half the bits, every metric the same to four digits.
+"""Compact storage of logits: half the bits, and metrics that agree to four digits.
 
-Rounding logits to float16 as they are makes the two largest logits of a row equal now and then,
-which changes the predicted class. So each row keeps its largest logit in float32, and float16 holds
-only how far the others lie below it: the distance is finest where it matters, near zero, and the
-largest stays the largest (down to distances of 6e-8, half the spacing of float32 at logits of 1).
-The second largest is kept in float32 too, so that margins do not tie.
+Rounding logits to float16 would sometimes make the two largest logits of a row equal, which changes
+the prediction. Each row therefore stores its largest logit in float32, and the distances of the
+other logits from it in float16. Small distances are the most precise, and the largest logit stays
+the largest (down to distances of 6e-8, half the spacing of float32 at logits of 1). The second
+largest logit is stored in float32 as well, so that margins do not tie.
 """
 
 from __future__ import annotations
@@ -18,20 +18,38 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
-#: Bytes that a packed set may unpack to; the largest that ships has 5 MB.
-_MOST_BYTES = 1 << 32
+#: Largest size in bytes of an unpacked set. The largest one in the package has 5 MB.
+_MAX_BYTES = 1 << 32
+#: Largest number of characters of another error in a message.
+_MAX_REASON_LENGTH = 200
 
 
-#: The arrays of a packed table: what `below` rounds away of the two largest logits of a row stands
-#: beside it.
+#: Names of the arrays of a packed table: largest logit, second largest logit and its class, and
+#: distances of all logits from the largest.
 PACKED = ("top", "second", "second_class", "below")
 
 
 def unpack(
     top: NDArray[Any], second: NDArray[Any], second_class: NDArray[Any], below: NDArray[Any]
 ) -> NDArray[Any]:
-    """The float32 logits that were packed (`benchmarks/packing.py`), up to float16's rounding of
-    the smaller ones.
+    """Return the float32 logits of a table packed by `benchmarks/packing.py`.
+
+    The logits below the second largest are rounded.
+
+    Parameters
+    ----------
+    top, second : array of float32 of shape (n,)
+        Largest and second largest logit.
+
+    second_class : array of int of shape (n,)
+        Class of the second largest logit.
+
+    below : array of float16 of shape (n, K)
+        Logits minus the largest one.
+
+    Returns
+    -------
+    array of float32 of shape (n, K)
     """
     logits = below.astype(np.float32)
     logits += top[:, np.newaxis]
@@ -40,30 +58,38 @@ def unpack(
 
 
 def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64], Flags, str]:
-    """Return (logits, labels, is_test, source) of a packed file; every array is new."""
+    """Return (logits, labels, is_test, source) of a packed file.
+
+    Raises
+    ------
+    InputError
+        If the file is not a packed set, is damaged, or is too large.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > _MOST_BYTES:
+            n_bytes = sum(entry.file_size for entry in archive.infolist())
+        if n_bytes > _MAX_BYTES:
             raise InputError(
-                f"a packed set of {size:,} bytes is beyond {_MOST_BYTES:,}; this is not one of"
+                f"a packed set of {n_bytes:,} bytes is beyond {_MAX_BYTES:,}; this is not one of"
                 " metacal's."
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in (*PACKED, "labels", "is_test", "source")}
-        logits = unpack(*(found[name] for name in PACKED))
-        labels, is_test = found["labels"].astype(np.int64), found["is_test"].astype(np.bool_)
+            logits = unpack(*(arrays[name] for name in PACKED))
+            labels = arrays["labels"].astype(np.int64)
+            is_test = arrays["is_test"].astype(np.bool_)
+            source = str(arrays["source"])
     except InputError:
         raise
-    except Exception as error:  # whatever NumPy's reader stumbles over in a damaged file
-        said = " ".join(str(error).split())[:200].rstrip(" .")
+    except Exception as error:
+        # NumPy raises errors of many types for damaged files.
+        reason = " ".join(str(error).split())[:_MAX_REASON_LENGTH].rstrip(" .")
         raise InputError(
-            f"this is no packed set, or a damaged one ({said}); write it again."
+            f"this is no packed set, or a damaged one ({reason}); write it again."
         ) from error
-    if not (logits.ndim == 2 and labels.shape == is_test.shape == (len(logits),)):
+    if logits.ndim != 2 or labels.shape != (len(logits),) or is_test.shape != (len(logits),):
         raise InputError(
             "this is no packed set: its logits, labels and flags are not one per row; write it"
             " again."
         )
-    return logits, labels, is_test, str(found["source"])
+    return logits, labels, is_test, source
