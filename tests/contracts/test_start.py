@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.io.look import look
+from metacal.io.file_inspection import inspect_file
 
 N, NAMES = 300, np.array(["cat", "dog", "bird"])
 RANDOM = np.random.default_rng(0)
@@ -221,7 +221,7 @@ def test_forty_files_as_people_have_them(tmp_path):
     for name, (write, kind) in FILES.items():
         path = tmp_path / name
         write(path)
-        found = look(str(path))
+        found = inspect_file(str(path))
         if found.question:
             asked.append(name)
         elif kind is None or not read_rightly(path, dict(found.options), kind):

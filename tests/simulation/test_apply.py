@@ -14,8 +14,8 @@ import sys
 import pytest
 
 from metacal.errors import InputError
-from metacal.io.apply import WrittenPart, fill
-from metacal.io.disk import part_beside
+from metacal.io.apply import WrittenPart, make_missing_results
+from metacal.io.disk import temporary_path_for
 from metacal.io.opening import NoRowsError
 from metacal.io.results import JOURNAL, ResultFolder
 from metacal.io.source_fingerprint import read_unchanged
@@ -92,7 +92,7 @@ class History:
             self.run()
 
     def work(self, source: str, target: str, gate: str) -> WrittenPart:
-        part = part_beside(target)
+        part = temporary_path_for(target)
 
         def write() -> int:
             content = self.world.read(source)
@@ -128,7 +128,7 @@ class History:
         told: list[str] = []
         try:
             with ResultFolder(OUT, {"gate": gate}, disk=self.world) as results:
-                done = fill(results, present, each, prune=prune, say=told.append)
+                done = make_missing_results(results, present, each, prune=prune, say=told.append)
                 # Nothing is asked of the disk from here on: what is there is what the run has left.
                 self.check(present, since, gate, done.orphans if prune else ())
         except NoRowsError:

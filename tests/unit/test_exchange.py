@@ -9,7 +9,7 @@ import pytest
 
 from metacal.io.atomic_rename import UnsupportedError
 from metacal.io.disk import Disk
-from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
+from metacal.io.exchange import find_leftovers, rename_to_backup, replace_if_unchanged
 
 READ, NEW, SAVED, SAVED_AGAIN = b"read before", b"new", b"saved by a person", b"saved once more"
 
@@ -51,7 +51,7 @@ def contents(folder):
 @pytest.mark.parametrize("swaps", [True, False])
 def test_a_file_that_nobody_touches_is_replaced(sheet, swaps):
     sheet.chmod(0o640)
-    assert replace_unchanged(Interrupted(swaps=swaps), str(sheet), NEW, READ).done
+    assert replace_if_unchanged(Interrupted(swaps=swaps), str(sheet), NEW, READ).done
     assert contents(sheet.parent) == {"labels.csv": NEW}
     if swaps:
         assert stat.S_IMODE(sheet.stat().st_mode) == 0o640
@@ -60,7 +60,7 @@ def test_a_file_that_nobody_touches_is_replaced(sheet, swaps):
 @pytest.mark.parametrize("swaps", [True, False])
 def test_a_file_saved_in_between_stays(sheet, swaps):
     disk = Interrupted(lambda: sheet.write_bytes(SAVED), swaps=swaps)
-    replacement = replace_unchanged(disk, str(sheet), NEW, READ)
+    replacement = replace_if_unchanged(disk, str(sheet), NEW, READ)
     assert (replacement.done, replacement.backup) == (False, None)
     assert contents(sheet.parent) == {"labels.csv": SAVED}
 
@@ -70,7 +70,7 @@ def test_whoever_is_writing_into_the_file_goes_on_in_the_same_file(sheet, swaps)
     """A program that saves in place empties the file first, and writes some time later."""
     opened = []
     disk = Interrupted(lambda: opened.append(os.open(sheet, os.O_WRONLY | os.O_TRUNC)), swaps=swaps)
-    assert not replace_unchanged(disk, str(sheet), NEW, READ).done
+    assert not replace_if_unchanged(disk, str(sheet), NEW, READ).done
     os.write(opened[0], SAVED)
     os.close(opened[0])
     assert contents(sheet.parent) == {"labels.csv": SAVED}
@@ -84,7 +84,7 @@ def test_a_file_saved_twice_in_between_is_kept_twice(sheet, tmp_path, swaps):
         os.replace(other, sheet)
 
     acts = [lambda: save_anew(SAVED), lambda: save_anew(SAVED_AGAIN)]
-    replacement = replace_unchanged(Interrupted(*acts, swaps=swaps), str(sheet), NEW, READ)
+    replacement = replace_if_unchanged(Interrupted(*acts, swaps=swaps), str(sheet), NEW, READ)
     assert not replacement.done
     assert replacement.backup == str(sheet.parent / "labels.saved-1.csv")
     found = contents(sheet.parent)
@@ -94,21 +94,23 @@ def test_a_file_saved_twice_in_between_is_kept_twice(sheet, tmp_path, swaps):
 
 @pytest.mark.parametrize("swaps", [True, False])
 def test_a_file_removed_in_between_is_not_written(sheet, swaps):
-    assert not replace_unchanged(Interrupted(sheet.unlink, swaps=swaps), str(sheet), NEW, READ).done
+    assert not replace_if_unchanged(
+        Interrupted(sheet.unlink, swaps=swaps), str(sheet), NEW, READ
+    ).done
     assert contents(sheet.parent) == {}
 
 
 def test_a_new_file_does_not_replace_one_that_appears(tmp_path):
     path = tmp_path / "labels.csv"
     disk = Interrupted(lambda: path.write_bytes(SAVED), swaps=False)
-    assert not replace_unchanged(disk, str(path), NEW, None).done
+    assert not replace_if_unchanged(disk, str(path), NEW, None).done
     assert contents(tmp_path) == {"labels.csv": SAVED}
 
 
 def test_a_link_stays_a_link(sheet, tmp_path):
     link = tmp_path / "link.csv"
     link.symlink_to(sheet)
-    assert replace_unchanged(Disk(), str(link), NEW, READ).done
+    assert replace_if_unchanged(Disk(), str(link), NEW, READ).done
     assert link.is_symlink()
     assert sheet.read_bytes() == NEW
 
@@ -122,10 +124,10 @@ def test_a_failed_sync_leaves_what_was_taken_out_where_it_is_found(sheet):
 
     disk = Failing()
     with pytest.raises(OSError, match="input/output"):
-        replace_unchanged(disk, str(sheet), NEW, READ)
+        replace_if_unchanged(disk, str(sheet), NEW, READ)
     (leftover,) = find_leftovers(disk, str(sheet))
     assert disk.read(leftover) == SAVED
-    assert keep_beside(disk, leftover, str(sheet)).endswith("labels.saved-1.csv")
+    assert rename_to_backup(disk, leftover, str(sheet)).endswith("labels.saved-1.csv")
 
 
 def test_without_flags_of_rename_a_file_is_not_replaced_either(sheet, tmp_path, monkeypatch):
@@ -137,5 +139,5 @@ def test_without_flags_of_rename_a_file_is_not_replaced_either(sheet, tmp_path, 
     other.write_bytes(NEW)
     with pytest.raises(FileExistsError):
         Disk().rename_new(str(other), str(sheet))
-    assert replace_unchanged(Disk(), str(sheet), NEW, READ).done
+    assert replace_if_unchanged(Disk(), str(sheet), NEW, READ).done
     assert contents(tmp_path) == {"labels.csv": NEW, "other.csv": NEW}

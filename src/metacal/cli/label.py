@@ -193,7 +193,7 @@ def _promise_options(
 
 def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
     """Return the path of the journal, after checking that no output overwrites another file."""
-    from metacal.io.many import is_same_file
+    from metacal.io.input_paths import is_same_file
 
     stem, ending = os.path.splitext(output)
     if ending.lower() not in (".csv", ".tsv"):

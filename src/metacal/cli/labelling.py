@@ -33,7 +33,7 @@ from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
-from metacal.io.exchange import find_leftovers, keep_beside, replace_unchanged
+from metacal.io.exchange import find_leftovers, rename_to_backup, replace_if_unchanged
 from metacal.io.formats.text_writer import DelimitedWriter, TabsWriter
 from metacal.io.journal import Journal
 
@@ -209,7 +209,7 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
         if not _has_new_answers(certifier, content):
             disk.remove(leftover)
             continue
-        backup = keep_beside(disk, leftover, disk.real_path(path))
+        backup = rename_to_backup(disk, leftover, disk.real_path(path))
         warn_caller(
             f"An earlier call was cut off while it replaced {path}. A sheet that may hold answers"
             f" which were never read is now {backup}. To use them, copy it over {path} and call"
@@ -330,7 +330,7 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
 def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
     """Replace the sheet that was read. Return False if somebody has saved it meanwhile."""
     try:
-        replacement = replace_unchanged(disk, path, content, expected)
+        replacement = replace_if_unchanged(disk, path, content, expected)
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}. Every answer so far is in the"

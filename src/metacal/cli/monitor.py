@@ -218,8 +218,8 @@ def _run(
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
     """Raise a usage error if options contradict each other or name the same file twice."""
-    from metacal.io.many import is_same_file
-    from metacal.io.writing import check_folder
+    from metacal.io.input_paths import is_same_file
+    from metacal.io.writing import check_output_directory
 
     outputs = {
         "--state": options.state,
@@ -237,7 +237,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
             if is_same_file(output, earlier_output):
                 raise click.UsageError(f"{earlier_flag} and {flag} name the same file.")
         earlier_outputs[flag] = output
-        check_folder(output)
+        check_output_directory(output)
     if options.silence is not None and not options.goes_on and file != "-":
         raise click.UsageError(
             "--silence goes with --follow, --serve or - (standard input): a file has an end."

@@ -59,9 +59,9 @@ def check_is_file(output: str | None) -> None:
             " on standard output.",
         )
     if output is not None:
-        from metacal.io.writing import check_folder
+        from metacal.io.writing import check_output_directory
 
-        check_folder(output)
+        check_output_directory(output)
 
 
 def check_not_input(
@@ -78,7 +78,7 @@ def check_not_input(
     reading : ReadOptions or None, default=None
         Options that may name further files to read.
     """
-    from metacal.io.many import is_read
+    from metacal.io.input_paths import is_also_input
 
     if output is None or output == "-":
         return
@@ -88,7 +88,7 @@ def check_not_input(
         if reading.classes is not None and reading.classes.startswith("@"):
             input_paths.append(reading.classes[1:])
     for path in input_paths:
-        if path is not None and path != "-" and is_read(output, path, endings()):
+        if path is not None and path != "-" and is_also_input(output, path, endings()):
             raise click.UsageError(f"{output} is also read; write to another file.")
 
 
@@ -111,7 +111,7 @@ def check_can_sign(key: str | None, output: str | None) -> None:
 
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
-    read_key(key).make(b"")
+    read_key(key).compute(b"")
 
 
 def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:

@@ -28,7 +28,7 @@ from metacal.cli.values import number_between, parse_fraction
 from metacal.display import aligned
 
 if TYPE_CHECKING:
-    from metacal.io.inspection import Look
+    from metacal.io.inspection import Inspection
 
 
 #: Parser of the cost of a mistake, relative to the cost of a review.
@@ -99,14 +99,14 @@ def command(file: str, options: Options) -> None:
       metacal start val.parquet --mistake-cost 50 --review 0.1 -o gates
       metacal start scores.csv --label-key truth --positive fraud
     """  # noqa: D301
-    look_result = _look_at_file(file, options)
+    inspection = _look_at_file(file, options)
     mistake_cost = _ask_mistake_cost(options)
     review_fraction = _ask_review_fraction(options)
     paths = _output_paths(file, options.output)
 
     min_accuracy = f"{1.0 - 1.0 / mistake_cost:.4g}"
-    fit_words = ["fit", file, *_option_words(look_result)]
-    reading_words = _option_words(look_result, without=("positive",))
+    fit_words = ["fit", file, *_option_words(inspection)]
+    reading_words = _option_words(inspection, without=("positive",))
     fit_arguments = [*fit_words, "--min-accuracy", min_accuracy, "-o", paths.gate]
     report_arguments = ["report", paths.gate, file, *reading_words, "-o", paths.report]
     _run_command(fit_arguments)
@@ -118,26 +118,26 @@ def command(file: str, options: Options) -> None:
     budget_arguments = [*fit_words, "--max-review", f"{review_fraction:g}", "-o", paths.gate]
     _print_budget_note(paths.gate, review_fraction, budget_arguments)
     next_steps = _next_steps_page(
-        look_result, [fit_arguments, report_arguments], paths.gate, min_accuracy
+        inspection, [fit_arguments, report_arguments], paths.gate, min_accuracy
     )
     Path(paths.next_steps).write_text(next_steps, encoding="utf-8")
     echo(f"Gate {paths.gate}, report {paths.report}, and how to go on in {paths.next_steps}.")
 
 
-def _look_at_file(file: str, options: Options) -> Look:
+def _look_at_file(file: str, options: Options) -> Inspection:
     """Detect what a file holds, and print it. Raise a usage error if it is ambiguous."""
-    from metacal.io.look import look
+    from metacal.io.file_inspection import inspect_file
 
     hints = {**vars(options.reading), "positive": options.positive}
     given_hints = {name: value for name, value in hints.items() if value not in (None, ())}
-    look_result = look(file, **given_hints)
-    print_note(f"{file}: {look_result.kind}.")
-    if look_result.seen:
-        cells = [(f"  {finding}", f"because {reason}") for finding, reason in look_result.seen]
+    inspection = inspect_file(file, **given_hints)
+    print_note(f"{file}: {inspection.description}.")
+    if inspection.findings:
+        cells = [(f"  {finding}", f"because {reason}") for finding, reason in inspection.findings]
         print_note("\n".join(aligned(cells)))
-    if look_result.question is not None:
-        raise click.UsageError(f"{file}: {look_result.question} Nothing was written.")
-    return look_result
+    if inspection.question is not None:
+        raise click.UsageError(f"{file}: {inspection.question} Nothing was written.")
+    return inspection
 
 
 def _ask_mistake_cost(options: Options) -> float:
@@ -183,10 +183,10 @@ def _output_paths(file: str, output: str) -> _Paths:
     )
 
 
-def _option_words(look_result: Look, without: tuple[str, ...] = ()) -> list[str]:
+def _option_words(inspection: Inspection, without: tuple[str, ...] = ()) -> list[str]:
     """Return the detected options as command-line words."""
     words = []
-    for name, value in look_result.options.items():
+    for name, value in inspection.options.items():
         if name not in without:
             words += to_arguments(name, value)
     return words
@@ -238,13 +238,13 @@ def _print_budget_note(gate: str, review_fraction: float, budget_arguments: list
 
 
 def _next_steps_page(
-    look_result: Look, commands_run: list[list[str]], gate: str, min_accuracy: str
+    inspection: Inspection, commands_run: list[list[str]], gate: str, min_accuracy: str
 ) -> str:
     """Return a Markdown page with the commands and the Python code for the next time.
 
     Parameters
     ----------
-    look_result : Look
+    inspection : Inspection
         Detected columns.
     commands_run : list of lists of str
         Commands that were run.
@@ -258,28 +258,28 @@ def _next_steps_page(
     str
     """
     truth_options = ("label_key", "correct_key", "loss_key", "labels", "positive")
-    apply_words = _option_words(look_result, without=truth_options)
-    verify_words = _option_words(look_result, without=("positive",))
+    apply_words = _option_words(inspection, without=truth_options)
+    verify_words = _option_words(inspection, without=("positive",))
     later_commands = [
         ["apply", gate, "NEW", *apply_words, "-o", "out.csv"],
         ["verify", gate, "LASTWEEK", *verify_words],
     ]
     shell_lines = [_shell_line(arguments) for arguments in [*commands_run, *later_commands]]
-    findings = [f"- {finding}: {reason}" for finding, reason in look_result.seen]
+    findings = [f"- {finding}: {reason}" for finding, reason in inspection.findings]
     sections = [
-        f"# {look_result.path}",
-        look_result.kind,
+        f"# {inspection.path}",
+        inspection.description,
         "\n".join(findings),
         "```sh\n" + "\n".join(shell_lines) + "\n```",
-        f"```python\n{_python_code(look_result, gate, min_accuracy)}\n```",
+        f"```python\n{_python_code(inspection, gate, min_accuracy)}\n```",
     ]
     return "\n\n".join(sections) + "\n"
 
 
-def _python_code(look_result: Look, gate: str, min_accuracy: str) -> str:
+def _python_code(inspection: Inspection, gate: str, min_accuracy: str) -> str:
     """Return Python code that reads the file, fits the gate and saves it."""
-    options = look_result.options
-    read_arguments = [repr(look_result.path)]
+    options = inspection.options
+    read_arguments = [repr(inspection.path)]
     for name, value in options.items():
         if name not in ("positive", "higher_is"):
             read_arguments.append(f"{name}={value!r}")

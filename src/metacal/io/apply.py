@@ -17,12 +17,12 @@ from metacal.errors import InputError
 from metacal.gate import Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
-from metacal.io.disk import part_beside
+from metacal.io.disk import temporary_path_for
 from metacal.io.formats import FORMATS, endings
 from metacal.io.gate_predictions import read_for_gate
-from metacal.io.many import Paths, files_of, is_read
+from metacal.io.input_paths import Paths, is_also_input, list_input_files
 from metacal.io.opening import NoRowsError
-from metacal.io.remote import copies_removed, suffix_of
+from metacal.io.remote import deleting_downloads, suffix_of
 from metacal.io.result_names import distinct_name, plain_name
 from metacal.io.results import ResultFolder, make_folder
 from metacal.io.source_fingerprint import Fingerprint, read_unchanged
@@ -198,7 +198,7 @@ class FileApplier:
     def __call__(self, source: str, target: str) -> WrittenPart:
         """Write the result of a source to a temporary file beside `target`."""
         # The name is unique, because a worker that was given up may still write the same result.
-        part = part_beside(target)
+        part = temporary_path_for(target)
 
         def write_part() -> Applied:
             try:
@@ -217,7 +217,7 @@ class FileApplier:
     def write(self, source: Any, target: str, part: str | None = None) -> Applied:
         """Write the result of a source to `target`, or to `part` if another process moves it."""
         gate = self.gate.gate
-        with copies_removed():
+        with deleting_downloads():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
             return write_decisions(
                 gate,
@@ -279,12 +279,12 @@ def _apply_to_folder(
     -------
     Applied
     """
-    sources = files_of(source, FORMATS)
+    sources = list_input_files(source, FORMATS)
     suffix = _choose_suffix(applier.output_format, sources[0])
     _check_results_are_not_read(source, sources, folder, suffix)
     make_folder(folder)
     with ResultFolder(folder, {**applier.describe(), "format": suffix}) as results:
-        names = results.names_for(sources, suffix)
+        names = results.choose_names(sources, suffix)
         source_of_result = dict(zip(names, sources, strict=True))
 
         def write_parts(
@@ -292,7 +292,7 @@ def _apply_to_folder(
         ) -> Iterator[tuple[SourceAndTarget, WrittenPart]]:
             return _write_parts(applier, pairs, executor)
 
-        return fill(results, source_of_result, write_parts, prune=prune, say=say)
+        return make_missing_results(results, source_of_result, write_parts, prune=prune, say=say)
 
 
 def _choose_suffix(output_format: str | None, first_source: str) -> str:
@@ -331,11 +331,11 @@ def _check_results_are_not_read(
             input_paths.append(source)
         for name in (plain_name(path, suffix), distinct_name(path, suffix)):
             target = os.path.join(folder, name)
-            if any(is_read(target, input_path, FORMATS) for input_path in input_paths):
+            if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
                 raise InputError(f"{target} is also read; write to another file.")
 
 
-def fill(
+def make_missing_results(
     results: ResultFolder,
     source_of_result: Mapping[str, str],
     write_parts: WriteParts,
@@ -371,7 +371,7 @@ def fill(
     NoRowsError
         If no source has rows.
     """
-    results.sweep(source_of_result)
+    results.remove_leftovers(source_of_result)
     records = {}
     for name, source in source_of_result.items():
         current_record = results.find_current_record(name, source)
@@ -382,7 +382,7 @@ def fill(
         say(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
-    results.refuse_foreign(missing_names)  # before any work is done
+    results.check_no_foreign_files(missing_names)  # before any work is done
     missing_results = []
     for name in missing_names:
         missing_results.append((source_of_result[name], os.path.join(results.folder, name)))
@@ -397,7 +397,7 @@ def fill(
                 counts={"n_rows": written.n_rows, "n_accepted": written.n_accepted},
             )
     finally:
-        results.sweep(source_of_result)
+        results.remove_leftovers(source_of_result)
 
     nonempty_records = [record for record in records.values() if record["n_rows"]]
     if not nonempty_records:
@@ -408,7 +408,7 @@ def fill(
     n_accepted = None
     if nonempty_records[0]["n_accepted"] is not None:
         n_accepted = sum(record["n_accepted"] for record in nonempty_records)
-    orphans = results.orphans(source_of_result)
+    orphans = results.find_orphans(source_of_result)
     if prune:
         results.prune(orphans.unchanged)
     empty_sources = [

@@ -145,7 +145,7 @@ class Disk:
     def write(self, path: str, content: bytes) -> None:
         """Replace the content of a file atomically and durably. A link remains a link."""
         target = os.path.realpath(path)
-        part = part_beside(target)
+        part = temporary_path_for(target)
         try:
             self.append(part, content)
             self.replace(part, target)
@@ -241,7 +241,7 @@ class Disk:
 DISK = Disk()
 
 
-def part_beside(target: str | os.PathLike[str]) -> str:
+def temporary_path_for(target: str | os.PathLike[str]) -> str:
     """Return a unique path for a temporary file in the directory of `target`."""
     folder, name = os.path.split(target)
     suffix = os.path.splitext(name)[1]

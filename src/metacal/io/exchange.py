@@ -17,12 +17,12 @@ import re
 from dataclasses import dataclass
 
 from metacal.io.atomic_rename import UnsupportedError
-from metacal.io.disk import Disk, part_beside
+from metacal.io.disk import Disk, temporary_path_for
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """Result of `replace_unchanged`.
+    """Result of `replace_if_unchanged`.
 
     Attributes
     ----------
@@ -37,7 +37,9 @@ class Replacement:
     backup: str | None = None
 
 
-def replace_unchanged(disk: Disk, path: str, content: bytes, expected: bytes | None) -> Replacement:
+def replace_if_unchanged(
+    disk: Disk, path: str, content: bytes, expected: bytes | None
+) -> Replacement:
     """Replace the content of a file if it is still what was read last.
 
     Parameters
@@ -64,7 +66,7 @@ def replace_unchanged(disk: Disk, path: str, content: bytes, expected: bytes | N
         If the disk fails. The file then has the old or the new content.
     """
     target = disk.real_path(path)
-    part = part_beside(target)
+    part = temporary_path_for(target)
     try:
         disk.append(part, content)
     except OSError:
@@ -130,7 +132,7 @@ def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: byte
     if disk.read(part) == content:
         return Replacement(done=False)
     # Somebody saved once more, and replaced the new file.
-    return Replacement(done=False, backup=keep_beside(disk, part, target))
+    return Replacement(done=False, backup=rename_to_backup(disk, part, target))
 
 
 def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Replacement:
@@ -154,7 +156,7 @@ def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Re
     -------
     Replacement
     """
-    old_file = part_beside(target)
+    old_file = temporary_path_for(target)
     disk.rename_new(target, old_file)
     if disk.read(old_file) != expected:
         return Replacement(done=False, backup=_restore(disk, old_file, target))
@@ -174,11 +176,11 @@ def _restore(disk: Disk, old_file: str, target: str) -> str | None:
     try:
         disk.rename_new(old_file, target)
     except FileExistsError:
-        return keep_beside(disk, old_file, target)
+        return rename_to_backup(disk, old_file, target)
     return None
 
 
-def keep_beside(disk: Disk, part: str, target: str) -> str:
+def rename_to_backup(disk: Disk, part: str, target: str) -> str:
     """Rename a temporary file to a visible backup of `target`, such as `labels.saved-1.csv`.
 
     Returns

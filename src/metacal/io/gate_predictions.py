@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
-from metacal.io.many import Paths
+from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
 from metacal.io.predictions import Predictions, read_predictions
 from metacal.io.request import ClassNames
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def read_for_gate(
     gate: Gate,
-    fitted: str,
+    gate_name: str,
     path: Paths,
     *,
     classes: Sequence[str | int] | None = None,
@@ -39,7 +39,7 @@ def read_for_gate(
     gate : Gate
         Gate that will be applied.
 
-    fitted : str
+    gate_name : str
         Name of the gate in messages, usually its file.
 
     path : path, sequence of paths, or table in memory
@@ -78,20 +78,20 @@ def read_for_gate(
     except OtherKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
         raise InputError(
-            f"{path_text} holds {other_input}, but {fitted} was fitted on {gate_input}; give"
+            f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}; give"
             f" {gate_input} of the same classifier, or fit again on its {other_input}."
         ) from None
 
     n_columns = predictions.table.shape[1]
     if n_columns != len(gate_classes):
         raise InputError(
-            f"{path_text} has {n_columns} columns but {fitted} was fitted on {len(gate_classes)};"
+            f"{path_text} has {n_columns} columns but {gate_name} was fitted on {len(gate_classes)};"
             " give predictions of the same classifier."
         )
-    _warn_if_implausible(gate, fitted, predictions)
+    _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
         predictions = _with_labels_of_selected_columns(predictions)
-    order = order_of_classes(predictions.class_names, gate_classes, path_text, fitted)
+    order = order_of_classes(predictions.class_names, gate_classes, path_text, gate_name)
     if order is None:
         return predictions
     return replace(predictions.in_order(order), labels=_renumber_labels(predictions, order))
@@ -110,22 +110,22 @@ def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
 
 
 def order_of_classes(
-    names: ClassNames | None, own: ClassNames, held: str, fitted: str
+    table_classes: ClassNames | None, gate_classes: ClassNames, table_name: str, gate_name: str
 ) -> list[int] | None:
     """Return the position of each class of a gate among the columns of a table.
 
     Parameters
     ----------
-    names : tuple or None
+    table_classes : tuple or None
         Class names of the table.
 
-    own : tuple
+    gate_classes : tuple
         Classes of the gate.
 
-    held : str
+    table_name : str
         Name of the table in messages.
 
-    fitted : str
+    gate_name : str
         Name of the gate in messages.
 
     Returns
@@ -147,17 +147,19 @@ def order_of_classes(
     Traceback (most recent call last):
     metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on ...
     """
-    if names is None or type(names[0]) is not type(own[0]) or names == own:
+    if table_classes is None or table_classes == gate_classes:
         return None
-    if sorted(map(str, names)) != sorted(map(str, own)):
+    if type(table_classes[0]) is not type(gate_classes[0]):
+        return None
+    if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise InputError(
-            f"{held} has the classes {listed(names)} but {fitted} was fitted on {listed(own)}; "
-            "give predictions of the same classifier."
+            f"{table_name} has the classes {listed(table_classes)} but {gate_name} was fitted on"
+            f" {listed(gate_classes)}; give predictions of the same classifier."
         )
-    return [names.index(name) for name in own]
+    return [table_classes.index(name) for name in gate_classes]
 
 
-def _warn_if_implausible(gate: Gate, fitted: str, predictions: Predictions) -> None:
+def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -> None:
     """Warn if the rows look like another kind of input than the gate was fitted on.
 
     The notes of the certificate record whether the calibration rows looked like that already.
@@ -174,7 +176,7 @@ def _warn_if_implausible(gate: Gate, fitted: str, predictions: Predictions) -> N
     if suspicion is None:
         if "probabilities" in known_suspicions:
             warn_caller(
-                f"{fitted} was fitted on rows that look like probabilities read as logits, and"
+                f"{gate_name} was fitted on rows that look like probabilities read as logits, and"
                 f" {predictions.path} holds other rows: what it says of them means nothing. Fit"
                 f" again, with {option('input', 'probabilities')} or on logits."
             )
@@ -183,7 +185,7 @@ def _warn_if_implausible(gate: Gate, fitted: str, predictions: Predictions) -> N
     elif suspicion.kind == "probabilities":
         warn_caller(
             f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
-            f" but {fitted} was fitted on logits: what it says of these rows means nothing. Give"
+            f" but {gate_name} was fitted on logits: what it says of these rows means nothing. Give"
             f" logits, or fit on probabilities with {option('input', 'probabilities')}."
         )
     else:

@@ -23,7 +23,7 @@ class AmbiguousFileError(Exception):
 
 
 @dataclass
-class Look:
+class Inspection:
     """Meaning of the columns of a file, as far as it was determined.
 
     Attributes
@@ -31,7 +31,7 @@ class Look:
     path : str
         The file.
 
-    kind : str
+    description : str
         Format of the file, in words.
 
     columns : dict of str to array
@@ -40,18 +40,18 @@ class Look:
     options : dict
         Parameters with which the readers find the same columns, including those that the user gave.
 
-    seen : list of (str, str)
-        Findings: the meaning of a column, and the reason.
+    findings : list of (str, str)
+        The meaning of each column, and the reason.
 
     question : str or None
         Question to the user if the meaning is ambiguous, with the options that answer it.
     """
 
     path: str
-    kind: str
+    description: str
     columns: dict[str, NDArray[Any]]
     options: dict[str, Any]
-    seen: list[tuple[str, str]] = field(default_factory=list)
+    findings: list[tuple[str, str]] = field(default_factory=list)
     question: str | None = None
 
     def add_finding(
@@ -78,7 +78,7 @@ class Look:
         default_values : collection of str, default=()
             Values that the readers use anyway. They are not recorded.
         """
-        self.seen.append((meaning, reason))
+        self.findings.append((meaning, reason))
         for name, value in (options or {}).items():
             if name not in self.options and value not in default_values:
                 self.options[name] = value

@@ -66,13 +66,13 @@ Record = dict[str, Any]
 class Seal:
     """Checksum of records, which reveals damage and careless edits. Subclasses may sign."""
 
-    def make(self, content: bytes) -> str:
+    def compute(self, content: bytes) -> str:
         """Return the seal of the content. It has no spaces."""
         return hashlib.blake2b(content, digest_size=8).hexdigest()
 
-    def fits(self, value: str, content: bytes) -> bool:
+    def matches(self, value: str, content: bytes) -> bool:
         """Check whether a seal belongs to the content."""
-        return value == self.make(content)
+        return value == self.compute(content)
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class Journal:
         """Return the line of a record that follows the line with the given seal."""
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         text_bytes = text.encode("ascii")
-        seal = self.seal.make(seal_before.encode() + b" " + text_bytes)
+        seal = self.seal.compute(seal_before.encode() + b" " + text_bytes)
         return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
     def _read(self) -> _Content:
@@ -301,7 +301,7 @@ class Journal:
         """Return a record and remember its seal. Return None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
-            if not self.seal.fits(seal_text, self._last_seal.encode() + b" " + text):
+            if not self.seal.matches(seal_text, self._last_seal.encode() + b" " + text):
                 return None
             record = json.loads(text)
         except ValueError:
@@ -415,7 +415,7 @@ class Journal:
 
         A signature is longer than a checksum.
         """
-        checksum_length = len(Seal().make(b""))
+        checksum_length = len(Seal().compute(b""))
         has_key = type(self.seal) is not Seal
         if len(seal) > checksum_length and seal.isalnum() and not has_key:
             return (

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from metacal.display import listed
 from metacal.errors import InputError, option, warn_caller
 from metacal.io.columns import Columns
-from metacal.io.many import Paths
+from metacal.io.input_paths import Paths
 from metacal.io.opening import single_score_hint
 from metacal.io.reading import read_columns
 from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request

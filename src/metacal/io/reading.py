@@ -18,7 +18,7 @@ from metacal.errors import InputError, option
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
-from metacal.io.many import Paths, files_of, requests_for_files
+from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import NoRowsError, limit_unpacked_size
 from metacal.io.remote import suffix_of
 from metacal.io.request import ROLE_PARAMETERS, STREAM_BYTES, Request
@@ -77,9 +77,9 @@ def read_columns(
     label_requests: list[Request] = []
     if labels is not None:
         table_request = replace(request, label_key=None)
-    table_requests = requests_for_files(table_request, files_of(path, FORMATS))
+    table_requests = requests_for_files(table_request, list_input_files(path, FORMATS))
     if labels is not None:
-        label_paths = files_of(labels, _LABEL_FILE_SUFFIXES)
+        label_paths = list_input_files(labels, _LABEL_FILE_SUFFIXES)
         label_requests = requests_for_files(replace(request, format=None), label_paths)
     n_files = len(table_requests)
     if len(label_requests) not in (0, 1, n_files):

@@ -57,7 +57,7 @@ _ERROR_MESSAGES = {
     "ServerDisconnectedError": "the server hung up without an answer",
 }
 
-#: Directory of the copies while `copies_removed` is active.
+#: Directory of the copies while `deleting_downloads` is active.
 _copy_directory: ContextVar[str | None] = ContextVar("metacal_copy_directory", default=None)
 
 
@@ -82,10 +82,10 @@ def suffix_of(path: str) -> str:
     >>> suffix_of("logs/a.CSV"), suffix_of("https://host/a.parquet?signature=0.1")
     ('.csv', '.parquet')
     """
-    return Path(path_in(path)).suffix.lower()
+    return Path(url_path(path)).suffix.lower()
 
 
-def path_in(name: str) -> str:
+def url_path(name: str) -> str:
     """Return the path part of a web address, or any other name unchanged."""
     if _is_web_address(name):
         return urlsplit(name).path
@@ -160,7 +160,7 @@ def _list_remote_directory(
 def download(url: str) -> str:
     """Copy a remote file to a temporary directory and return the path of the copy.
 
-    The copy is deleted when the enclosing `copies_removed` ends, or when Python ends.
+    The copy is deleted when the enclosing `deleting_downloads` ends, or when Python ends.
     """
     parent_directory = _copy_directory.get()
     directory = tempfile.mkdtemp(prefix="metacal-", dir=parent_directory)
@@ -168,13 +168,13 @@ def download(url: str) -> str:
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
     with _plain_remote_errors(url):
         file_system, path = _open_file_system(url)
-        copy_path = os.path.join(directory, Path(path_in(path)).name)
+        copy_path = os.path.join(directory, Path(url_path(path)).name)
         file_system.get_file(path, copy_path)
     return copy_path
 
 
 @contextlib.contextmanager
-def copies_removed() -> Iterator[None]:
+def deleting_downloads() -> Iterator[None]:
     """Delete the files downloaded within this context when the context ends."""
     with (
         tempfile.TemporaryDirectory(prefix="metacal-") as directory,

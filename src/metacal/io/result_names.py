@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from metacal.io.remote import is_url, path_in, without_query
+from metacal.io.remote import is_url, url_path, without_query
 
 #: Number of hexadecimal digits in a distinct name.
 _N_DIGITS = 10
@@ -20,7 +20,7 @@ def plain_name(source: str, suffix: str) -> str:
     >>> plain_name("logs/x.csv", ".parquet")
     'x.parquet'
     """
-    return f"{Path(path_in(source)).stem}{suffix}"
+    return f"{Path(url_path(source)).stem}{suffix}"
 
 
 def distinct_name(source: str, suffix: str) -> str:
@@ -36,7 +36,7 @@ def distinct_name(source: str, suffix: str) -> str:
     """
     identity_bytes = source_identity(source).encode("utf-8", "surrogateescape")
     digest = hashlib.sha256(identity_bytes).hexdigest()
-    return f"{Path(path_in(source)).stem}-{digest[:_N_DIGITS]}{suffix}"
+    return f"{Path(url_path(source)).stem}-{digest[:_N_DIGITS]}{suffix}"
 
 
 def full_source_name(source: str) -> str | None:

@@ -81,13 +81,13 @@ class ResultFolder:
     Examples
     --------
     >>> import tempfile
-    >>> from metacal.io.disk import part_beside
+    >>> from metacal.io.disk import temporary_path_for
     >>> from metacal.io.source_fingerprint import fingerprint
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
-    ...     part = part_beside(f"{folder}/out.csv")
+    ...     part = temporary_path_for(f"{folder}/out.csv")
     ...     DISK.write(part, b"result")
     ...     record = results.finish(
     ...         "out.csv", source, fingerprint(source), part, counts={"n_rows": 1}
@@ -190,7 +190,7 @@ class ResultFolder:
             if self._is_ours(name):
                 self.disk.remove(target)
         else:
-            self.refuse_foreign([name])
+            self.check_no_foreign_files([name])
             record |= self._describe_part(part, target)
             if self._size_and_time(name) == _recorded_size_and_time(record):
                 # After a crash, the old file could be mistaken for the new one.
@@ -204,7 +204,7 @@ class ResultFolder:
                 self.disk.replace(part, target)
         return record
 
-    def names_for(self, sources: Sequence[str], suffix: str) -> list[str]:
+    def choose_names(self, sources: Sequence[str], suffix: str) -> list[str]:
         """Choose a name for the result of each source. Recorded results keep their names.
 
         Parameters
@@ -230,7 +230,7 @@ class ResultFolder:
         --------
         >>> import tempfile
         >>> with ResultFolder(tempfile.mkdtemp(), {}) as results:
-        ...     results.names_for(["a/x.csv", "a/y.npz"], ".parquet")
+        ...     results.choose_names(["a/x.csv", "a/y.npz"], ".parquet")
         ['x.parquet', 'y.parquet']
         """
         recorded_names = self._recorded_names(suffix)
@@ -255,7 +255,7 @@ class ResultFolder:
         _check_distinct(result_names, sources)
         return result_names
 
-    def refuse_foreign(self, names: Iterable[str]) -> None:
+    def check_no_foreign_files(self, names: Iterable[str]) -> None:
         """Raise InputError if one of the files exists and is not an unchanged result."""
         foreign_names = []
         for name in names:
@@ -271,7 +271,7 @@ class ResultFolder:
             " changed since; it is not replaced. Move or rename it, or write to another folder."
         )
 
-    def orphans(self, source_of_result: Mapping[str, str]) -> OrphanedResults:
+    def find_orphans(self, source_of_result: Mapping[str, str]) -> OrphanedResults:
         """Find the results whose source no longer exists.
 
         Parameters
@@ -304,7 +304,7 @@ class ResultFolder:
                 self.disk.remove(self._path(name))
                 self._append_record({"removed": name})
 
-    def sweep(self, names: Iterable[str]) -> None:
+    def remove_leftovers(self, names: Iterable[str]) -> None:
         """Remove the temporary files that killed processes left, of these and recorded results."""
         known_names = {*names, *self.records, JOURNAL}
         for name in self.disk.names(self.folder):

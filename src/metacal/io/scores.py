@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from metacal.display import listed
 from metacal.errors import InputError, option
 from metacal.io.columns import Columns
-from metacal.io.many import Paths
+from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import AGREE_KEYS, CORRECT_KEYS, Request
 from metacal.rows.score_columns import correct_column, loss_column, score_column

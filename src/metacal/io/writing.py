@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.display import VisibleText, on_a_terminal
 from metacal.errors import InputError
-from metacal.io.disk import DISK, part_beside, plain_write_errors
+from metacal.io.disk import DISK, plain_write_errors, temporary_path_for
 from metacal.io.formats import FORMATS, endings
 
 #: Access mode of new files, before the umask.
@@ -48,7 +48,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_special_file:
         yield Path(path)
         return
-    part = Path(part_beside(target))
+    part = Path(temporary_path_for(target))
     try:
         with plain_write_errors(path):
             # os.open respects the umask, tempfile does not.
@@ -309,7 +309,7 @@ def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
     return array
 
 
-def check_folder(path: str | os.PathLike[str]) -> None:
+def check_output_directory(path: str | os.PathLike[str]) -> None:
     """Raise InputError if the directory of an output file does not exist.
 
     Call this before a long computation whose result is written to `path`.

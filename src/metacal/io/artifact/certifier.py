@@ -139,7 +139,7 @@ def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) 
     """
     seal = Seal() if key is None else read_key(key)
     try:
-        seal.make(b"")
+        seal.compute(b"")
     except InputError as error:
         raise InputError(f"cannot write {path}: {error}") from None
     return Journal(path, "label", seal=seal, disk=disk)

@@ -93,7 +93,7 @@ class Key(Seal):
         """Whether the key can sign, and must therefore not be readable by others."""
         return self.algorithm == "hmac-sha256" or self.private is not None
 
-    def make(self, content: bytes) -> str:
+    def compute(self, content: bytes) -> str:
         """Return the signature of some bytes in hexadecimal digits.
 
         Raise InputError if the key is a public key.
@@ -106,10 +106,10 @@ class Key(Seal):
             )
         return str(self.private.sign(content).hex())
 
-    def fits(self, value: str, content: bytes) -> bool:
+    def matches(self, value: str, content: bytes) -> bool:
         """Check in constant time whether a value is the signature of some bytes."""
         if self.algorithm == "hmac-sha256":
-            return hmac.compare_digest(value, self.make(content))
+            return hmac.compare_digest(value, self.compute(content))
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -234,7 +234,7 @@ def verify(signature: Signature | None, content: bytes, key: Key) -> None:
             f"it is signed by {signature.algorithm}, but the key is one for {key.algorithm}; give"
             " the other key."
         )
-    if not key.fits(signature.value, content):
+    if not key.matches(signature.value, content):
         raise ArtifactError(
             "the signature does not match: it was signed with another key, or changed since."
         )

@@ -105,7 +105,7 @@ def text_of(document: dict[str, Any], key: Key | None = None) -> str:
     }
     entries = {**content, "checksum": checksum(content)}
     if key is not None:
-        signature = key.make(canonical(content))
+        signature = key.compute(canonical(content))
         entries["signature"] = {"algorithm": key.algorithm, "value": signature}
     return _format_json(entries) + "\n"
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.display import listed
 from metacal.formulas import Float
-from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Look, is_text
+from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection, is_text
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
 from metacal.rows.score_columns import WORDS, mark_of
 
@@ -53,12 +53,14 @@ def parse_text_scores(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
     return score_columns
 
 
-def inspect_single_score(inspection: Look, truth_name: str, score_name: str, scores: Float) -> None:
+def inspect_single_score(
+    inspection: Inspection, truth_name: str, score_name: str, scores: Float
+) -> None:
     """Determine the meaning of a single score and record it.
 
     Parameters
     ----------
-    inspection : Look
+    inspection : Inspection
         Receives the findings.
 
     truth_name : str
@@ -99,7 +101,9 @@ def _holds_flags(labels: NDArray[Any]) -> bool:
     return spellings <= set(WORDS)
 
 
-def _check_is_not_prediction_column(inspection: Look, truth_name: str, score_name: str) -> None:
+def _check_is_not_prediction_column(
+    inspection: Inspection, truth_name: str, score_name: str
+) -> None:
     """Ask for a column of correctness if the file has predictions beside the true classes."""
     for name in inspection.columns:
         if _PREDICTION_NAME_PATTERN.fullmatch(name):
@@ -110,7 +114,7 @@ def _check_is_not_prediction_column(inspection: Look, truth_name: str, score_nam
             )
 
 
-def _check_is_not_long_table(inspection: Look, truth_name: str, score_name: str) -> None:
+def _check_is_not_long_table(inspection: Inspection, truth_name: str, score_name: str) -> None:
     """Ask for a wide table if the file has one row for each item and class."""
     repetitive_names = []
     has_more_than_two_values = False
@@ -129,7 +133,7 @@ def _check_is_not_long_table(inspection: Look, truth_name: str, score_name: str)
         )
 
 
-def _record_confidence_score(inspection: Look, truth_name: str, score_name: str) -> None:
+def _record_confidence_score(inspection: Inspection, truth_name: str, score_name: str) -> None:
     """Record a confidence score, and a truth column of correct and incorrect answers."""
     labels = inspection.columns[truth_name]
     if not _holds_flags(labels) and "loss_key" not in inspection.options:
@@ -156,13 +160,13 @@ def _record_confidence_score(inspection: Look, truth_name: str, score_name: str)
 
 
 def _record_score_of_second_class(
-    inspection: Look, truth_name: str, score_name: str, scores: Float
+    inspection: Inspection, truth_name: str, score_name: str, scores: Float
 ) -> None:
     """Record a score for one of two classes, and determine the positive class.
 
     Parameters
     ----------
-    inspection : Look
+    inspection : Inspection
         Receives the findings.
 
     truth_name : str

@@ -8,7 +8,7 @@ Terms used in this module:
 
 - *truth column*: the column with the true classes, or with marks for correct and incorrect rows.
 - *class column*: a column with the logits or probabilities of one class.
-- *single score*: one number for each row, see `metacal.io.look_score`.
+- *single score*: one number for each row, see `metacal.io.score_inspection`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,12 @@ from metacal.io.first_rows import read_first_rows
 from metacal.io.inspection import (
     CORRECTNESS_NAME_PATTERN,
     AmbiguousFileError,
-    Look,
+    Inspection,
     are_column_numbers,
     contains_only,
     has_non_class_name,
     is_row_counter,
     is_text,
-)
-from metacal.io.look_score import (
-    SCORE_NAME_PATTERN,
-    inspect_single_score,
-    parse_text_scores,
 )
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
@@ -47,6 +42,11 @@ from metacal.io.request import (
     LABEL_KEYS,
     LABEL_NAME_PATTERN,
     TABLE_KEYS,
+)
+from metacal.io.score_inspection import (
+    SCORE_NAME_PATTERN,
+    inspect_single_score,
+    parse_text_scores,
 )
 
 #: Largest deviation from 1 of the sum of probabilities in a row.
@@ -68,7 +68,7 @@ class _ClassColumns:
         return [name.removeprefix(self.prefix) for name in self.names]
 
 
-def look(path: str, **said: Any) -> Look:
+def inspect_file(path: str, **given_options: Any) -> Inspection:
     r"""Inspect the first rows of a file.
 
     Parameters
@@ -76,12 +76,12 @@ def look(path: str, **said: Any) -> Look:
     path : str
         File to inspect.
 
-    **said
+    **given_options
         Parameters of the readers that the user gave. They are not questioned.
 
     Returns
     -------
-    Look
+    Inspection
 
     Raises
     ------
@@ -94,12 +94,12 @@ def look(path: str, **said: Any) -> Look:
     >>> from pathlib import Path
     >>> file = os.path.join(tempfile.mkdtemp(), "val.csv")
     >>> _ = Path(file).write_text("id;p_cat;p_dog;truth\n7;0.9;0.1;cat\n8;0.2;0.8;dog\n")
-    >>> inspection = look(file)
+    >>> inspection = inspect_file(file)
     >>> inspection.options, inspection.question
     ({'logits_key': 'p', 'input': 'probabilities', 'label_key': 'truth'}, None)
     """
-    first_rows = read_first_rows(path, said.get("format"))
-    inspection = Look(path, first_rows.description, first_rows.columns, said)
+    first_rows = read_first_rows(path, given_options.get("format"))
+    inspection = Inspection(path, first_rows.description, first_rows.columns, given_options)
     if not any(len(column) for column in first_rows.columns.values()):
         raise InputError(f"{path}: it holds no rows; give at least one.")
     try:
@@ -109,7 +109,7 @@ def look(path: str, **said: Any) -> Look:
     return inspection
 
 
-def _inspect(inspection: Look) -> None:
+def _inspect(inspection: Inspection) -> None:
     """Determine the truth column and the table or score, and record them."""
     truth_name = _find_truth_column(inspection)
     table_name = _find_table(inspection)
@@ -130,7 +130,7 @@ def _inspect(inspection: Look) -> None:
     _inspect_labels(inspection, truth_name, n_classes)
 
 
-def _find_table(inspection: Look) -> str | None:
+def _find_table(inspection: Inspection) -> str | None:
     """Return the name of the column or array that holds several numbers in each row."""
     table_names = []
     for name, column in inspection.columns.items():
@@ -152,7 +152,7 @@ def _find_table(inspection: Look) -> str | None:
     return known_names[0]
 
 
-def _find_truth_column(inspection: Look) -> str | None:
+def _find_truth_column(inspection: Inspection) -> str | None:
     """Return the truth column, or None if the labels are in another file."""
     options = inspection.options
     given_name = options.get("label_key") or options.get("correct_key") or options.get("loss_key")
@@ -191,7 +191,7 @@ def _find_truth_column(inspection: Look) -> str | None:
     )
 
 
-def _find_columns_of_class_names(inspection: Look, candidates: Sequence[str]) -> list[str]:
+def _find_columns_of_class_names(inspection: Inspection, candidates: Sequence[str]) -> list[str]:
     """Return the text columns whose values are names of other columns, with or without prefix."""
     possible_classes = set(candidates)
     for name in candidates:
@@ -207,7 +207,7 @@ def _find_columns_of_class_names(inspection: Look, candidates: Sequence[str]) ->
     return column_names
 
 
-def _inspect_flat_columns(inspection: Look, truth_name: str | None) -> None:
+def _inspect_flat_columns(inspection: Inspection, truth_name: str | None) -> None:
     """Inspect a file without a 2-D table: one column per class, or a single score."""
     options = inspection.options
     other_names = {truth_name, *CLASS_KEYS, *options.get("drop", ())}
@@ -238,7 +238,7 @@ def _inspect_flat_columns(inspection: Look, truth_name: str | None) -> None:
 
 
 def _find_score_column(
-    inspection: Look, score_candidates: Sequence[str], number_names: Sequence[str]
+    inspection: Inspection, score_candidates: Sequence[str], number_names: Sequence[str]
 ) -> str | None:
     """Return the single score: the column that the user named, or the only possible one."""
     options = inspection.options
@@ -254,7 +254,7 @@ def _find_score_column(
 
 
 def _find_class_columns(
-    inspection: Look, truth_name: str | None, number_names: list[str]
+    inspection: Inspection, truth_name: str | None, number_names: list[str]
 ) -> _ClassColumns:
     """Find the class columns among the columns of numbers.
 
@@ -262,7 +262,7 @@ def _find_class_columns(
 
     Parameters
     ----------
-    inspection : Look
+    inspection : Inspection
         Columns and options.
 
     truth_name : str or None
@@ -291,7 +291,9 @@ def _find_class_columns(
     return _ClassColumns(_find_labelled_columns(inspection, truth_name, number_names))
 
 
-def _find_labelled_columns(inspection: Look, truth_name: str, number_names: list[str]) -> list[str]:
+def _find_labelled_columns(
+    inspection: Inspection, truth_name: str, number_names: list[str]
+) -> list[str]:
     """Return the class columns that the labels refer to, by name or by number."""
     labels = inspection.columns[truth_name]
     possible_classes = []
@@ -325,13 +327,13 @@ def _group_by_prefix(names: list[str]) -> dict[str, list[str]]:
 
 
 def _inspect_class_columns(
-    inspection: Look, truth_name: str | None, class_columns: _ClassColumns, table: Float
+    inspection: Inspection, truth_name: str | None, class_columns: _ClassColumns, table: Float
 ) -> None:
     """Record the findings for a file with one column per class.
 
     Parameters
     ----------
-    inspection : Look
+    inspection : Inspection
         Receives the findings.
 
     truth_name : str or None
@@ -366,7 +368,7 @@ def _inspect_class_columns(
 
 
 def _exclude_other_columns(
-    inspection: Look, truth_name: str | None, class_columns: _ClassColumns
+    inspection: Inspection, truth_name: str | None, class_columns: _ClassColumns
 ) -> None:
     """Record the columns that the readers must not use as classes."""
     excluded_names = set(inspection.options.get("drop", ()))
@@ -383,7 +385,7 @@ def _exclude_other_columns(
     )
 
 
-def _inspect_input_kind(inspection: Look, table: NDArray[Any]) -> None:
+def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
     """Determine whether a table holds logits or probabilities."""
     if "input" in inspection.options:
         return
@@ -425,13 +427,13 @@ def _is_probability_table(table: NDArray[Any]) -> bool:
 
 
 def _inspect_labels(
-    inspection: Look, truth_name: str | None, n_classes: int, class_names: Sequence[str] = ()
+    inspection: Inspection, truth_name: str | None, n_classes: int, class_names: Sequence[str] = ()
 ) -> None:
     """Determine whether the labels are class names or column numbers.
 
     Parameters
     ----------
-    inspection : Look
+    inspection : Inspection
         Receives the findings.
 
     truth_name : str or None

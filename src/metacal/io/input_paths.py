@@ -21,7 +21,7 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
 _HIDDEN_INITIALS = "._"
 
 
-def files_of(path: Paths, suffixes: Iterable[str]) -> list[str]:
+def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
     """List the files that a path, a directory, a pattern, a URL or a list of these stands for.
 
     A directory stands for all files in it, at any depth, that have one of the suffixes. Names that
@@ -48,16 +48,16 @@ def files_of(path: Paths, suffixes: Iterable[str]) -> list[str]:
 
     Examples
     --------
-    >>> files_of("val.npz", [".npz"])
+    >>> list_input_files("val.npz", [".npz"])
     ['val.npz']
-    >>> files_of("logs/*.parquet", [".parquet"])
+    >>> list_input_files("logs/*.parquet", [".parquet"])
     Traceback (most recent call last):
     metacal.errors.InputError: logs/*.parquet: no file has such a name.
     """
     if not isinstance(path, str | os.PathLike):
         if not path:
             raise InputError("give at least one file of predictions; the list is empty.")
-        return [name for item in path for name in files_of(item, suffixes)]
+        return [name for item in path for name in list_input_files(item, suffixes)]
 
     path_text = os.fspath(path)
     if is_url(path_text):
@@ -124,7 +124,7 @@ def is_same_file(path: str, other: str) -> bool:
     return False
 
 
-def is_read(output: str, path: str, suffixes: Iterable[str]) -> bool:
+def is_also_input(output: str, path: str, suffixes: Iterable[str]) -> bool:
     """Check whether an output file is also an input.
 
     Parameters
