@@ -14,6 +14,7 @@ from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
+from metacal.promises import Passes
 from metacal.rows.stored import ConvertedTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
@@ -89,7 +90,7 @@ def test_processes_send_counts(counting):
     with ProcessPoolExecutor(2) as pool:
         sent = Sent(pool)
         passes = long_rows.Counting(mc.Rows(stored, executor=sent), LABELS, "entropy")
-        found = PROMISES[1].certify(long_rows.Passes(passes))
+        found = PROMISES[1].certify(Passes(passes))
         assert found.threshold == expected.threshold_
         counted = [counts for counts, _ in sent.answers]
         assert len(counted) == 2 * -(-N // rows_module.run_rows(K))  # two passes

@@ -16,7 +16,7 @@ from metacal.certification.clusters import WHOLE_CLUSTERS
 from metacal.certification.procedures import Procedure, SubgroupProcedure
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.scopes import EachSubgroup
-from metacal.certification.statements import confidence_phrase
+from metacal.certification.statements import confidence_phrase, other_promise_sentence
 from metacal.certification.two_sides import TwoSides
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -42,29 +42,34 @@ class Promise(ABC):
     files.
     """
 
-    #: Parameter -> what it limits, in the order of certificates. A parameter that is None limits
-    #: nothing.
+    # Quantity that each parameter limits, in the order of certificates. A parameter that is None
+    # limits nothing.
     limited: ClassVar[Mapping[str, Quantity]]
-    #: The rules of its certificates: that with a delta, and that in expectation.
+
+    # Names of the rules of its certificates: with a delta, and in expectation.
     rules: ClassVar[Sequence[str]]
-    #: The rules that certify it of a cascade, without people in it and with; none where there are
-    #: none.
+
+    # Names of the rules for a cascade, without people in it and with people.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
-    #: The calibrator that goes with it, by its name on the command line; None: the usual one.
+
+    # Calibrator that belongs to the promise, by its name on the command line. None for the default.
     calibrator: ClassVar[str | None] = None
-    #: Whether it is about a loss of each row, a number between 0 and 1, and not only about right
-    #: and wrong.
+
+    # Whether the promise is about a loss of each row in [0, 1], and not only about correctness.
     takes_losses: ClassVar[bool] = False
-    #: The promise fails with at most this probability; None: it holds in expectation.
+
+    # The promise fails with at most this probability. None if it holds in expectation.
     delta: float | None
 
     def __post_init__(self) -> None:
-        """Raise unless each limit and delta is a number strictly between 0 and 1; None where that
-        is allowed.
-        """
-        optional = {"delta", *(field.name for field in fields(self) if field.default is None)}  # type: ignore[arg-type]
+        """Check that each limit and delta is strictly between 0 and 1, or None if allowed."""
+        optional = {"delta"}
+        for field in fields(self):  # type: ignore[arg-type]
+            if field.default is None:
+                optional.add(field.name)
         for name in (*self.limited, "delta"):
-            if (value := getattr(self, name)) is not None or name not in optional:
+            value = getattr(self, name)
+            if value is not None or name not in optional:
                 fraction(name, value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
@@ -120,29 +125,39 @@ class Promise(ABC):
 
     @property
     def limits(self) -> Limits:
-        """What is promised, as a certificate lists it: each quantity with its limit."""
-        values = ((quantity, getattr(self, name)) for name, quantity in self.limited.items())
-        return tuple((quantity, float(value)) for quantity, value in values if value is not None)
+        """Promised quantities with their limits, in the order of certificates."""
+        limits = []
+        for name, quantity in self.limited.items():
+            value = getattr(self, name)
+            if value is not None:
+                limits.append((quantity, float(value)))
+        return tuple(limits)
 
     @property
     def rule(self) -> str:
-        """The rule of its certificates."""
-        return self.rules[-1 if self.delta is None else 0]
+        """Name of the rule of its certificates."""
+        if self.delta is None:
+            return self.rules[-1]
+        return self.rules[0]
 
     @property
     def all_rules(self) -> tuple[str, ...]:
-        """The rules that its certificates may have, where the rows decide among several."""
+        """Names of all rules that its certificates may have, if the rows determine the rule."""
         return (self.rule,)
 
     def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
-        """Those that a certificate like this one may have."""
+        """Return the names of the rules that a certificate of this kind may have."""
         stages = certificate.stages
-        return self.all_rules if stages is None else self.cascade_rules[: stages.people + 1]
+        if stages is None:
+            return self.all_rules
+        return self.cascade_rules[: stages.people + 1]
 
     @property
     def guarantee(self) -> Guarantee:
-        """What its certificates call it."""
-        return "in expectation" if self.delta is None else "certified"
+        """Kind of guarantee of its certificates."""
+        if self.delta is None:
+            return "in expectation"
+        return "certified"
 
     @property
     def surely(self) -> str:
@@ -151,45 +166,55 @@ class Promise(ABC):
 
     @property
     def needs_labels(self) -> bool:
-        """Whether it can be certified only from labelled rows."""
+        """Whether only labelled rows can certify the promise."""
         return any(quantity.needs_labels for quantity, _ in self.limits)
 
     @property
     def split_seed(self) -> int | None:
-        """The seed that the user gave for `split`; None: `split` draws nothing, or derives its seed
-        from the rows.
-        """
+        """Seed that the user passed for `split`. None if there is none."""
         return None
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """All rows for both purposes: the score looks at no label, so threshold and calibrator may
-        share them.
+        """Split the rows into those for the threshold and those for the base map.
+
+        All rows serve both purposes, because the score does not depend on labels.
+
+        Returns
+        -------
+        is_for_threshold, is_for_base : arrays of bool of shape (n_rows,)
         """
-        everything = np.ones(len(correct), dtype=bool)
-        return everything, everything
+        all_rows = np.ones(len(correct), dtype=bool)
+        return all_rows, all_rows
 
     def for_base(
         self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
-        """All of them: a calibrator learns from errors, and accepted rows have few."""
+        """Return a mask of the rows on which the base map is fitted.
+
+        These are all available rows, because a calibrator learns from errors, and accepted rows
+        have few of them.
+        """
         return available
 
     def at(self, share: float) -> Self:
-        """The same promise with a share of its delta: several of them hold together where the
-        shares add up to one.
+        """Return the promise with a share of its delta.
+
+        Several promises hold together if their shares add up to one.
         """
-        return self if share == 1.0 or self.delta is None else self.at_level(self.delta * share)
+        if share == 1.0 or self.delta is None:
+            return self
+        return self.at_level(self.delta * share)
 
     def at_level(self, delta: float | None) -> Self:
-        """The same promise with another delta."""
+        """Return the promise with another delta."""
         return type(self)(**{**self.get_params(), "delta": delta})
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, so that scikit-learn can clone it and search over it."""
+        """Return the parameters of the constructor, as scikit-learn's `clone` needs them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **params: Any) -> Self:
-        """Change arguments in place, checked as in the constructor."""
+        """Set parameters in place, with the checks of the constructor."""
         known = self.get_params(deep=False)
         for name, value in params.items():
             if name not in known:
@@ -200,16 +225,23 @@ class Promise(ABC):
         type(self)(**self.get_params(deep=False))
         return self
 
-    # ── certificates that are read from a file ────────────────────────────────────────────────────
-
     def contradiction(self, certificate: Certificate) -> str | None:
-        """What in a certificate is not as this promise makes it, or cannot be true; None when all
-        agrees.
+        """Return what in a certificate from a file cannot be true, or None.
 
-        Rule, limits and counts are recomputed from one another. They need the counts alone, not the
-        rows: an umbrella order statistic is certified by how many right rows it keeps, a binomial
-        test by how many accepted rows are wrong, whatever sequence of tests led there.
+        Rule, limits and counts are recomputed from one another (`metacal.certification.audit`).
 
+        Parameters
+        ----------
+        certificate : Certificate
+            Certificate to check.
+
+        Returns
+        -------
+        str or None
+            Sentence without a full stop. None if no contradiction was found.
+
+        Examples
+        --------
         >>> from dataclasses import replace
         >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
         >>> promise = MaxMiscoverage(0.05)
@@ -218,32 +250,44 @@ class Promise(ABC):
         >>> promise.contradiction(replace(certificate, rule="paper-algorithm-1"))
         'the rule is none that this promise uses'
         """
-        # The paper's split shows the certificate a part of the rows; any other rule sees them all.
-        split, around = self.guarantee == "none", certificate.circumstances
-        wrong = around.impossible(
-            max(certificate.n_rows, around.folds) if split else certificate.n_rows, self.delta
-        )
-        if wrong is not None:
-            return wrong
-        said = (certificate.limits, certificate.delta, certificate.guarantee)
-        if said != (self._limits_in(certificate), self.delta, around.guarantee(self.guarantee)):
-            return f"it does not belong to the promise {self!r}; fit again"
-        stages = certificate.stages
-        by_units, mine = around.whole_units, self.at(around.share)
-        if certificate.rule not in ((WHOLE_CLUSTERS,) if by_units else self.rules_for(certificate)):
+        circumstances = certificate.circumstances
+        counts_clusters = circumstances.whole_units
+        # The paper's split certifies on some of the rows. Every other rule uses all of them.
+        splits_rows = self.guarantee == "none"
+        max_folds = certificate.n_rows
+        if splits_rows:
+            max_folds = max(max_folds, circumstances.folds)
+        contradiction = circumstances.impossible(max_folds, self.delta)
+        if contradiction is not None:
+            return contradiction
+        if not self._states_same(certificate):
+            return other_promise_sentence(self)
+        rule_names = (WHOLE_CLUSTERS,) if counts_clusters else self.rules_for(certificate)
+        if certificate.rule not in rule_names:
             return "the rule is none that this promise uses"
-        return (
-            other_traffic(certificate, split or by_units or around.aside > 0)
-            or (None if stages is None else stages.contradiction(certificate))
+
+        withholds_rows = splits_rows or counts_clusters or circumstances.aside > 0
+        contradiction = (
+            other_traffic(certificate, withholds_rows)
+            or (certificate.stages and certificate.stages.contradiction(certificate))
             or other_marks(certificate)
             or impossible_labels(certificate, some_will_do=sequential_procedure(self) is not None)
-            or (find_contradiction_of_clusters if by_units else find_contradiction)(
-                mine, certificate
-            )
         )
+        if contradiction:
+            return contradiction
+        tested_promise = self.at(circumstances.share)
+        if counts_clusters:
+            return find_contradiction_of_clusters(tested_promise, certificate)
+        return find_contradiction(tested_promise, certificate)
+
+    def _states_same(self, certificate: Certificate) -> bool:
+        """Check whether a certificate has the limits, the delta and the guarantee of the promise."""
+        guarantee = certificate.circumstances.guarantee(self.guarantee)
+        stated = (certificate.limits, certificate.delta, certificate.guarantee)
+        return stated == (self._limits_in(certificate), self.delta, guarantee)
 
     def _limits_in(self, certificate: Certificate) -> Limits:
-        """The limits that a certificate of this promise has: its own."""
+        """Return the limits that a certificate of this promise has."""
         return self.limits
 
 
