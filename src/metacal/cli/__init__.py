@@ -64,7 +64,7 @@ _MAX_MESSAGE_LENGTH = 2000
 
 
 class WrongFileError(click.ClickException):
-    """Error in a file, or in what was requested of it, with the exit code of wrong usage."""
+    """Error in a file or a request, with the exit code of wrong usage."""
 
     exit_code = 2
 
@@ -159,7 +159,7 @@ class Commands(click.Group):
 
 
 def _as_click_exception(error: Exception) -> click.ClickException | None:
-    """Translate an error of a command to one that click prints; None to show the traceback."""
+    """Translate an error for click to print; return None to show the traceback."""
     if isinstance(error, click.ClickException):
         return _escape_controls(error)
     if isinstance(error, InfeasibleTargetError):
@@ -285,7 +285,7 @@ def _escape_controls(error: click.ClickException) -> click.ClickException:
 
 
 def _as_one_line(message: object) -> str:
-    """Return a message as one line, with control characters escaped and the middle cut."""
+    """Return a message as one line of limited length, with controls escaped."""
     text = visible(" ".join(str(message).split()))
     if len(text) <= _MAX_MESSAGE_LENGTH:
         return text

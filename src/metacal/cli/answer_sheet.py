@@ -144,7 +144,7 @@ def _parse_lines(
 
 
 def strip_zero_decimals(cell: str) -> str:
-    """Remove the decimals of a whole number; pandas writes 7.0 in a column with empty cells.
+    """Remove zero decimals, which pandas writes if a column has empty cells.
 
     Examples
     --------

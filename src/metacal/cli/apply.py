@@ -1,4 +1,4 @@
-"""`metacal apply`: calibrated probabilities and decisions for new rows, block by block."""
+"""`metacal apply`: calibrated probabilities and decisions for new rows."""
 
 from __future__ import annotations
 
@@ -136,6 +136,21 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
     """Write one file of decisions.
 
     For a cascade without --large, the decisions tell which rows need the large model.
+
+    Parameters
+    ----------
+    gate : Gate
+        The gate.
+    artifact : str
+        File of the gate.
+    file : str
+        File of rows.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    Applied
     """
     from metacal.cli.gate_rows import read_gate_rows
     from metacal.io.decision_writing import write_decisions
@@ -158,7 +173,23 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
 
 def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> Applied:
-    """Write a folder of results, one per file read, on this machine or on a cluster."""
+    """Write a folder of results, one per file read, on this machine or on a cluster.
+
+    Parameters
+    ----------
+    gate : Gate
+        The gate.
+    artifact : str
+        File of the gate.
+    file : str
+        File of rows.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    Applied
+    """
     from metacal.cli.gate_rows import check_large
     from metacal.cli.reading import check_read_options, read_keywords
     from metacal.io.apply import apply

@@ -1,4 +1,4 @@
-"""`metacal cascade`: from the predictions of several models to one promise and a saved cascade.
+"""`metacal cascade`: several models under one promise, saved as a cascade.
 
 In a cascade, the first model answers the rows that it is sure of, and the next model answers the
 rest. The rows that no model is sure of may go to people.
@@ -188,7 +188,23 @@ def _build_promise(options: Options) -> Promise:
 
 
 def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> Gate:
-    """Fit a cascade of two models on their logits."""
+    """Fit a cascade of two models on their logits.
+
+    Parameters
+    ----------
+    small : str
+        File of the small model.
+    large : str
+        File of the large model.
+    promise : Promise
+        Promise to certify.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    Gate
+    """
     from metacal.cli.gate_rows import merge_labels
     from metacal.cli.reading import read_table
     from metacal.gate import fit_cascade
@@ -237,7 +253,23 @@ def _read_pilot_scores(options: Options) -> Any:
 
 
 def _fit_scores(file: str, large: str | None, promise: Promise, options: Options) -> Gate:
-    """Fit a cascade of any number of models on their scores, all in one file."""
+    """Fit a cascade of any number of models on their scores, all in one file.
+
+    Parameters
+    ----------
+    file : str
+        File with the scores of all models.
+    large : str or None
+        Second file, which must not be given.
+    promise : Promise
+        Promise to certify.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    Gate
+    """
     from metacal.cli.reading import read_cascade_scores, split_names
     from metacal.gate.cascade import fit_scored_cascade
 

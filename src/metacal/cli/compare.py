@@ -1,4 +1,4 @@
-"""`metacal compare`: every calibrator on the same rows, by repeated cross-validation."""
+"""`metacal compare`: calibrators compared by repeated cross-validation."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def command(file: str, options: Options) -> None:
 
 
 def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) -> None:
-    """Print the expected CPU time if it exceeds a minute, and how many folds it allows.
+    """Print the expected CPU time, and how many folds fit, if above a minute.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`metacal config`: the kernel, the versions and the environment, for problem reports."""
+"""`metacal config`: kernel, versions and environment, for problem reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`metacal evaluate`: calibration, the gate, and its promise, measured on labelled rows."""
+"""`metacal evaluate`: calibration and promise, measured on labelled rows."""
 
 from __future__ import annotations
 

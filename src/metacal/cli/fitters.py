@@ -1,4 +1,4 @@
-"""Values that commands pass to a fit: the calibration method and the label of rejected rows."""
+"""Calibration method and reject label that commands pass to a fit."""
 
 from __future__ import annotations
 

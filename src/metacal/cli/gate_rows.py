@@ -1,6 +1,6 @@
-"""Rows of a user's file in the form that a gate reads: logits, scores, or both tables of a cascade.
+"""Rows of a user's file in the form that a gate reads.
 
-NumPy is imported when a command runs, not before.
+A gate reads a table of logits, a column of scores, or the tables of both models of a cascade. NumPy is imported when a command runs, not before.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
 
 
 def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
-    """Raise a usage error if --large was given and the gate does not read a second table."""
+    """Raise a usage error if --large was given and the gate reads one table."""
     if large is None:
         return
     if gate is None:

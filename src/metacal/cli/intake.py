@@ -1,4 +1,4 @@
-"""Intake of a monitor: from a source into the monitor state and onto the disk, step by step.
+"""Intake of a monitor: from a source into the state and onto the disk.
 
 One step takes the rows and labels that have arrived from the source, adds them to the monitor
 state, and writes them to the journal. Only then does the next step begin. Everything that was
@@ -212,7 +212,7 @@ class Intake:
             self._compaction_bytes = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
 
     def _begin(self) -> None:
-        """Write the first record of a new journal, or finish the last step of an earlier run."""
+        """Begin a new journal, or finish the last step of an earlier run."""
         if self.journal is not None and not self.journal.records:
             self._append_record(self.journal, checkpoint(self.kept))
         self._finish_last_quarantine()
@@ -245,7 +245,7 @@ class Intake:
             journal.append(record)
 
     def _record_step(self) -> None:
-        """Write the pending record to the journal and its unreadable lines to the quarantine."""
+        """Write the pending record to the journal and the quarantine."""
         assert self._pending_record is not None
         if self.journal is not None and not self._is_journalled:
             self._append_record(self.journal, self._pending_record)

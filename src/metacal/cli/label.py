@@ -1,4 +1,4 @@
-"""`metacal label`: certify a gate from an unlabelled pool, asking for as few labels as possible.
+"""`metacal label`: certify a gate from a pool with as few labels as possible.
 
 Terms used in this module:
 
@@ -192,7 +192,23 @@ def _promise_options(
 
 
 def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions) -> str:
-    """Return the path of the journal, after checking that no output overwrites another file."""
+    """Check that no output overwrites a file, and return the journal's path.
+
+    Parameters
+    ----------
+    output : str
+        Path of the answer sheet.
+    gate : str or None
+        Path of the gate to save.
+    pool : str
+        File of the pool.
+    reading : ReadOptions
+        Options for reading the pool.
+
+    Returns
+    -------
+    str
+    """
     from metacal.io.input_paths import is_same_file
 
     stem, ending = os.path.splitext(output)
@@ -209,7 +225,7 @@ def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions
 
 
 def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _PoolOptions:
-    """Return the options that the first round fixes, from the command line or the journal."""
+    """Return the options that the first round fixes for all rounds."""
     if is_first_round:
         sheet: dict[str, Any] = {
             "show": options.show,
@@ -309,7 +325,23 @@ def _print_outcome(
 def _outcome_as_json(
     outcome: LabellingOutcome, call: LabellingCall, pool: str, gate_file: str | None
 ) -> dict[str, Any]:
-    """Return the outcome of a round as JSON types."""
+    """Return the outcome of a round as JSON types.
+
+    Parameters
+    ----------
+    outcome : LabellingOutcome
+        Result of the round.
+    call : LabellingCall
+        Files and options of the round.
+    pool : str
+        File of the pool.
+    gate_file : str or None
+        File of the gate, if it was to be saved.
+
+    Returns
+    -------
+    dict
+    """
     certifier = outcome.certifier
     n_waiting = len(outcome.waiting_rows)
     is_certified = certifier.coverage is not None

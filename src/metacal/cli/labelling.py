@@ -1,4 +1,4 @@
-"""One round of `metacal label`: read the answers of a sheet, then write the next sheet.
+"""One round of `metacal label`: read a filled-in sheet, write the next one.
 
 The order of the steps keeps every answer safe. The journal is locked, the sheet is read, and its
 answers are written to the journal. Only then is the sheet replaced, and only if it still holds the
@@ -161,7 +161,23 @@ def run_labelling_call(
 def _exchange_sheets(
     certifier: Certifier, pool: Pool, call: LabellingCall, disk: Disk
 ) -> LabellingOutcome:
-    """Read the answers of the sheet and write the next one, until nobody saves it in between."""
+    """Read the sheet and write the next one, until nobody saves it in between.
+
+    Parameters
+    ----------
+    certifier : Certifier
+        Certifier with the answers of earlier rounds.
+    pool : Predictions or Scores
+        Rows of the pool.
+    call : LabellingCall
+        Files and options of the round.
+    disk : Disk
+        File system.
+
+    Returns
+    -------
+    LabellingOutcome
+    """
     content = disk.read(call.sheet)
     for n_saved in range(_MAX_READS):
         if content is not None:
@@ -218,7 +234,7 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
 
 
 def _has_new_answers(certifier: Certifier, content: bytes) -> bool:
-    """Check whether a sheet has an answer that is not in the journal, or is unreadable."""
+    """Check whether a sheet is unreadable or has an answer not in the journal."""
     if not content.strip(b"\0"):
         return False
     try:
@@ -283,7 +299,7 @@ def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
 
 
 def answer_column(certifier: Certifier) -> str:
-    """Return the name of the column to fill in: "right" for scores, "label" for logits."""
+    """Return the column to fill in: "right" for scores, "label" for logits."""
     return "right" if certifier.rows is None else "label"
 
 
@@ -291,6 +307,21 @@ def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: 
     """Return the content of a sheet with an empty answer column.
 
     It shows nothing that could influence the answers, unless --show or --show-prediction was given.
+
+    Parameters
+    ----------
+    certifier : Certifier
+        Certifier, with the settings of the sheet.
+    pool : Predictions or Scores
+        Rows of the pool.
+    waiting_rows : array of int
+        Rows to ask about.
+    path : str
+        Path of the sheet, whose ending determines the delimiter.
+
+    Returns
+    -------
+    bytes
     """
     columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
     shown_column = certifier.sheet.get("show")
@@ -305,7 +336,7 @@ def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: 
 
 
 def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[str, Any]:
-    """Return the columns that must come back unchanged: id and, if shown, the prediction.
+    """Return the columns that must come back unchanged: id and prediction.
 
     Parameters
     ----------
@@ -328,7 +359,23 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
 
 
 def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
-    """Replace the sheet that was read. Return False if somebody has saved it meanwhile."""
+    """Replace the sheet that was read. Return False if it has changed since.
+
+    Parameters
+    ----------
+    disk : Disk
+        File system.
+    path : str
+        Path of the sheet.
+    content : bytes
+        New content.
+    expected : bytes or None
+        Content that was read, or None if there was no sheet.
+
+    Returns
+    -------
+    bool
+    """
     try:
         replacement = replace_if_unchanged(disk, path, content, expected)
     except OSError as error:
@@ -346,7 +393,19 @@ def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) 
 
 
 def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:
-    """Give the answers of a sheet to the certifier: all of them, or none if one is invalid."""
+    """Give the answers of a sheet to the certifier, or none if one is invalid.
+
+    Parameters
+    ----------
+    certifier : Certifier
+        Certifier that records the answers.
+    pool : Predictions or Scores
+        Rows of the pool.
+    path : str
+        Path of the sheet in messages.
+    content : bytes
+        Content of the sheet.
+    """
     rows = []
     correct_flags = []
     true_codes = []

@@ -36,7 +36,7 @@ STANDARD_INPUT = "-"
 
 @dataclass
 class _LineBatch:
-    """Lines that arrived together, without those that hold nothing (a header, an empty line).
+    """Lines that arrived together, without headers and empty lines.
 
     Attributes
     ----------
@@ -128,7 +128,7 @@ class LineSource:
         }
 
     def take(self) -> Taken | None:
-        """Return the rows and labels of the lines that have arrived, or None if there are none."""
+        """Return rows and labels of the lines that have arrived, or None."""
         lines = self.lines.read()
         if not lines and self.lines.n_gaps == self._n_gaps:
             return None
@@ -245,7 +245,7 @@ class LineSource:
         return loss
 
     def _check_probability(self, record: StreamRecord) -> None:
-        """Raise LineError if the sampling probability of a labelled row is invalid or missing."""
+        """Raise LineError if a labelled row lacks a valid sampling probability."""
         if self.reader.probability_key is None:
             return
         probability = record.probability
@@ -259,7 +259,7 @@ class LineSource:
             self._batch_probabilities[record.id] = probability
 
     def _check_probability_range(self, probability: float) -> None:
-        """Raise LineError if a sampling probability is below the declared minimum or above 1."""
+        """Raise LineError unless a probability is from the declared minimum to 1."""
         alarms = self.watch.alarms
         declared_minima = [alarm.least_probability for alarm in alarms.promise]
         declared_minima += [alarm.least_probability for alarm in alarms.calibration]
@@ -272,7 +272,7 @@ class LineSource:
             )
 
     def _probability_of_earlier_row(self, row_id: str) -> float | None:
-        """Return the sampling probability of a row in this batch, or one that awaits its label."""
+        """Return the sampling probability of an earlier row, or None."""
         if row_id in self._batch_probabilities:
             return self._batch_probabilities[row_id]
         waiting_row = self.watch.waiting.get(kept_id(row_id))

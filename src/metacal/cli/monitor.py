@@ -1,4 +1,4 @@
-"""`metacal monitor`: watch the traffic of a gate, with alarms that are valid at any time."""
+"""`metacal monitor`: watch a gate's traffic, with alarms valid at any time."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _run(
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
-    """Raise a usage error if options contradict each other or name the same file twice."""
+    """Raise a usage error if options conflict or name the same file twice."""
     from metacal.io.input_paths import is_same_file
     from metacal.io.writing import check_output_directory
 

@@ -1,4 +1,4 @@
-"""Running of a monitor: repeated steps of its intake, and the display of its status."""
+"""Running of a monitor: steps of its intake, and display of its status."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_PRINTED_LINES = 3
 
 
 class StatusDisplay:
-    """Display of the status of a monitor: live page, metrics file, and notes on stderr.
+    """Display of a monitor's status: live page, metrics file, notes on stderr.
 
     Parameters
     ----------
@@ -174,12 +174,12 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
 
 
 def waits_for_disk(options: Options, file: str) -> bool:
-    """Check whether a monitor waits for a full disk; one of a finished file fails instead."""
+    """Check whether a monitor waits if the disk is full, instead of failing."""
     return options.goes_on or file == "-"
 
 
 def open_journal(options: Options, file: str) -> Journal:
-    """Open and lock the journal of a monitor, waiting if the disk is too full for the lock."""
+    """Open and lock the journal of a monitor, waiting if the disk is full."""
     assert options.state is not None
     has_noted = False
     while True:

@@ -67,7 +67,7 @@ class SectionedCommand(click.Command):
 
 @dataclass(frozen=True)
 class _OptionSpec:
-    """Description of a command-line option, stored in the metadata of a dataclass field.
+    """Description of an option, stored in the metadata of a dataclass field.
 
     Attributes
     ----------
@@ -213,7 +213,7 @@ def to_arguments(name: str, value: Any) -> list[str]:
 
 
 def option_group(options: type, *, without: tuple[str, ...] = ()) -> Any:
-    """Return a field that holds a dataclass of shared options, except those in `without`."""
+    """Return a field for a dataclass of shared options, without some of them."""
     return field(default=None, metadata={"group": _GroupSpec(options, without)})
 
 
@@ -230,7 +230,7 @@ def _iter_options(
 
 
 def _check_combination(options: type, values: dict[str, Any]) -> None:
-    """Raise a usage error if an option lacks one that it needs or meets one it excludes."""
+    """Raise a usage error if an option lacks one it needs, or excludes another."""
     given_names = {
         name
         for name, value in values.items()
@@ -252,7 +252,7 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
 
 
 def _build_options(options: type, values: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
-    """Build the dataclass of options from parsed values, which are removed from `values`."""
+    """Build the dataclass of options, removing its entries from `values`."""
     arguments: dict[str, Any] = {}
     for dataclass_field in fields(options):
         name = dataclass_field.name
@@ -271,7 +271,7 @@ OUTPUT_FORMATS = [ending[1:] for ending in endings(written=True)]
 
 
 def _store_in_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    """Store the value in the click context, where printing and file reading look it up."""
+    """Store a value in the click context, for printing and for reading files."""
     if value not in (None, False):
         ctx.meta[f"metacal.{parameter.name}"] = value
 
@@ -282,7 +282,7 @@ _STORED_IN_CONTEXT: dict[str, Any] = {"expose_value": False, "callback": _store_
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading a user's file: where it has table, labels, classes and scores."""
+    """Options for reading a user's file: names and kinds of its columns."""
 
     large: str | None = file_option(
         "With a cascade: the large model's predictions, of all rows or of those that need it.",

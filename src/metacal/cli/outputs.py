@@ -36,7 +36,7 @@ def output_option(help: str, metavar: str, **more: Any) -> Any:
 
 
 def is_folder_output(output: str | None) -> bool:
-    """Check whether results go to a folder: an existing one, or a name that ends in "/"."""
+    """Check whether the output is an existing folder or a name ending in "/"."""
     if output is None or output == "-":
         return False
     return output.endswith(("/", os.sep)) or os.path.isdir(output)
@@ -104,7 +104,7 @@ def sign_option() -> Any:
 
 
 def check_can_sign(key: str | None, output: str | None) -> None:
-    """Check before fitting that the key file can sign and that there is a file to sign."""
+    """Check that the key can sign, and that there is a file to sign."""
     if key is None:
         return
     from metacal.io.artifact.signature import read_key

@@ -37,7 +37,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 
 def echo_data(text: str) -> None:
-    """Print a result unchanged, except that a terminal gets control characters escaped."""
+    """Print a result unchanged; on a terminal, escape control characters."""
     if on_a_terminal(sys.stdout):
         text = visible(text)
     click.echo(text, nl=False)
@@ -95,7 +95,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
 
 
 def wrap_lines(text: str, hang: int = 15, width: int = WIDTH) -> str:
-    """Wrap each line of a text, indenting the continuation of indented lines by `hang`.
+    """Wrap each line of a text, with a hanging indent for indented lines.
 
     Examples
     --------

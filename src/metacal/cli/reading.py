@@ -78,7 +78,7 @@ def read_keywords(reading: ReadOptions) -> dict[str, Any]:
 
 
 def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
-    """Parse the value of --classes: names separated by commas, or @ and a file of names.
+    """Parse --classes: names separated by commas, or @ and a file of names.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 
 def read_lines(path: str, advice: str) -> list[str]:
-    """Read the lines of a text file. Raise InputError with `advice` if it is not UTF-8."""
+    """Read lines of UTF-8 text. Raise InputError with `advice` if it is not."""
     from metacal.io.opening import plain_read_errors
 
     try:
@@ -373,7 +373,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
 
 
 def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
-    """Raise a usage error if options name other flags than those the cascade was fitted on."""
+    """Raise a usage error if options name flags of the other kind of cascade."""
     if reading.loss_key is not None:
         raise click.UsageError(
             f"a cascade is about single answers: {option_flag(flag_option)} names their column,"

@@ -200,7 +200,7 @@ def _summarise_rows(
 
 
 def _file_checksum(file: str, reading: ReadOptions) -> str | None:
-    """Return the SHA-256 of the file if it holds all data, else None to hash the arrays."""
+    """Return the SHA-256 of the file if it holds all data, else None."""
     from metacal.io.disk import DISK
 
     if reading.large or reading.labels or not Path(file).is_file():
@@ -221,7 +221,7 @@ def _class_parameters(gate: Gate | None, columns: Any) -> dict[str, Any]:
 
 
 def fit_command(file: str, reading: ReadOptions) -> str:
-    """Return the start of the `metacal fit` command that reads this file in the same way.
+    """Return the start of a `metacal fit` command that reads the same file.
 
     Examples
     --------

@@ -266,7 +266,7 @@ def _value_text(value: Any) -> str:
 
 
 def class_list_text(gate: Gate) -> str:
-    """Return the names of the first classes, so that a column that is no class is noticed."""
+    """Return the first class names, so that a column that is no class shows."""
     if not gate.source.classes_given:
         return ", numbered from 0"
     shown_names = []

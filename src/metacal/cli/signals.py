@@ -17,9 +17,9 @@ SignalHandler = Callable[[int, FrameType | None], Any]
 
 
 class StopRequested(BaseException):
-    """Exception raised by a signal that ends the command; its argument is the signal number.
+    """Exception raised by a signal that ends the command.
 
-    It is not an `Exception`, so that no handler of failures catches it.
+    Its argument is the number of the signal. It is not an `Exception`, so that no handler of failures catches it.
     """
 
 

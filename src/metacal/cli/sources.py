@@ -49,7 +49,7 @@ _UNKNOWN_SOURCE = (
 
 
 def open_source(kept: Kept, artifact: str, path: str, options: Options) -> LineSource | TableSource:
-    """Open a file as the source of a monitor, at the position where an earlier run stopped.
+    """Open a file as the source of a monitor, where an earlier run stopped.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def open_source(kept: Kept, artifact: str, path: str, options: Options) -> LineS
 
 
 def _kind_of_file(path: str) -> str:
-    """Return the format that the ending of a file name indicates; csv for standard input."""
+    """Return the format from the ending of a path; csv for standard input."""
     if path == STANDARD_INPUT:
         return "csv"
     return Path(path).suffix.lower().lstrip(".")
 
 
 def _is_special_file(path: str) -> bool:
-    """Check whether a path exists and is neither a file nor a folder: a named pipe, say."""
+    """Check whether a path is neither a file nor a folder, but a named pipe."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -202,7 +202,7 @@ def _find_state(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, 
 
 
 def _states_continued_by(kept: Kept, path: str) -> dict[str, dict[str, Any]]:
-    """Return the states whose content so far is the beginning of this file, by source name."""
+    """Return the states whose content is the beginning of this file, by name."""
     if not os.path.isfile(path):
         return {}
     file = Logs().open(path)
@@ -217,7 +217,23 @@ def _states_continued_by(kept: Kept, path: str) -> dict[str, dict[str, Any]]:
 
 
 def _open_table(kept: Kept, artifact: str, path: str, options: Options) -> TableSource:
-    """Read a whole file as a source, skipping the rows that were counted before."""
+    """Read a whole file as a source, skipping the rows that were counted before.
+
+    Parameters
+    ----------
+    kept : Kept
+        State of the monitor.
+    artifact : str
+        Name of the gate's file in messages.
+    path : str
+        File to read.
+    options : Options
+        Options of the command.
+
+    Returns
+    -------
+    TableSource
+    """
     gate = kept.watch.gate
     gate_rows = read_gate_rows(gate, artifact, path, options.reading)
     columns = gate_rows.columns
@@ -250,7 +266,7 @@ def _stack_rows(gate: Gate, gate_rows: GateRows) -> Any:
 
 
 def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
-    """Return the labels in the form that the monitor expects, or None if there are none.
+    """Return the labels in the form that the monitor expects, or None.
 
     These are classes for a gate on logits, correctness flags for a gate on scores, and one flag per
     model for a cascade over scores, with None for a missing one.

@@ -1,6 +1,6 @@
-"""`metacal start`: detect the columns of a file, ask two questions, and write a gate.
+"""`metacal start`: detect the columns of a file, and write a first gate.
 
-It also writes a report and a page with the commands for the next time.
+The command asks two questions. Besides the gate, it writes a report and a page with the commands for the next time.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _look_at_file(file: str, options: Options) -> Inspection:
 
 
 def _ask_mistake_cost(options: Options) -> float:
-    """Return the cost of a mistake in reviews: from an option, a question, or the default."""
+    """Return the cost of a mistake, from an option, a question or the default."""
     if options.mistake_cost is not None:
         return options.mistake_cost
     if options.yes:
@@ -156,7 +156,7 @@ def _ask_mistake_cost(options: Options) -> float:
 
 
 def _ask_review_fraction(options: Options) -> float:
-    """Return the fraction of rows to review: from an option, a question, or the default."""
+    """Return the review fraction, from an option, a question or the default."""
     if options.review is not None:
         return options.review
     if options.yes:

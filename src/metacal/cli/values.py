@@ -9,7 +9,7 @@ import click
 
 
 class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic before click 8.2
-    """Choice between the names in a registry, read at each use because plugins may add names.
+    """Choice between the names in a registry, which plugins may extend.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`metacal verify`: an exact test of the promise on labelled rows, with an exit code."""
+"""`metacal verify`: an exact test of the promise on labelled rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators of affine calibration maps: vector, matrix, Dirichlet and structured scaling."""
+"""Estimators of vector, matrix, Dirichlet and structured scaling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metacal.maps.affine import DirichletMap, MatrixMap, StructuredMap, VectorMa
 
 
 class PenalisedCalibrator(Calibrator[M]):
-    """Base class of calibrators with a penalised likelihood and an intercept per class.
+    """Base class of calibrators with a penalised likelihood and intercepts.
 
     Parameters
     ----------

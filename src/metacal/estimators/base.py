@@ -258,7 +258,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         return validate.label_codes_beside(y, table, self.classes_)
 
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
-        """Return two classes in column order; the second one is positive if X is one score."""
+        """Return two classes in column order; for one score the positive one last."""
         if classes is None:
             return validate.two_classes(y, self.positive, one_score=self._one_score)
         if self.positive is None or len(classes) != 2:
@@ -289,7 +289,7 @@ def _is_two_dimensional(X: Any) -> bool:
 
 
 class MapAttribute(Generic[T]):
-    """Fitted attribute that is stored in the map, under the same name without underscore."""
+    """Fitted attribute `name_` that is stored in the map as `name`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removesuffix("_")
@@ -364,7 +364,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         return Gate.of(table)
 
     def recipe(self) -> Recipe:
-        """Return the name and parameters of the calibrator, in values that a file can hold."""
+        """Return name and parameters of the calibrator, for a saved file."""
         return Recipe(type(self).__name__, self.get_params(deep=False))
 
     def fit_rows(self, rows: Rows, codes: Codes, weights: Float | None) -> Self:

@@ -49,9 +49,10 @@ class HistogramBinning(Calibrator[PiecewiseMap]):
 
 
 class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
-    """Histogram binning of the confidence of the predicted class, for all classes together.
+    """Histogram binning of the confidence of the predicted class.
 
-    The calibrated confidence is the accuracy in the bin of the confidence. The method keeps every
+    The calibrated confidence is the accuracy in the bin of the confidence, with one histogram for
+    all classes. The method keeps every
     prediction.
 
     Parameters

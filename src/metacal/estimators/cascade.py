@@ -154,7 +154,7 @@ class Cascade(GateEstimator, kw_only=False):
         units: Any = None,
         importance: Any = None,
     ) -> Self:
-        """Certify the thresholds on rows that no model was trained on, and calibrate the models.
+        """Certify the thresholds and calibrate the models on held-out rows.
 
         There are two kinds of cascades. Over tables, two models have logits, and y has labels. Over
         scores, any number of models has one score per row, and `agrees` or `correct` has flags.
@@ -370,7 +370,7 @@ class Cascade(GateEstimator, kw_only=False):
         return bool(self.people)
 
     def _plan(self, thresholds_from: Any) -> Plan:
-        """Build the plan that chooses the thresholds, with the scores of further pilot rows."""
+        """Build the plan for choosing thresholds, with scores of pilot rows."""
         pilot_scores = None
         if thresholds_from is not None:
             pilot_table = self._table(self.small, thresholds_from)

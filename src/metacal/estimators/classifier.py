@@ -49,7 +49,9 @@ from metacal.scores import Score
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimator, kw_only=False):
-    """Classifier with calibrated probabilities and, given a promise, an accept/reject gate.
+    """Classifier with calibrated probabilities and an optional gate.
+
+    Without a promise, there is no gate, and nothing is rejected.
 
     A fitted classifier is not changed, and `fit` calibrates it on rows that it has not seen. To let
     it survive `clone` and searches, wrap it in scikit-learn's FrozenEstimator. An unfitted
@@ -367,7 +369,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return SelectiveUtility()(self, X, y, sample_weight)
 
     def get_metadata_routing(self) -> Any:
-        """Return the router that passes metadata to this estimator, classifier and splitter."""
+        """Return the router of metadata to estimator, classifier and splitter."""
         fit_mapping = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self.estimator, method_mapping=fit_mapping)
@@ -417,7 +419,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         splitter_params: dict[str, Any],
         cluster_codes: Codes | None,
     ) -> ClassifierLogits:
-        """Fit the classifier if necessary, and compute logits of rows it was not fitted on.
+        """Fit the classifier if necessary, and compute logits of held-out rows.
 
         Parameters
         ----------
@@ -471,5 +473,5 @@ def _select_rows(column: Any, rows: Codes) -> Any:
 
 
 def _group_keywords(groups: Any) -> dict[str, Any]:
-    """Return the keyword `groups` if given, because a plain calibrator does not accept it."""
+    """Return the keyword `groups` if given; a plain calibrator has none."""
     return {} if groups is None else {"groups": groups}

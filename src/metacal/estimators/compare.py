@@ -229,7 +229,7 @@ class _Uncalibrated(BaseEstimator):
 def _estimators_by_name(
     calibrators: Mapping[str, Any] | Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the estimators to compare, keyed by name, with the uncalibrated softmax first."""
+    """Return the estimators to compare, keyed by name."""
     if isinstance(calibrators, Mapping):
         return dict(calibrators)
     names = METHODS if calibrators is None else calibrators
@@ -320,7 +320,7 @@ def _fit_and_measure(
 
 
 def _group_results(names: Iterable[str], results: list[Any], n_folds: int) -> dict[str, list[Any]]:
-    """Group the results of all jobs, which are in the order of the calibrators, by name."""
+    """Group the results of all jobs by calibrator."""
     results_by_name = {}
     for index, name in enumerate(names):
         first = index * n_folds

@@ -22,8 +22,9 @@ from metacal.rows import Rows
 
 
 class ComposedCalibration(Calibrator[ComposedMap]):
-    """Composition of two calibrators; the second reads the log-probabilities of the first.
+    """Composition of two calibrators.
 
+    The second calibrator reads the log-probabilities of the first.
     By default, the first is temperature scaling with a uniform part, which handles rows with an
     almost impossible true class. The second is a monotone spline of the confidence. The composition
     keeps every prediction if both calibrators do.

@@ -114,7 +114,23 @@ class ClassifierFit:
         return clone(self.estimator).fit(X, y, **fit_params)
 
     def held_out(self, X: Any, y: Array, fit_rows: Codes, test_rows: Codes) -> ClassifierLogits:
-        """Fit a classifier on some rows, and compute its logits of other rows."""
+        """Fit a classifier on some rows, and compute its logits of other rows.
+
+        Parameters
+        ----------
+        X : array-like
+            Features.
+        y : array of shape (n_rows,)
+            Labels.
+        fit_rows : array of int
+            Rows to fit on.
+        test_rows : array of int
+            Rows to compute logits of.
+
+        Returns
+        -------
+        ClassifierLogits
+        """
         classifier = self.fit(X, y, fit_rows)
         logits = classifier_logits(classifier, _safe_indexing(X, test_rows), self.response_method)
         classes = classifier_classes(classifier, logits.shape[1])

@@ -1,4 +1,4 @@
-"""Estimators of smooth calibration curves: Platt, beta, monotone, spline, Gaussian process.
+"""Estimators of smooth calibration curves.
 
 *One-vs-rest* and *top-label* are defined in `metacal.estimators.binning`. σ is the logistic
 function.
@@ -73,7 +73,7 @@ class BetaCalibration(Calibrator[BetaMap]):
 
 
 class MonotoneCalibration(Calibrator[MonotoneMap]):
-    """Increasing curve of the log-odds for two classes, the default of `MetaCal` there.
+    """Increasing curve of the log-odds, the default for two classes.
 
     The probability of the second class is σ(h(s)). The curve h is a line near the identity plus a
     Brownian bend, and 18 such curves are averaged by their evidence (`metacal.maps.monotone`). The

@@ -1,4 +1,4 @@
-"""Evaluation of a gate on labelled rows: calibration, ranking, and verdict on the promise.
+"""Evaluation of a gate on labelled rows: calibration, ranking, promise.
 
 All measurements come from one pass over the rows (`metacal.estimators.measurement`).
 """
@@ -82,7 +82,7 @@ class Answerer:
 
 @dataclass(frozen=True)
 class GateEvaluation:
-    """Evaluation of a gate beside that of its classifier, and the verdict on the promise.
+    """Evaluation of a gate and of its classifier, with the promise's verdict.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ class GateEvaluation:
 
     @property
     def caveat(self) -> str | None:
-        """Note on metrics that calibration makes worse and on a failed marginal check, or None."""
+        """Note on harm by calibration and on a failed marginal check, or None."""
         notes = []
         if self.before is not None:
             notes.append(harm_in_words(self.after, self.before))
@@ -455,7 +455,7 @@ def _needs_whole_table() -> bool:
 
 
 def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Array | None:
-    """Return a buffer for the probabilities if a metric or an interval needs all of them.
+    """Return a buffer for all probabilities if they are needed, or None.
 
     On a cluster there is none, because the rows stay with the workers.
     """

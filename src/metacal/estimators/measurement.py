@@ -38,7 +38,7 @@ def softmax_gate(n_classes: int) -> Gate:
 
 
 def probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
-    """Return a buffer for probabilities: the logits themselves if allowed and possible.
+    """Return a buffer for probabilities, if possible the logits themselves.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None,
         groups: ArrayLike | None,
     ) -> Self:
-        """Certify the threshold and fit the base calibrator, with column indices as labels.
+        """Certify the threshold and fit the calibrator, with codes as labels.
 
         Parameters
         ----------
@@ -384,7 +384,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _refit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
-        """Fit one of metacal's own calibrators again, and return its map without storing it."""
+        """Fit the base calibrator again, and return its map without storing it."""
         base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
 
@@ -416,7 +416,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
 
 def _calibrator_recipe(calibrator: Any) -> Recipe:
-    """Return name and parameters of a calibrator, which may be that of another package."""
+    """Return name and parameters of a calibrator of any package."""
     if isinstance(calibrator, Calibrator):
         return calibrator.recipe()
     return Recipe(type(calibrator).__name__, calibrator.get_params(deep=False))

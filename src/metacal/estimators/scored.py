@@ -226,7 +226,7 @@ class ScoreGate(GateEstimator, kw_only=False):
 
 
 def _table_shape_error(score: Any, truth: Any) -> InputError:
-    """Build the error about a table of scores with an unsuitable truth, or with clusters."""
+    """Build the error about a table of scores with unsuitable arguments."""
     return InputError(
         f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
         f" {np.shape(truth)}; and no units or importance."

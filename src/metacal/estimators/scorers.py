@@ -1,4 +1,4 @@
-"""Scorers of calibrated classifiers, for scikit-learn's searches and cross-validation."""
+"""Scorers of calibrated classifiers, for searches and cross-validation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,23 @@ class SelectiveUtility:
         y: Any,
         sample_weight: ArrayLike | None = None,
     ) -> float:
-        """Return the mean utility on labelled rows."""
+        """Return the mean utility on labelled rows.
+
+        Parameters
+        ----------
+        classifier : CalibratedClassifier
+            Fitted classifier.
+        X : array-like
+            Features.
+        y : array-like of shape (n_rows,)
+            Labels.
+        sample_weight : array-like of shape (n_rows,) or None, default=None
+            Weight of each row.
+
+        Returns
+        -------
+        float
+        """
         accept = classifier.accepts(X)
         is_correct = classifier.predict(X) == np.asarray(y)
         prediction_gains = np.where(is_correct, 1.0, -float(self.wrong_cost))
@@ -51,7 +67,7 @@ class SelectiveUtility:
 
 
 def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
-    """Return the fraction of accepted rows, a scorer for classifiers with the same promise.
+    """Return the fraction of accepted rows, a scorer for gates of one promise.
 
     It does not compare different promises, because the loosest promise always has the largest
     coverage.

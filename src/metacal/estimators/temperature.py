@@ -1,4 +1,4 @@
-"""Estimators of temperature scaling: plain, with a uniform part, as an ensemble, local."""
+"""Estimators of temperature scaling and its variants."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from metacal.rows import Rows
 
 
 class TemperatureScaling(Calibrator[TemperatureMap]):
-    """Temperature scaling: softmax(x / T) with one temperature, fitted by maximum likelihood.
+    """Temperature scaling: softmax(x / T) with one temperature T.
 
-    The method keeps every prediction.
+    T is fitted by maximum likelihood. The method keeps every prediction.
 
     Parameters
     ----------

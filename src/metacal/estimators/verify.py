@@ -106,7 +106,7 @@ def verify(
 
 
 def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return `y` or `agrees`, whichever the promise needs. Raise InputError for the other."""
+    """Return `y` or `agrees`, whichever the promise needs."""
     if gate.reads_agreement:
         if y is not None or agrees is None:
             raise InputError(
@@ -125,7 +125,7 @@ def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
 def estimate_accuracy(
     gate: Any, X: Any, *, level: float = 0.95, groups: Any = None
 ) -> AccuracyEstimate:
-    """Estimate the accuracy of accepted rows from calibrated confidence, without labels.
+    """Estimate the accuracy of accepted rows without labels.
 
     This is neither a promise nor a test. It is valid for rows from the distribution of the
     calibration rows, and a shift invalidates it without warning. The error bar includes the
