@@ -11,9 +11,7 @@ Terms used in this module: see `metacal.cli.label`. The file format of the sheet
 
 from __future__ import annotations
 
-import difflib
 import io
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +24,8 @@ from metacal.cli.answer_sheet import (
     ROW,
     AnswerLine,
     read_answer_lines,
-    strip_zero_decimals,
 )
+from metacal.cli.answers import parse_answer
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
@@ -44,10 +42,6 @@ if TYPE_CHECKING:
 
     Pool = Predictions | Scores
 
-#: Answers that refer to the shown prediction.
-_CORRECTNESS_WORDS = {"right": True, "wrong": False}
-#: Answer if the true class is not among the classes.
-_NO_CLASS = "none"
 #: How often a sheet is read again because somebody saved it during the call.
 _MAX_READS = 20
 #: A sheet that somebody is saving is read again until it stays the same for so many seconds.
@@ -413,7 +407,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
     for line in read_answer_lines(path, content, answer_column(certifier)):
         try:
             _check_line(certifier, pool, line)
-            true_code, is_correct = _parse_answer(certifier, line)
+            true_code, is_correct = parse_answer(certifier, line)
             certifier.check(np.array([line.row]), np.array([is_correct]))
         except InputError as error:
             errors.append(f"{path}:{line.number}: {error}")
@@ -442,68 +436,3 @@ def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
                 f"row {line.row} has the {name} {value!r}, not {line.cells[name]!r}; lines were"
                 " mixed up, or the column was edited: fix it."
             )
-
-
-def _parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
-    """Parse the answer of one line.
-
-    Returns
-    -------
-    true_code : int
-        Code of the true class, or -1 if it is unknown or not among the classes.
-    is_correct : bool
-        Whether the prediction is correct.
-    """
-    answer = line.answer
-    if certifier.rows is None:
-        return -1, _parse_correctness(line)
-    class_names = [str(name) for name in certifier.classes_.tolist()]
-    true_code = _find_class(answer, class_names)
-    if true_code is not None:
-        return true_code, bool(true_code == certifier.predicted[line.row])
-    if answer.lower() == _NO_CLASS:
-        return -1, False
-    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet.get("show_prediction"):
-        return -1, _CORRECTNESS_WORDS[answer.lower()]
-    raise InputError(f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}")
-
-
-def _parse_correctness(line: AnswerLine) -> bool:
-    """Parse an answer that states whether the prediction is correct."""
-    from metacal.rows.score_columns import correct_column
-
-    flags = correct_column(
-        [strip_zero_decimals(line.answer)], name="the answer", place=lambda _: f"row {line.row}"
-    )
-    return bool(flags[0])
-
-
-def _find_class(answer: str, class_names: Sequence[str]) -> int | None:
-    """Return the code of the class that an answer names, or None.
-
-    A spreadsheet may write 7 as 7.0 and true as TRUE, so such changes are undone if the result is
-    unique.
-    """
-    if answer in class_names:
-        return class_names.index(answer)
-    number = strip_zero_decimals(answer)
-    if number in class_names:
-        return class_names.index(number)
-    similar_codes = [
-        code for code, name in enumerate(class_names) if name.lower() == number.lower()
-    ]
-    if len(similar_codes) == 1:
-        return similar_codes[0]
-    return None
-
-
-def _class_hint(answer: str, class_names: Sequence[str]) -> str:
-    """Suggest the most similar class, or list the first classes."""
-    close_matches = difflib.get_close_matches(answer, class_names, n=1)
-    if close_matches:
-        return f"did you mean {close_matches[0]!r}?"
-    ellipsis = ", ..." if len(class_names) > 8 else ""
-    return (
-        f"they are {', '.join(class_names[:8])}{ellipsis}. If the true class is none of them, write"
-        " none."
-    )

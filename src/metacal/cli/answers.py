@@ -1,0 +1,82 @@
+"""Parsing of the answers that people give in `metacal label`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from metacal.cli.answer_sheet import AnswerLine, strip_zero_decimals
+from metacal.errors import InputError
+from metacal.gate.certifier import Certifier
+
+#: Answers that refer to the shown prediction.
+_CORRECTNESS_WORDS = {"right": True, "wrong": False}
+
+
+#: Answer if the true class is not among the classes.
+_NO_CLASS = "none"
+
+
+def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
+    """Parse the answer of one line.
+
+    Returns
+    -------
+    true_code : int
+        Code of the true class, or -1 if it is unknown or not among the classes.
+    is_correct : bool
+        Whether the prediction is correct.
+    """
+    answer = line.answer
+    if certifier.rows is None:
+        return -1, _parse_correctness(line)
+    class_names = [str(name) for name in certifier.classes_.tolist()]
+    true_code = _find_class(answer, class_names)
+    if true_code is not None:
+        return true_code, bool(true_code == certifier.predicted[line.row])
+    if answer.lower() == _NO_CLASS:
+        return -1, False
+    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet.get("show_prediction"):
+        return -1, _CORRECTNESS_WORDS[answer.lower()]
+    raise InputError(f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}")
+
+
+def _parse_correctness(line: AnswerLine) -> bool:
+    """Parse an answer that states whether the prediction is correct."""
+    from metacal.rows.score_columns import correct_column
+
+    flags = correct_column(
+        [strip_zero_decimals(line.answer)], name="the answer", place=lambda _: f"row {line.row}"
+    )
+    return bool(flags[0])
+
+
+def _find_class(answer: str, class_names: Sequence[str]) -> int | None:
+    """Return the code of the class that an answer names, or None.
+
+    A spreadsheet may write 7 as 7.0 and true as TRUE, so such changes are undone if the result is
+    unique.
+    """
+    if answer in class_names:
+        return class_names.index(answer)
+    number = strip_zero_decimals(answer)
+    if number in class_names:
+        return class_names.index(number)
+    similar_codes = [
+        code for code, name in enumerate(class_names) if name.lower() == number.lower()
+    ]
+    if len(similar_codes) == 1:
+        return similar_codes[0]
+    return None
+
+
+def _class_hint(answer: str, class_names: Sequence[str]) -> str:
+    """Suggest the most similar class, or list the first classes."""
+    close_matches = difflib.get_close_matches(answer, class_names, n=1)
+    if close_matches:
+        return f"did you mean {close_matches[0]!r}?"
+    ellipsis = ", ..." if len(class_names) > 8 else ""
+    return (
+        f"they are {', '.join(class_names[:8])}{ellipsis}. If the true class is none of them, write"
+        " none."
+    )
