@@ -36,7 +36,7 @@ def tables(dtype):
 def test_scores_agree(backend, name, dtype):
     formula = NAMED[name].formula_function()
     for table in tables(dtype):
-        exact = Operations().run(formula, table.astype(np.float64))[:, 0]
+        exact = Operations().evaluate(formula, table.astype(np.float64))[:, 0]
         np.testing.assert_allclose(backend.score(name, table), exact, rtol=1e-12, atol=1e-300)
 
 
