@@ -113,7 +113,9 @@ METACAL_PLUGINS=my_calibrator,my_score metacal fit val.npz --calibrator mine --m
 import numpy as np
 import metacal as mc
 
-(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(5000, random_state=0)
+(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(
+    5000, random_state=0
+)
 np.savez("val.npz", logits=logits, labels=labels)
 np.savez("test.npz", logits=new_logits[:1000], labels=new_labels[:1000])
 mc.io.write_table("new.parquet", {"logits": new_logits})

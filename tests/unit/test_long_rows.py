@@ -12,7 +12,6 @@ import pytest
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
 from metacal import rows as rows_module
-from metacal.certification.passes import Passes
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.gate import long_rows
 from metacal.promises import Passes
