@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from benchmarks.quality.peers import PEERS, installed_peers
 from metacal.errors import InputError
-from metacal.maps.methods import calibrator, every_method
+from metacal.maps.methods import calibrator_class, every_method
 
 UNCALIBRATED = "uncalibrated"
 #: Ours that are compared unless others are asked for.
@@ -60,4 +60,6 @@ def probabilities(
         return np.asarray(softmax(new.astype(np.float64), axis=1))
     if name in PEERS:
         return PEERS[name].probabilities(logits, codes, new)
-    return np.asarray(calibrator(name)().fit(logits, codes).predict_proba(new), dtype=np.float64)
+    return np.asarray(
+        calibrator_class(name)().fit(logits, codes).predict_proba(new), dtype=np.float64
+    )

@@ -48,13 +48,13 @@ def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
     """
     from metacal.gate import Recipe
     from metacal.maps.composed import default_base_method
-    from metacal.maps.methods import CHOOSERS, METHODS, calibrator
+    from metacal.maps.methods import CHOOSERS, METHODS, calibrator_class
 
     # The folds of a calibrator certify nothing, so their seed need not be derived from the rows.
     fold_seed = 0 if seed is None else seed
     if name in CHOOSERS:
         # A chooser is a scikit-learn estimator.
-        chooser = calibrator(name)(random_state=fold_seed)
+        chooser = calibrator_class(name)(random_state=fold_seed)
         return MapFitter(
             fit=lambda *arguments: chooser.fit_rows(*arguments).map_,
             recipe=lambda: chooser.gate_.source.recipe,

@@ -13,7 +13,7 @@ from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
 from metacal.maps.members import default_members, fit_members
-from metacal.maps.stack import StackMap, stack
+from metacal.maps.stack import StackMap, fit_weighted_stack
 from metacal.rows import Rows
 
 
@@ -115,15 +115,15 @@ class AutoCalibrator(Calibrator[StackMap]):
             names = list(candidate_by_name)
             fit_candidates = partial(_fit_candidates, candidate_by_name)
 
-        mixture, member_names, losses = stack(
+        mixture, member_names, losses = fit_weighted_stack(
             rows,
             codes,
             weights,
-            fit_candidates,
-            names,
-            self.keep_predictions,
-            self.n_splits,
-            self.random_state,
+            fit=fit_candidates,
+            names=names,
+            keep_predictions=self.keep_predictions,
+            n_splits=self.n_splits,
+            random_state=self.random_state,
         )
         self.losses_ = losses
         self.weights_ = dict(zip(member_names, mixture.weights))

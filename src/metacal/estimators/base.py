@@ -31,7 +31,7 @@ from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.composed import default_base_method
 from metacal.maps.map import Map
-from metacal.maps.methods import calibrator, method_of
+from metacal.maps.methods import calibrator_class, method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
@@ -437,7 +437,7 @@ def make_calibrator(calibrator_or_name: Any) -> Any:
     metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
     """
     if isinstance(calibrator_or_name, str):
-        return calibrator(calibrator_or_name)()
+        return calibrator_class(calibrator_or_name)()
     return clone(calibrator_or_name)
 
 

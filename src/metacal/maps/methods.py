@@ -261,7 +261,7 @@ def every_method() -> dict[str, Method]:
     return {**METHODS, **CHOOSERS}
 
 
-def homes() -> dict[str, str]:
+def estimator_modules() -> dict[str, str]:
     """Return the module of each estimator by its public name."""
     modules = {}
     for method in every_method().values():
@@ -270,7 +270,7 @@ def homes() -> dict[str, str]:
     return modules
 
 
-def calibrator(name: str) -> Any:
+def calibrator_class(name: str) -> Any:
     """Return the estimator class of the method with this name.
 
     Raises
@@ -280,7 +280,7 @@ def calibrator(name: str) -> Any:
 
     Examples
     --------
-    >>> calibrator("plat")
+    >>> calibrator_class("plat")
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """

@@ -154,24 +154,32 @@ def fit_stack(
         Names of `MEMBERS` or of methods. None means the default members.
 
     keep_predictions, n_splits, random_state
-        See `stack`.
+        See `fit_weighted_stack`.
 
     Returns
     -------
     StackMap
     """
     names = default_members(rows.n_classes) if candidates is None else tuple(candidates)
-    fitted, _, _ = stack(
-        rows, labels, weights, fit_members, names, keep_predictions, n_splits, random_state
+    fitted, _, _ = fit_weighted_stack(
+        rows,
+        labels,
+        weights,
+        fit=fit_members,
+        names=names,
+        keep_predictions=keep_predictions,
+        n_splits=n_splits,
+        random_state=random_state,
     )
     return fitted
 
 
 @deduplicate_warnings()
-def stack(
+def fit_weighted_stack(
     rows: Rows,
     labels: Codes,
     weights: Weights,
+    *,
     fit: FitCandidates,
     names: Sequence[str],
     keep_predictions: bool,
@@ -393,7 +401,9 @@ def _copy_if_small(sample: LabelledRows) -> LabelledRows:
     return replace(sample, rows=Rows(rows.gathered(), executor=rows.executor))
 
 
-def weight_candidates(chances: Float, counts: Weights, handicaps: Float, near: Flags) -> Float:
+def weight_candidates(
+    probabilities: Float, weights: Weights, handicaps: Float, near: Flags
+) -> Float:
     """Compute the weights of the candidates; those below 3% become zero.
 
     The result combines two mixtures:
@@ -410,10 +420,10 @@ def weight_candidates(chances: Float, counts: Weights, handicaps: Float, near: F
 
     Parameters
     ----------
-    chances : array of shape (n_rows, n_candidates)
+    probabilities : array of shape (n_rows, n_candidates)
         Out-of-fold probabilities of the true class.
 
-    counts : array of shape (n_rows,) or None
+    weights : array of shape (n_rows,) or None
         Weight of each row.
 
     handicaps : array of shape (n_candidates,)
@@ -427,19 +437,19 @@ def weight_candidates(chances: Float, counts: Weights, handicaps: Float, near: F
     array of shape (n_candidates,)
         Weights, which sum to one.
     """
-    row_weights = np.ones(len(chances)) if counts is None else counts
+    row_weights = np.ones(len(probabilities)) if weights is None else weights
     mixture = np.zeros(len(near))
     if near.any():
-        is_informative = chances[:, near].max(axis=1) > 0.0
-        near_table = chances[is_informative][:, near]
+        is_informative = probabilities[:, near].max(axis=1) > 0.0
+        near_table = probabilities[is_informative][:, near]
         mixture[near] = _mixture_with_prior(
             near_table, row_weights[is_informative], _PRIOR_ROWS_NEAR
         )
     if not near.all():
-        penalised_table = chances * np.exp(-handicaps / len(chances))
+        penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
         free_mixture = _mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
-            row_gains = np.log(chances @ free_mixture) - np.log(chances @ mixture)
+            row_gains = np.log(probabilities @ free_mixture) - np.log(probabilities @ mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
         gain = mean_gain * len(row_gains) - float(handicaps @ free_mixture)
         free_share = float(expit(gain - _PRIOR_LOG_ODDS))
