@@ -94,7 +94,7 @@ class Population:
         start = stop - (incorrect + correct)
         errors = WeightedErrors(np.ones((1, 1)), np.maximum(start, 0.0), stop, incorrect[None])
         any_ranking = Ranking(np.zeros(1), np.ones(1, dtype=np.bool_))
-        statistics = {name: METRICS[name].prepared(any_ranking) for name in AREAS}
+        statistics = {name: METRICS[name].prepare_statistic(any_ranking) for name in AREAS}
         return {
             name: float(area_of(statistic).area(errors)[0])
             for name, statistic in statistics.items()
@@ -172,7 +172,7 @@ def measured(name: str, population: Population, n_rows: int, n_draws: int) -> di
     for draw in range(n_draws):
         ranking = population.drawn(n_rows, random)
         n_incorrect.append(int((~ranking.correct).sum()))
-        statistics = {area: METRICS[area].prepared(ranking) for area in AREAS}
+        statistics = {area: METRICS[area].prepare_statistic(ranking) for area in AREAS}
         plan = Resampling(LEVEL, random_state=draw)
         found = {
             "package": plan.intervals({area: Target(statistics[area]) for area in AREAS}, n_rows),

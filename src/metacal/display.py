@@ -253,13 +253,13 @@ def _escape_character(match: re.Match[str]) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def on_a_terminal(stream: object) -> bool:
+def is_terminal(stream: object) -> bool:
     """Check whether a stream writes to a terminal; an object without `isatty` does not.
 
     Examples
     --------
     >>> import io
-    >>> on_a_terminal(io.StringIO())
+    >>> is_terminal(io.StringIO())
     False
     """
     return bool(getattr(stream, "isatty", bool)())

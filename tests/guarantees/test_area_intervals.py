@@ -33,7 +33,7 @@ def test_intervals_hold_with_few_incorrect_or_few_correct_rows(name, n_incorrect
     missed = dict.fromkeys(AREAS, 0)
     for draw in range(DRAWS):
         ranking = population.drawn(n_rows, random)
-        targets = {area: Target(METRICS[area].prepared(ranking)) for area in AREAS}
+        targets = {area: Target(METRICS[area].prepare_statistic(ranking)) for area in AREAS}
         found = Resampling(n_resamples=300, random_state=draw).intervals(targets, n_rows)
         for area, own in found.items():
             missed[area] += not (np.isnan(own.estimate) or own.low <= true_areas[area] <= own.high)
@@ -42,7 +42,9 @@ def test_intervals_hold_with_few_incorrect_or_few_correct_rows(name, n_incorrect
 
 def test_a_sample_without_errors_does_not_show_that_there_are_none():
     ranking = Ranking(np.arange(100.0), np.ones(100, dtype=np.bool_))
-    found = Resampling().intervals({"aurc": Target(METRICS["aurc"].prepared(ranking))}, 100)["aurc"]
+    found = Resampling().intervals(
+        {"aurc": Target(METRICS["aurc"].prepare_statistic(ranking))}, 100
+    )["aurc"]
     assert found.estimate == 0.0
     # If 3% of the rows are incorrect, one sample of 100 rows in 20 holds no incorrect row.
     assert found.high > 0.03
@@ -63,7 +65,7 @@ def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
     random = np.random.default_rng(0)
     correct = random.random(4_000) > 0.4
     score = random.normal(0.0, 1.0, 4_000) + 1.5 * ~correct
-    statistics = {area: METRICS[area].prepared(Ranking(score, correct)) for area in AREAS}
+    statistics = {area: METRICS[area].prepare_statistic(Ranking(score, correct)) for area in AREAS}
     merged = area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
     monkeypatch.setattr("metacal.metrics.area_intervals._SINGLE_BLOCKS", 4_000)
     single = area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))

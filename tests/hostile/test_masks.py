@@ -183,10 +183,10 @@ def test_every_kernel_sees_a_number_that_may_be_a_mask(dtype, n_classes):
             block = np.zeros((9, n_classes), dtype=dtype)
             block[4, column] = number
             expected = (None, -np.inf < number <= -9984.0)
-            assert definition.looked_over(block) == expected
-            assert kernels.looked_over(block) == expected
+            assert definition.inspect_logits(block) == expected
+            assert kernels.inspect_logits(block) == expected
     block[5] = -np.inf
-    assert kernels.looked_over(block)[0] == definition.looked_over(block)[0] == 5
+    assert kernels.inspect_logits(block)[0] == definition.inspect_logits(block)[0] == 5
 
 
 @pytest.mark.parametrize("case", WRITTEN)
@@ -195,7 +195,7 @@ def test_a_tensor_is_read_alike(case):
     from metacal.kernels import torch as device
 
     finite, infinite = written(*WRITTEN[case])
-    assert device.looked_over(torch.from_numpy(finite)) == (None, True)
+    assert device.inspect_logits(torch.from_numpy(finite)) == (None, True)
     read, example = device.with_masks(torch.from_numpy(finite))
     assert np.array_equal(read.numpy(), infinite)
     assert example == pytest.approx(float(finite[MASKED][0]))

@@ -74,7 +74,7 @@ def test_every_kernel_reads_it(layout, dtype):
     np.testing.assert_array_equal(
         kernels.members(odd, shifted(codes), 1.3), kernels.members(plain, codes, 1.3)
     )
-    assert kernels.looked_over(odd)[0] is None
+    assert kernels.inspect_logits(odd)[0] is None
     for score in NAMED:
         np.testing.assert_array_equal(score_rows(Rows(odd), score), score_rows(Rows(plain), score))
 

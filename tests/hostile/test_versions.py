@@ -25,7 +25,7 @@ from metacal.export.onnx import to_onnx
 from metacal.io.artifact import encoding, registry
 from metacal.maps.methods import map_classes
 from metacal.rows import validate
-from metacal.rows.labels import reject_label_of
+from metacal.rows.labels import check_reject_label
 
 if sys.version_info >= (3, 12):
     from typing import TypeAliasType
@@ -139,7 +139,7 @@ def test_a_reject_label_that_would_round_the_classes_is_refused(classes, reject_
     """
     known = np.arange(3) if classes is None else classes
     with pytest.raises(InputError, match="integer"):
-        reject_label_of(reject_label, known)
+        check_reject_label(reject_label, known)
 
 
 # ── what is declared is what is tested ────────────────────────────────────────────────────────────

@@ -167,18 +167,18 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[rng.random(logits.shape) < 0.02] = -np.inf
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
-    rows, scores, right = ranked(Rows(logits, unseen=True), name, labels)
+    rows, scores, right = ranked(Rows(logits, is_unvalidated=True), name, labels)
     expected = grid_of(name).rounded(collected(Rows(logits), resolve(name).unrounded)[1])
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
-    assert not rows.unseen
+    assert not rows.is_unvalidated
     kept = ranked(Rows(logits, keep=right), name, labels[right])  # not written in place
     np.testing.assert_array_equal(kept[1], expected[right])
     assert kept[2].all()
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
         ranked(
-            Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), unseen=True),
+            Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), is_unvalidated=True),
             name,
             labels[:8],
         )

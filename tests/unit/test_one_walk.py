@@ -33,7 +33,7 @@ def counted(monkeypatch):
 
         return call
 
-    monkeypatch.setattr(kernels, "looked_over", counting("validated", kernels.looked_over, 0))
+    monkeypatch.setattr(kernels, "inspect_logits", counting("validated", kernels.inspect_logits, 0))
     for name, kind in (("mapped", UniformTemperatureMap), ("softmax", TemperatureMap)):
         monkeypatch.setattr(kind, "write", counting(name, kind.write, 1))
     return rows

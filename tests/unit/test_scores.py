@@ -87,9 +87,9 @@ def test_bad_scores(score, message):
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_table_is_looked_over_while_it_is_scored(score, bad):
     table = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
-    rows = Rows(table, unseen=True)
+    rows = Rows(table, is_unvalidated=True)
     seen, values = collected(rows, resolve(score).unrounded)
-    assert not seen.unseen
+    assert not seen.is_unvalidated
     assert np.array_equal(values, collected(Rows(table), resolve(score).unrounded)[1])
     table[7, 3] = bad
     with pytest.raises(InputError, match="row 7, column 3"):
@@ -105,6 +105,6 @@ def test_masks_are_found_while_rows_are_scored(score, dtype):
     table = np.random.default_rng(0).normal(size=(40, 6)).astype(dtype)
     table[5:, 2] = -1e4
     with pytest.warns(MetacalWarning, match="masked class"):
-        rows, values = collected(Rows(table, unseen=True), resolve(score).unrounded)
+        rows, values = collected(Rows(table, is_unvalidated=True), resolve(score).unrounded)
     assert np.isneginf(rows.table[5:, 2]).all()
     assert np.array_equal(values, collected(Rows(rows.table), resolve(score).unrounded)[1])

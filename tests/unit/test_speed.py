@@ -112,13 +112,13 @@ def test_the_first_bad_row_is_found(dtype, n_classes, bad):
     table = np.random.default_rng(0).normal(size=(20, n_classes)).astype(dtype)
     table[:, 0] = -np.inf
     for module in (definition, kernels.active):
-        assert module.looked_over(table)[0] is None
+        assert module.inspect_logits(table)[0] is None
         for column in (0, n_classes - 1):
             spoilt = table.copy()
             spoilt[7:9, slice(None) if bad == "masked" else column] = (
                 -np.inf if bad == "masked" else bad
             )
-            assert module.looked_over(spoilt)[0] == 7
+            assert module.inspect_logits(spoilt)[0] == 7
 
 
 def test_half_precision_is_converted_exactly():

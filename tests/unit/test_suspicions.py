@@ -15,9 +15,9 @@ from metacal.promises.notes import suspicion
 from metacal.rows.plausibility import (
     Suspicion,
     sample_of,
+    skip_plausibility_checks,
     suspicion_in,
     suspicion_of,
-    unquestioned,
     warn_of_suspicion,
 )
 from metacal.rows.stored import StoredTable
@@ -167,7 +167,7 @@ def test_a_classifier_s_own_zeros_are_not_a_floor():
     assert not [found for found in said if "floor" in str(found.message)]
     with pytest.warns(mc.MetacalWarning, match="floor"):
         warn_of_suspicion(np.log(np.clip(forest.predict_proba(X), 1e-9, None)))
-    with unquestioned(), warnings.catch_warnings():
+    with skip_plausibility_checks(), warnings.catch_warnings():
         warnings.simplefilter("error")
         assert warn_of_suspicion(forest.predict_proba(X)) is None
 

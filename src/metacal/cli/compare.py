@@ -82,7 +82,7 @@ def command(file: str, options: Options) -> None:
 
     from metacal.cli.reading import read_table
     from metacal.estimators.compare import compare
-    from metacal.rows.plausibility import unquestioned
+    from metacal.rows.plausibility import skip_plausibility_checks
     from metacal.rows.validate import class_list, label_codes, logits_from
 
     uses_cluster = options.executor is not None
@@ -97,7 +97,7 @@ def command(file: str, options: Options) -> None:
     n_folds = options.folds * options.repeats
     print_cost_note(METHODS if names is None else names, logits.shape, n_folds)
     n_jobs = resolve_n_jobs(options.n_jobs)
-    with unquestioned(), open_cluster(options.executor, n_jobs) as client:
+    with skip_plausibility_checks(), open_cluster(options.executor, n_jobs) as client:
         result = compare(
             logits,
             codes,

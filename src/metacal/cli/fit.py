@@ -319,7 +319,11 @@ def _fit_table(
     has_class_names = predictions.class_names is not None
     is_numbered_from_zero = classes.tolist() == list(range(len(classes)))
     return fit_gate(
-        Rows(table, executor=executor, unseen=validate.may_wait(table, predictions.input)),
+        Rows(
+            table,
+            executor=executor,
+            is_unvalidated=validate.can_validate_later(table, predictions.input),
+        ),
         codes,
         promise,
         options.score,

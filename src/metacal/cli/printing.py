@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from metacal.display import on_a_terminal, visible
+from metacal.display import is_terminal, visible
 
 WIDTH = 100
 #: Exit code if the data do not support the requested result. Exit code 2 means wrong usage.
@@ -38,7 +38,7 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
 
 def echo_data(text: str) -> None:
     """Print a result unchanged; on a terminal, escape control characters."""
-    if on_a_terminal(sys.stdout):
+    if is_terminal(sys.stdout):
         text = visible(text)
     click.echo(text, nl=False)
 

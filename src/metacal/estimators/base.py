@@ -193,8 +193,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         """
         with workers(self.n_jobs, executor) as pool:
             table = self._read_table(X, reset=reset, executor=pool, later=later)
-            is_unvalidated = later and validate.may_wait(table, self.input)
-            yield Rows(table, executor=pool, unseen=is_unvalidated)
+            is_unvalidated = later and validate.can_validate_later(table, self.input)
+            yield Rows(table, executor=pool, is_unvalidated=is_unvalidated)
 
     def _read_table(
         self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
@@ -241,7 +241,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
-            validate.refuse_masked(y, "labels")
+            validate.raise_if_masked(y, "labels")
             y = column_or_1d(validate.on_host(y, "labels"), warn=True)
         n_columns = table.shape[1]
         classes = self.classes
@@ -255,7 +255,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
                 f"positive={self.positive!r} is for two classes; the table has {n_columns}."
             )
         self.classes_ = validate.class_list(classes, n_columns)
-        return validate.label_codes_beside(y, table, self.classes_)
+        return validate.label_codes_on_device(y, table, self.classes_)
 
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
         """Return two classes in column order; for one score the positive one last."""
@@ -397,7 +397,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             host_out = None if was_copied_to_host else out
             probabilities = self.map_(rows.table, rows=rows, out=host_out)
         if was_copied_to_host:
-            device_out = validate.room_for_probabilities(X, out)
+            device_out = validate.get_probability_buffer(X, out)
             device_out[...] = kernels.device_kernels().beside(probabilities, X)
             return device_out
         if is_device_tensor:

@@ -42,9 +42,9 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
-from metacal.rows.arrays import fraction, one_of
-from metacal.rows.labels import reject_label_of
-from metacal.rows.plausibility import unquestioned
+from metacal.rows.arrays import check_choice, fraction
+from metacal.rows.labels import check_reject_label
+from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.scores import Score
 
 
@@ -202,7 +202,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         codes = encode_labels(y, self.classes_)
         if clusters is not None and cluster_codes is not None:
             clusters = replace(clusters, names=cluster_codes)
-        with unquestioned():
+        with skip_plausibility_checks():
             if self.promise is None:
                 self._fit_calibrator(calibration.logits, codes, weights)
             else:
@@ -212,11 +212,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     def _check_parameters(self, y: Array, groups: Any) -> None:
         """Check the parameters before the classifier is trained, which may take hours."""
         make_base_calibrator(self.calibrator, self.promise)
-        one_of("response_method", self.response_method, "auto", *RESPONSE_METHODS)
+        check_choice("response_method", self.response_method, "auto", *RESPONSE_METHODS)
         if self.promise is not None:
             check_gate(self.promise, self.ranking, "logits")
             classes = np.asarray(getattr(self.estimator, "classes_", np.unique(y)))
-            reject_label_of(self.reject_label, classes)
+            check_reject_label(self.reject_label, classes)
         if groups is not None and len(groups) != len(y):
             raise InputError(
                 f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows."
@@ -272,7 +272,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         if calibration.is_drawn and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
             gate = replace(gate, certificate=under(gate.certificate, circumstances))
-        reject_label = reject_label_of(self.reject_label, self.classes_)
+        reject_label = check_reject_label(self.reject_label, self.classes_)
         self.calibrator_.gate_ = gate.with_classes(self.classes_, reject_label)
         self.calibrator_.reject_label = reject_label
         self._set_class_names()

@@ -28,9 +28,9 @@ from metacal.metrics.toplabel import TopLabel, checked_table
 from metacal.rows import validate, workers
 from metacal.rows.draws import generator
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.plausibility import unquestioned, warn_of_suspicion
+from metacal.rows.plausibility import skip_plausibility_checks, warn_of_suspicion
 from metacal.rows.stored import StoredTable
-from metacal.rows.tasks import in_order, sources_of
+from metacal.rows.tasks import describe_sources, in_order
 
 UNCALIBRATED = "uncalibrated"
 #: Default budget of a comparison, in CPU seconds.
@@ -162,7 +162,7 @@ def _run_jobs(
     """
     if pool is not None and is_remote(pool):
         source = table if isinstance(table, StoredTable) else np.asarray(table)
-        file_names = sources_of(table)
+        file_names = describe_sources(table)
         place = (lambda piece: file_names) if file_names else None
         remote_task = partial(task, source)
         return in_order(pool, remote_task, jobs, _MAX_FITS_IN_PROGRESS, held=len(jobs), place=place)
@@ -296,7 +296,7 @@ def _fit_and_measure(
     fold_estimator = clone(estimator)
     start_time = time.thread_time()
     try:
-        with unquestioned():
+        with skip_plausibility_checks():
             fold_estimator.fit(logits[~is_held_out], codes[~is_held_out])
     except ValueError as error:
         return str(error)
@@ -309,7 +309,7 @@ def _fit_and_measure(
         if metric.losses is not None:
             losses[metric.name] = metric.losses(checked)
         elif metric.input is not registry.TOP_LABEL:
-            other_metrics[metric.name] = estimate(metric.prepared(checked), len(checked))
+            other_metrics[metric.name] = estimate(metric.prepare_statistic(checked), len(checked))
     return _FoldResult(
         losses=losses,
         top=checked.top_label(),
@@ -410,7 +410,7 @@ def _compare_metric(
     if metric.input is not registry.TOP_LABEL:
         values = [[result.other_metrics[metric.name] for result in folds] for folds in results]
         return by_folds(values, smaller_is_better)
-    compute_statistic = metric.debiased or metric.prepared
+    compute_statistic = metric.debiased or metric.prepare_statistic
     statistics = []
     for folds in results:
         top_columns = zip(*(result.top for result in folds[:n_splits]), strict=True)

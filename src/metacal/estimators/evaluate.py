@@ -25,9 +25,9 @@ from metacal.gate import Gate
 from metacal.gate.judged import Judged, check_measurable, judged, opened
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_rows, evaluate_scores
-from metacal.metrics.evaluation_result import Evaluation, harm_in_words
+from metacal.metrics.evaluation_result import Evaluation, describe_harm
 from metacal.metrics.intervals import Interval, clopper_pearson
-from metacal.metrics.marginal import ByClass
+from metacal.metrics.marginal import PredictedClasses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
 from metacal.promises.certificate import Certificate
@@ -125,7 +125,7 @@ class GateEvaluation:
         """Note on harm by calibration and on a failed marginal check, or None."""
         notes = []
         if self.before is not None:
-            notes.append(harm_in_words(self.after, self.before))
+            notes.append(describe_harm(self.after, self.before))
         if self.after.marginal is not None and self.after.marginal.failure is not None:
             notes.append(str(off_by_class(**self.after.marginal.failure)))
         sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
@@ -284,7 +284,7 @@ def evaluate(
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
         if not is_unvalidated:
             table = reading_gate.source.read(table)
-        rows = Rows(table, executor=pool, unseen=is_unvalidated)
+        rows = Rows(table, executor=pool, is_unvalidated=is_unvalidated)
         codes = label_codes(y, len(rows), reading_gate.classes)
         _, evaluation = evaluate_table(
             fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
@@ -420,7 +420,9 @@ def evaluate_table(
     columns = {
         "accept": measured.accept,
         "correct": correct,
-        "by_class": ByClass(measured.top, measured_gate.classes, fitted=fit_rows is not None),
+        "by_class": PredictedClasses(
+            measured.top, measured_gate.classes, fitted=fit_rows is not None
+        ),
     }
     before = None
     if measured.before is not None:

@@ -121,7 +121,7 @@ def measure_rows(
     keep_freed_memory()
     n_tables = 1 + with_softmax
     make_reduction = partial(_Reduction, rows.n_classes, n_bins, n_tables)
-    measure_block = partial(_measure_block, gate, with_softmax, rows.unseen)
+    measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)
     group_column = np.asarray(groups) if gate.by_group else None
     total = make_reduction()
     try:
@@ -130,7 +130,7 @@ def measure_rows(
         ):
             total.join(columns, sums)
     except InputError:
-        if rows.unseen:
+        if rows.is_unvalidated:
             # Validate the whole table: this error names the file and the row.
             gate.source.read(rows.table)
         raise

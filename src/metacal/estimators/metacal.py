@@ -352,7 +352,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """
         with self._rows(X, reset=False) as rows:
             if out is not None:
-                out = validate.room_for_probabilities(rows.table, out)
+                out = validate.get_probability_buffer(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
 
     @match_array_library

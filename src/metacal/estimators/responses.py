@@ -9,7 +9,7 @@ import numpy as np
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Array, Codes
 from metacal.rows import validate
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 
 #: Methods that return one number per class, in the order in which "auto" tries them.
 RESPONSE_METHODS = ("predict_proba", "decision_function")
@@ -40,7 +40,7 @@ def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
     >>> classifier_logits(svm, [[3.0]]).argmax(axis=1)
     array([1])
     """
-    one_of("response_method", method, "auto", *RESPONSE_METHODS)
+    check_choice("response_method", method, "auto", *RESPONSE_METHODS)
     candidates = RESPONSE_METHODS if method == "auto" else (method,)
     method_name = next((name for name in candidates if hasattr(classifier, name)), None)
     if method_name is None:

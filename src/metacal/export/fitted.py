@@ -14,7 +14,7 @@ from metacal.errors import InputError, spelled
 from metacal.gate import Gate, Table
 from metacal.gate.gate import gate_in
 from metacal.maps.methods import method_of_map
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, name_of, needs_logits
 
 #: Largest deviation of the sum of a row of probabilities from one, as in `metacal.rows.validate`.
@@ -80,7 +80,7 @@ def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> T
     """Return a source that reads the requested input, see `exportable`."""
     if input is None:
         input = source.input
-    one_of("input", input, "logits", "probabilities")
+    check_choice("input", input, "logits", "probabilities")
     if input == "logits" and source.input == "probabilities":
         raise InputError(
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach"

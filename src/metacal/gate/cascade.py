@@ -27,7 +27,7 @@ from metacal.promises.rules.cascade import Pair, as_promise
 from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
-from metacal.rows.labels import class_list, codes_where_known, reject_label_of
+from metacal.rows.labels import check_reject_label, class_list, codes_where_known
 from metacal.rows.score_columns import model_flags, score_column
 from metacal.scores import Score, grid_of, score_rows
 
@@ -70,7 +70,7 @@ def fit_cascade(
     promise = as_promise(promise)
     scores = (score, score if large_score is None else large_score)
     columns = class_list(classes, small.n_classes)
-    reject_label = reject_label_of(reject_label, columns)
+    reject_label = check_reject_label(reject_label, columns)
     codes = codes_where_known(labels, len(small), columns)
     rows = paired(small, large, codes, scores)
     certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))

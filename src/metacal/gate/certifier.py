@@ -157,7 +157,7 @@ class Certifier:
         if np.ndim(pool) == 1:
             return Marks(self.score_name, self.higher_is).doubts(score_column(pool))
         check_score(self.score, self.input)
-        self.rows = Rows(validate.logits_from(pool, self.input)).looked_over()
+        self.rows = Rows(validate.logits_from(pool, self.input)).validated()
         self.classes_ = validate.class_list(self.classes, self.rows.n_classes)
         self.predicted = self.rows.collect(kernels.predicted)
         return score_rows(self.rows, self.score)

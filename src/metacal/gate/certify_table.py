@@ -270,7 +270,7 @@ class SortedLogOdds:
         """Certify both sides, then decide all rows."""
         data = self.data
         check_two_classes(data.rows.n_classes, type(promise).__name__)
-        rows = data.rows.looked_over()
+        rows = data.rows.validated()
         true_codes = data.host_labels
         assert true_codes is not None
         scores = rows.on_host().collect(log_odds)
@@ -434,7 +434,7 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     together with probability 1 - delta, so the best one may be chosen after looking at them.
     """
     shares = candidates(data.rows.n_classes)
-    data = replace(data, rows=data.rows.looked_over())
+    data = replace(data, rows=data.rows.validated())
     results: list[CertificationResult] = []
     errors: list[InfeasibleTargetError] = []
     for name, share in shares.items():
@@ -504,7 +504,7 @@ def score_table(
         Ranking of all rows, if their scores lie on a device.
     """
     if codes is None:
-        rows = rows.looked_over()
+        rows = rows.validated()
         return rows, score_rows(rows, score), np.zeros(len(rows), dtype=bool), None
     rows, scores, correct = ranked(rows, score, codes)
     ranking = None

@@ -46,10 +46,10 @@ from metacal.promises.parts.units import RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 from metacal.rows.draws import generator
 from metacal.rows.executors import started
-from metacal.rows.labels import reject_label_of
+from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
 from metacal.scores.registry import AUTO
@@ -116,7 +116,7 @@ def fit_gate(
         _check_needs_no_labels(promise, score)
     if classes is None:
         classes = np.arange(rows.n_classes)
-    reject_label = reject_label_of(reject_label, classes)
+    reject_label = check_reject_label(reject_label, classes)
     input_suspicion = warn_of_suspicion(rows.table, known.get("input", "logits"))
     background = plan_background_map(rows, promise, fit_map, codes, weights)
     if decision == "calibrated" and codes is not None:
@@ -173,7 +173,7 @@ def _certify_learned_decision(
     groups: Any,
 ) -> CertificationResult:
     """Certify rows of two classes that are decided at log-odds learned from some of them."""
-    rows = rows.looked_over()
+    rows = rows.validated()
     learned = learn_decision(rows, codes, selection)
     subgroups = subgroups_of_table(promise, learned.rows, classes, groups)
     data = CalibrationData(learned.rows, codes, classes, subgroups, learned.counted)
@@ -401,7 +401,7 @@ def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> ND
 
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:
     """Raise unless these can make a gate."""
-    one_of("decision", decision, "largest", "calibrated")
+    check_choice("decision", decision, "largest", "calibrated")
     if isinstance(promise, Promise) and promise.sided and decision == "calibrated":
         raise InputError(
             f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'."

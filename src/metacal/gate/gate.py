@@ -33,9 +33,9 @@ from metacal.promises.rules.costs import Losses
 from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
-from metacal.rows.arrays import one_of
-from metacal.rows.labels import labels_or
-from metacal.rows.validate import room_for_probabilities
+from metacal.rows.arrays import check_choice
+from metacal.rows.labels import replace_rejected_labels
+from metacal.rows.validate import get_probability_buffer
 
 #: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less
 #: sure) and calibrated confidence, and say which code the true answer has: a row is right where its
@@ -378,7 +378,7 @@ class Gate(Verbs):
         either, and a gate does not compute its map. `groups` has the group of each row, where the
         gate has a threshold for each.
         """
-        one_of("rejected", rejected, "calibrated", "uniform")
+        check_choice("rejected", rejected, "calibrated", "uniform")
         rows = self.source.rows(given[0])
         asked = Asked(
             self.policy,
@@ -394,7 +394,9 @@ class Gate(Verbs):
             return first
         if self.is_calibrator:
             return replace(first, label=first.answer)
-        return replace(first, label=labels_or(self.reject_label, first.accept, first.answer))
+        return replace(
+            first, label=replace_rejected_labels(self.reject_label, first.accept, first.answer)
+        )
 
     def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
@@ -449,7 +451,7 @@ class Gate(Verbs):
         if not rows.on_device:
             numbers = self.group_codes(groups, len(rows))
             more = () if numbers is None else (numbers,)
-            room = room_for_probabilities(logits, out)
+            room = get_probability_buffer(logits, out)
             return rows.fill(
                 partial(source.write, self.policy), room, *more, whole=source.whole_blocks
             )

@@ -19,7 +19,7 @@ from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_r
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows
-from metacal.rows.labels import reject_label_of
+from metacal.rows.labels import check_reject_label
 
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
@@ -43,7 +43,7 @@ def gate_of(certifier: Certifier) -> Gate:
         source = Table(
             base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given
         )
-        label = reject_label_of(None, certifier.classes_)
+        label = check_reject_label(None, certifier.classes_)
     profile = profile_of(_ranking(certifier.doubts))
     known = {
         "reject_label": label,

@@ -50,10 +50,10 @@ class Counting:
         one more.
         """
         ranked, fine = Ranked(self.score), False
-        if self.rows.unseen and kernels.walks_blocks(ranked, self.rows.table):
+        if self.rows.is_unvalidated and kernels.walks_blocks(ranked, self.rows.table):
             found = self._counted(partial(ranked, careful=True), cut)
             fine = not found.missing
-        self.rows = self.rows.looked_over(found_fine=fine)
+        self.rows = self.rows.validated(is_validated=fine)
         return found if fine else self._counted(ranked, cut)
 
     def _counted(self, score_block: Any, cut: Cut) -> CellCounts:

@@ -19,7 +19,7 @@ from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 from metacal.rows.score_columns import correct_column, loss_column, score_column
 
 #: What a higher score says of a row.
@@ -219,4 +219,4 @@ def check_scored(promise: Any, higher_is: Any) -> None:
             " with their labels: MetaCal(promise).fit(scores, labels), with one score per row or a"
             " column per class."
         )
-    one_of("higher_is", higher_is, "surer", "doubtful")
+    check_choice("higher_is", higher_is, "surer", "doubtful")

@@ -29,7 +29,7 @@ from metacal.io.formats.arrow_writer import record_batch
 from metacal.io.gate_predictions import order_of_classes
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 
 #: Number of gates that a process keeps in memory.
 _MAX_CACHED_GATES = 8
@@ -144,7 +144,7 @@ class BatchGate:
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
-        one_of("rejected", rejected, "calibrated", "uniform")
+        check_choice("rejected", rejected, "calibrated", "uniform")
         self.path: str | None = None
         self.text: str | None = None
         if isinstance(gate, str | os.PathLike):

@@ -24,7 +24,7 @@ from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.numpy import of_one_width
 from metacal.io.writing import open_table, table_suffix
 from metacal.rows import Rows, advance, told, workers
-from metacal.rows.executors import threads_of
+from metacal.rows.executors import count_threads
 from metacal.rows.stored import StoredTable
 from metacal.rows.tasks import in_order
 
@@ -170,7 +170,7 @@ def write_decisions(
         if pool is None:
             decided_blocks = starmap(decide_block, block_arguments)
         else:
-            max_pending = 2 * threads_of(pool) + 1
+            max_pending = 2 * count_threads(pool) + 1
             decided_blocks = in_order(pool, decide_block, block_arguments, max_pending)
         for block, decision in decided_blocks:
             n_accepted += int(decision.accept.sum())

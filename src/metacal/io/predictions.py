@@ -21,7 +21,7 @@ from metacal.io.opening import single_score_hint
 from metacal.io.reading import read_columns
 from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
 from metacal.io.strays import find_stray_columns
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 from metacal.rows.labels import as_class_names, several_labels
 from metacal.rows.validate import two_columns
 
@@ -166,7 +166,7 @@ def read_predictions(
     Traceback (most recent call last):
     metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
     """
-    one_of("input", input, *TABLE_KEYS)
+    check_choice("input", input, *TABLE_KEYS)
     requested_classes = None
     if classes is not None:
         requested_classes = tuple(classes)

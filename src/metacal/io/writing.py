@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.display import VisibleText, on_a_terminal
+from metacal.display import VisibleText, is_terminal
 from metacal.errors import InputError
 from metacal.io.disk import DISK, plain_write_errors, temporary_path_for
 from metacal.io.formats import FORMATS, endings
@@ -160,11 +160,11 @@ def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) ->
         with atomic_path(path) as temporary_path:
             yield temporary_path
     elif FORMATS[suffix].begins == ():  # a text format
-        if on_a_terminal(sys.stdout):
+        if is_terminal(sys.stdout):
             yield VisibleText(sys.stdout)
         else:
             yield sys.stdout
-    elif on_a_terminal(sys.stdout):
+    elif is_terminal(sys.stdout):
         raise InputError(
             f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe."
         )

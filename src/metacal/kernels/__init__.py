@@ -421,4 +421,4 @@ tempered_loss = _dispatch_to_device(active.tempered_loss)
 mixed_rows = _dispatch_to_device(active.mixed_rows)
 members = active.members
 members.walks_blocks = takes_whole_blocks
-looked_over = _dispatch_to_device(active.looked_over)
+inspect_logits = _dispatch_to_device(active.inspect_logits)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.kernels.numpy import workplace
+from metacal.kernels.numpy import thread_buffers
 
 #: Coarse unit and fine unit.
 UNITS = (2.0**-30, 2.0**-62)
@@ -37,8 +37,8 @@ def in_units(block: Array) -> Iterator[Float]:
     >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
     0.1
     """
-    coarse: Float = workplace.array("units", block.shape, np.float64)
-    remainder: Float = workplace.array("rest of units", block.shape, np.float64)
+    coarse: Float = thread_buffers.array("units", block.shape, np.float64)
+    remainder: Float = thread_buffers.array("rest of units", block.shape, np.float64)
     # Converting once is faster than a sum that converts its operands.
     np.copyto(remainder, block)
     coarse_shift, fine_shift = _ROUNDING_SHIFTS

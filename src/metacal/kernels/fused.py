@@ -188,7 +188,7 @@ def ranked_rows(
         Grid of the score.
 
     careful : bool, default=False
-        Whether the block has not been validated. Rows that `looked_over` would report have no
+        Whether the block has not been validated. Rows that `inspect_logits` would report have no
         score.
     """
     _fused.ranked_rows(
@@ -268,7 +268,7 @@ def members(
     return probabilities
 
 
-def looked_over(block: Array) -> tuple[int | None, bool]:
+def inspect_logits(block: Array) -> tuple[int | None, bool]:
     """Validate a block in one pass: return the first invalid row, and whether there may be masks."""
     result = _fused.first_bad_row(_as_readable(block))
     invalid_row = result if result >= 0 else None
@@ -347,7 +347,7 @@ def _score(
         Buffer for the predictions.
 
     careful : bool, default=False
-        Whether the block has not been validated. Rows that `looked_over` would report have no
+        Whether the block has not been validated. Rows that `inspect_logits` would report have no
         score.
 
     Returns

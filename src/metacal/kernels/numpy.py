@@ -53,7 +53,7 @@ _SHORT_ROW = 128
 _MAX_BUFFER_BYTES = 1 << 21
 
 
-class Workplace(threading.local):
+class ThreadBuffers(threading.local):
     """Buffers of one thread, which the next block overwrites.
 
     A kernel must not return a buffer.
@@ -80,7 +80,7 @@ class Workplace(threading.local):
         return memory[:n_bytes].view(dtype).reshape(shape)
 
 
-workplace = Workplace()
+thread_buffers = ThreadBuffers()
 
 
 def _work_type(block: Array) -> np.dtype[Any]:
@@ -98,7 +98,7 @@ def _as_fast_floats(block: Array) -> Array:
     if block.dtype != np.float16 or not block.size:
         return block
     half_bits = np.ascontiguousarray(block).view(np.int16)
-    single_bits = workplace.array("halves", block.shape, np.int32)
+    single_bits = thread_buffers.array("halves", block.shape, np.int32)
     np.copyto(single_bits, half_bits)
     single_bits <<= _HALF_SHIFT
     single_bits &= _HALF_BITS
@@ -116,7 +116,7 @@ def _as_fast_floats(block: Array) -> Array:
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
     block = _as_fast_floats(block)
-    gaps = workplace.array("gaps", block.shape, dtype)
+    gaps = thread_buffers.array("gaps", block.shape, dtype)
     largest = block.max(axis=1, keepdims=True)
     if block.dtype == dtype:
         return np.subtract(block, largest, out=gaps), largest
@@ -147,7 +147,7 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
         gaps, largest = _gaps_and_largest(block, dtype)
     else:
         class_axis = 0
-        gaps = workplace.array("gaps", block.shape[::-1], dtype)
+        gaps = thread_buffers.array("gaps", block.shape[::-1], dtype)
         np.copyto(gaps, block.T)
         largest = gaps.max(axis=0)
         gaps -= largest
@@ -158,7 +158,7 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
 
 def _exp(exponents: Array) -> Array:
     """Compute exp in a second buffer."""
-    exponentials = workplace.array("terms", exponents.shape, exponents.dtype)
+    exponentials = thread_buffers.array("terms", exponents.shape, exponents.dtype)
     np.exp(exponents, out=exponentials)
     return exponentials
 
@@ -219,7 +219,7 @@ def negative_margin(block: Array) -> Float:
     It is the most negative float if every other class is masked.
     """
     block = _as_fast_floats(block)
-    other_logits = workplace.array("gaps", block.shape, block.dtype)
+    other_logits = thread_buffers.array("gaps", block.shape, block.dtype)
     np.copyto(other_logits, block)
     rows = np.arange(len(block))
     predictions = block.argmax(axis=1)
@@ -421,7 +421,7 @@ def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     return np.stack([tempered, plain, uniform], axis=1)
 
 
-def looked_over(block: Array) -> tuple[int | None, bool]:
+def inspect_logits(block: Array) -> tuple[int | None, bool]:
     """Validate a block of logits.
 
     Returns

@@ -320,7 +320,7 @@ def float_table(table: Tensor) -> Tensor:
     return table.to(torch.float32 if table.is_floating_point() else torch.float64)
 
 
-def looked_over(table: Tensor) -> tuple[int | None, bool]:
+def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     """The first bad row, and whether some logit is so low that it may stand for a mask; -inf
     counts, too. One pass.
     """

@@ -22,7 +22,7 @@ from metacal.formulas import Codes, Float
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
-from metacal.rows.validate import on_host, room_for_probabilities
+from metacal.rows.validate import get_probability_buffer, on_host
 
 #: Data type of an array field, by its annotation.
 _DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
@@ -148,7 +148,7 @@ class Map(ABC):
             )
         if rows is None:
             rows = Rows(logits)
-        probabilities = room_for_probabilities(logits, out)
+        probabilities = get_probability_buffer(logits, out)
         if not rows.on_device or self.on_device:
             return rows.fill(self.fill, probabilities, whole=self.whole_blocks)
         host_probabilities = self(on_host(logits))

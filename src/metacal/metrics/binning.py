@@ -113,7 +113,7 @@ def bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float
             f" {binning!r}."
         )
     if callable(binning):
-        edges = np.asarray(binning(confidence, bin_count(n_bins)))
+        edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
     else:
         edges = np.asarray(binning)
     if not _rises_from_0_to_1(edges):
@@ -225,12 +225,12 @@ class CodeSums:
         return self._sparse_matrix
 
 
-def bin_count(n_bins: object) -> int:
+def check_n_bins(n_bins: object) -> int:
     """Return `n_bins` as an int; raise InputError unless it is a whole number of at least 1.
 
     Examples
     --------
-    >>> bin_count(0)
+    >>> check_n_bins(0)
     Traceback (most recent call last):
     metacal.errors.InputError: n_bins must be a whole number of at least 1, got 0; 15 is the ...
     """

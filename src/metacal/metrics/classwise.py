@@ -26,7 +26,7 @@ from metacal.metrics.binning import (
     Statistic,
     Weights,
     bin_codes,
-    bin_count,
+    check_n_bins,
     equal_width,
 )
 from metacal.metrics.replicates import split_into_float_batches
@@ -123,7 +123,7 @@ class ClassGaps:
     """
 
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
-        self.n_bins = bin_count(n_bins)
+        self.n_bins = check_n_bins(n_bins)
         self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(np.empty(0), self.n_bins)
         # The first axis separates coarse and fine units, the second rejected and accepted rows.
@@ -222,7 +222,7 @@ class ClassGaps:
 
 def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statistic:
     """Prepare (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|."""
-    n_bins = bin_count(n_bins)
+    n_bins = check_n_bins(n_bins)
     resampled_gaps = _ResampledGaps(checked, n_bins)
 
     def statistic(batch: Weights) -> Float:

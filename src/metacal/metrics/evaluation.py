@@ -19,7 +19,7 @@ from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.evaluation_result import Evaluation
 from metacal.metrics.intervals import Interval
-from metacal.metrics.marginal import ByClass, predicted_columns
+from metacal.metrics.marginal import PredictedClasses, predicted_columns
 from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
@@ -129,7 +129,7 @@ def evaluate(
         accept=accept,
         correct=correct,
         score=score,
-        by_class=ByClass(predicted_columns(checked), classes),
+        by_class=PredictedClasses(predicted_columns(checked), classes),
     )
 
 
@@ -199,7 +199,7 @@ def evaluate_rows(
     accept: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     score: ArrayLike | None = None,
-    by_class: ByClass | None = None,
+    by_class: PredictedClasses | None = None,
 ) -> Evaluation:
     """Evaluate a table that has been reduced to columns.
 
@@ -220,7 +220,7 @@ def evaluate_rows(
     accept, correct, score : array of shape (n_rows,), default=None
         As in `evaluate`.
 
-    by_class : ByClass, default=None
+    by_class : PredictedClasses, default=None
         Predicted classes for the marginal check. If None, there is no marginal check.
 
     Returns

@@ -242,7 +242,7 @@ def _estimate_text(interval: Interval | None) -> str:
     return "undefined" if interval is None else f"{interval.estimate:.4f}"
 
 
-def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
+def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
     """Describe metrics that are worse with the calibrator by more than a standard error.
 
     The standard error comes from the interval of the calibrated rows. Without intervals, any higher
@@ -264,9 +264,9 @@ def harm_in_words(after: Evaluation, before: Evaluation) -> str | None:
     >>> from metacal.metrics import evaluate
     >>> labels, sure, unsure = [0, 0, 1], [[0.9, 0.1]] * 3, [[0.6, 0.4]] * 3
     >>> plain, worse = (evaluate(proba, labels, intervals=False) for proba in (unsure, sure))
-    >>> harm_in_words(plain, worse) is None
+    >>> describe_harm(plain, worse) is None
     True
-    >>> print(harm_in_words(worse, plain))
+    >>> print(describe_harm(worse, plain))
     Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE ...
     """
     rows_name = "accepted rows"

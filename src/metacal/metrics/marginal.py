@@ -204,7 +204,7 @@ def marginal_check(
     return checked(top.confidence, top.correct, predicted, classes=classes, fitted=fitted)
 
 
-class ByClass(NamedTuple):
+class PredictedClasses(NamedTuple):
     """Data of the marginal check in addition to confidence and correctness.
 
     Attributes

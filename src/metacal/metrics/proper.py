@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Float
-from metacal.metrics.binning import bin_count, sums_per_code
+from metacal.metrics.binning import check_n_bins, sums_per_code
 from metacal.metrics.classwise import UpperEntries, find_upper_entries, weighted_column_sums
 from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, checked_table
@@ -176,7 +176,7 @@ def brier_decomposition(
     checked = checked_table(proba, labels, classes=classes)
     n_rows = len(checked)
     label_counts = np.bincount(checked.codes, minlength=checked.n_classes).astype(np.float64)
-    sums = _CellSums.from_table(checked, bin_count(n_bins), label_counts)
+    sums = _CellSums.from_table(checked, check_n_bins(n_bins), label_counts)
 
     divisors = np.maximum(sums.counts, 1.0)
     base_rates = (label_counts / n_rows)[:, None]

@@ -143,7 +143,7 @@ class Metric:
         """Whether the statistic reads the whole table for each batch of resamples."""
         return self.input is PROBABILITIES and self.losses is None
 
-    def prepared(self, source: Any, **options: Any) -> Statistic:
+    def prepare_statistic(self, source: Any, **options: Any) -> Statistic:
         """Build the statistic of validated data.
 
         Parameters
@@ -167,7 +167,7 @@ class Metric:
         --------
         >>> import numpy as np
         >>> top = read_top_label([[0.9, 0.1], [0.6, 0.4]], [0, 1])
-        >>> statistic = METRICS["ece"].prepared(top, n_bins=5)
+        >>> statistic = METRICS["ece"].prepare_statistic(top, n_bins=5)
         >>> statistic(np.array([[1, 1], [2, 0]])).round(6)
         array([0.35, 0.1 ])
         """
@@ -183,7 +183,7 @@ class Metric:
             counts = self.counts(source)
             if counts is not None:
                 return counts
-        return self.prepared(source, **options)
+        return self.prepare_statistic(source, **options)
 
 
 #: All metrics by name, in the order of the tables.

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.binning import bin_codes, bin_count, equal_width, sums_per_code
+from metacal.metrics.binning import bin_codes, check_n_bins, equal_width, sums_per_code
 from metacal.metrics.calibration import accuracy
 from metacal.metrics.proper import brier, nll
 from metacal.metrics.toplabel import top_label
@@ -129,7 +129,7 @@ class StreamingECE(Streaming):
     """
 
     def __init__(self, n_bins: int = 15) -> None:
-        self.n_bins = bin_count(n_bins)
+        self.n_bins = check_n_bins(n_bins)
         self.state = np.zeros((self.n_bins, 2))
 
     def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:

@@ -27,7 +27,7 @@ from metacal.report.display import (
 )
 from metacal.report.operating import Series
 from metacal.report.reliability import Bins, Diagram
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 
 _DIAGONAL_LABEL = "perfectly calibrated"
 #: Smallest coverage on the axis of thresholds.
@@ -77,7 +77,7 @@ class ReliabilityDisplay(Display):
         -------
         ReliabilityDisplay
         """
-        one_of("binning", binning, "equal_width", "equal_mass")
+        check_choice("binning", binning, "equal_width", "equal_mass")
         return self._plot_on_axes(ax, name, line_kw, binning=binning)
 
     def _draw(

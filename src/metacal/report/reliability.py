@@ -16,7 +16,7 @@ from metacal.metrics.binning import (
     equal_width,
     reliability_table,
 )
-from metacal.metrics.intervals import Interval, exact_limits
+from metacal.metrics.intervals import Interval, clopper_pearson_limits
 from metacal.metrics.toplabel import TopLabel
 
 if TYPE_CHECKING:
@@ -235,8 +235,8 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
     has_rows = counts > 0
     n_used_bins = max(int(has_rows.sum()), 1)
     tail = (1.0 - level) / (2.0 * n_used_bins)
-    lower_limits, _ = exact_limits(np.floor(n_correct + _COUNT_TOLERANCE), counts, tail)
-    _, upper_limits = exact_limits(np.ceil(n_correct - _COUNT_TOLERANCE), counts, tail)
+    lower_limits, _ = clopper_pearson_limits(np.floor(n_correct + _COUNT_TOLERANCE), counts, tail)
+    _, upper_limits = clopper_pearson_limits(np.ceil(n_correct - _COUNT_TOLERANCE), counts, tail)
     return Bins(
         edges=curve.edges,
         count=counts,

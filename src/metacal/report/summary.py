@@ -37,7 +37,7 @@ from metacal.report.sides import sides_of
 from metacal.report.tables import class_table, part_table, striking_rows
 from metacal.rows import Rows, validate, workers
 from metacal.rows.arrays import fraction
-from metacal.rows.plausibility import unquestioned
+from metacal.rows.plausibility import skip_plausibility_checks
 
 if TYPE_CHECKING:
     from metacal.estimators.comparison import Comparison
@@ -479,5 +479,5 @@ def _compare_calibrators(
     # The folds are drawn from the rows, which must be in memory.
     logits = np.asarray(tables[0])
     # The logits may be logarithms of probabilities.
-    with unquestioned():
+    with skip_plausibility_checks():
         return compare(logits, codes, calibrator_names, **options).to_dict()

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import betainc
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.metrics.intervals import exact_limits
+from metacal.metrics.intervals import clopper_pearson_limits
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part_words import side_of
 from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
@@ -84,7 +84,7 @@ def class_table(names: Array, measured: Measured) -> dict[str, Any]:
         miscoverage = 1.0 - _ratios(n_accepted_correct, n_correct)
         n_bad = n_correct - n_accepted_correct
         n_judged = n_correct
-    lower_limits, _ = exact_limits(n_bad, n_judged, _ORDER_TAIL)
+    lower_limits, _ = clopper_pearson_limits(n_bad, n_judged, _ORDER_TAIL)
     lower_limits = np.where(n_judged > 0, lower_limits, np.nan)
 
     # Classes without a row come last. Ties are ordered by error rate, then by column.
@@ -337,7 +337,7 @@ def _subgroup_thresholds(
 
 def _proportions(numerators: Float, denominators: Float, alpha: float) -> Series:
     """Compute proportions with Clopper-Pearson intervals of level 1 - alpha, NaN if empty."""
-    lower_limits, upper_limits = exact_limits(numerators, denominators, alpha / 2)
+    lower_limits, upper_limits = clopper_pearson_limits(numerators, denominators, alpha / 2)
     is_defined = denominators > 0
     return Series(
         estimate=_ratios(numerators, denominators),

@@ -22,10 +22,10 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags
 from metacal.rows.executors import (
     ExecutorLike,
+    count_threads,
     executor_of,
     is_remote,
     report_progress,
-    threads_of,
 )
 from metacal.rows.executors import advance as advance
 from metacal.rows.executors import told as told
@@ -33,7 +33,7 @@ from metacal.rows.executors import workers as workers
 from metacal.rows.stored import StoredTable
 from metacal.rows.strips import READ_AT_ONCE, Columns, HostStrips, PickedRows, Strips
 from metacal.rows.strips import run_rows as run_rows
-from metacal.rows.tasks import in_order, sources_of
+from metacal.rows.tasks import describe_sources, in_order
 from metacal.rows.validate import logits_table, on_host
 
 #: Function of the rows of a block, and of the columns of these rows.
@@ -80,8 +80,8 @@ class Rows(Strips):
     executor : concurrent.futures.Executor or distributed.Client, default=None
         Executor of the work on blocks. None works in this thread.
 
-    unseen : bool, default=False
-        Whether the values have not been validated. A careful pass over the rows, or `looked_over`,
+    is_unvalidated : bool, default=False
+        Whether the values have not been validated. A careful pass over the rows, or `validated`,
         validates them.
 
     Examples
@@ -100,10 +100,10 @@ class Rows(Strips):
         keep: Flags | None = None,
         block_rows: int | None = None,
         executor: ExecutorLike | None = None,
-        unseen: bool = False,
+        is_unvalidated: bool = False,
     ) -> None:
         super().__init__(table, keep)
-        self.unseen = unseen
+        self.is_unvalidated = is_unvalidated
         self.executor = None if self.on_device else executor_of(executor)
         self._requested_block_rows = block_rows
         if block_rows is None:
@@ -121,12 +121,12 @@ class Rows(Strips):
         }
         return Rows(**{**arguments, **changes})
 
-    def looked_over(self, *, found_fine: bool = False) -> Rows:
+    def validated(self, *, is_validated: bool = False) -> Rows:
         """Return validated rows, with masked classes as -inf.
 
         Parameters
         ----------
-        found_fine : bool, default=False
+        is_validated : bool, default=False
             Whether a careful pass has validated the values already.
 
         Returns
@@ -138,9 +138,9 @@ class Rows(Strips):
         InputError
             If the values are not logits.
         """
-        if not self.unseen:
+        if not self.is_unvalidated:
             return self
-        if found_fine:
+        if is_validated:
             return self.replaced()
         return self.replaced(table=logits_table(self.table, executor=self.executor))
 
@@ -264,7 +264,7 @@ class Rows(Strips):
         rows_per_run = run_rows(self.n_classes)
         share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
-            n_shares = _BLOCKS_A_THREAD * threads_of(self.executor)
+            n_shares = _BLOCKS_A_THREAD * count_threads(self.executor)
             rows_per_share = -(-len(self.table) // n_shares)
             share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
         share_strips = rows_per_run * share_runs // self._strip_rows
@@ -450,7 +450,7 @@ class Rows(Strips):
             return max(1, READ_AT_ONCE // (self._strip_rows * self.n_classes))
         if self.executor is None or not isinstance(source, np.ndarray):
             return default_strips
-        n_threads = threads_of(self.executor)
+        n_threads = count_threads(self.executor)
         max_blocks = round(len(self) * self.n_classes / _WORTH_A_THREAD)
         n_blocks = _BLOCKS_A_THREAD * n_threads
         if max_blocks < n_blocks:
@@ -465,4 +465,4 @@ def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
 
 def _describe_piece(piece: tuple[Any, ...]) -> str:
     """Return the names of the files of a piece, for messages."""
-    return sources_of(piece[0].table) or "rows in memory"
+    return describe_sources(piece[0].table) or "rows in memory"

@@ -59,7 +59,7 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
     """
     if type(values) is np.ndarray:
         return values
-    refuse_masked(values, name)
+    raise_if_masked(values, name)
     class_name = type(values).__name__
     if hasattr(values, "__next__"):
         raise InputError(
@@ -92,7 +92,7 @@ def first_row(flags: Flags) -> int | None:
     return int(flags.argmax()) if flags.any() else None
 
 
-def refuse_masked(values: Any, name: str) -> None:
+def raise_if_masked(values: Any, name: str) -> None:
     """Raise InputError if entries are masked.
 
     Most functions of NumPy would use the numbers under the mask.
@@ -221,12 +221,12 @@ def _weights_as_float(array: NDArray[Any], name: str) -> Float:
         ) from None
 
 
-def one_of(name: str, value: object, *choices: str) -> None:
+def check_choice(name: str, value: object, *choices: str) -> None:
     """Raise InputError unless `value` is one of the choices.
 
     Examples
     --------
-    >>> one_of("input", "probs", "logits", "probabilities")
+    >>> check_choice("input", "probs", "logits", "probabilities")
     Traceback (most recent call last):
     metacal.errors.InputError: input must be 'logits' or 'probabilities', got 'probs'.
     """

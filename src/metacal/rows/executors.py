@@ -180,7 +180,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def threads_of(pool: Executor) -> int:
+def count_threads(pool: Executor) -> int:
     """Return the number of threads of a pool, 1 for another kind of executor."""
     return int(pool._max_workers) if isinstance(pool, ThreadPoolExecutor) else 1
 

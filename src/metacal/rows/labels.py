@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import first_row, plain_array
+from metacal.rows.reject_labels import check_reject_label as check_reject_label
 from metacal.rows.reject_labels import default_reject_label as default_reject_label
-from metacal.rows.reject_labels import labels_or as labels_or
-from metacal.rows.reject_labels import reject_label_of as reject_label_of
+from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
 
 #: Code of a missing label, and number that stands for one unless it is a class.
 NO_LABEL = -1

@@ -12,7 +12,7 @@ from metacal.errors import InputError
 from metacal.rows.stored import StoredTable
 
 
-def room_for_probabilities(table: Any, out: Any = None) -> Any:
+def get_probability_buffer(table: Any, out: Any = None) -> Any:
     """Return the buffer for the probabilities of a table of logits.
 
     Parameters
@@ -35,9 +35,9 @@ def room_for_probabilities(table: Any, out: Any = None) -> Any:
 
     Examples
     --------
-    >>> room_for_probabilities(np.zeros((2, 3), dtype=np.float16)).dtype
+    >>> get_probability_buffer(np.zeros((2, 3), dtype=np.float16)).dtype
     dtype('float32')
-    >>> room_for_probabilities(np.zeros((2, 3)), out=np.empty((3, 3)))
+    >>> get_probability_buffer(np.zeros((2, 3)), out=np.empty((3, 3)))
     Traceback (most recent call last):
     metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the ...
     """

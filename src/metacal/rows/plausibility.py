@@ -142,14 +142,14 @@ def suspicion_in(table: Any) -> Suspicion | None:
     return suspicion_of(sample_of(table))
 
 
-def unquestioned() -> AbstractContextManager[None]:
+def skip_plausibility_checks() -> AbstractContextManager[None]:
     """Skip the inspection of tables inside the context.
 
     It is for tables that metacal computed (logarithms of probabilities) or inspected before.
 
     Examples
     --------
-    >>> with unquestioned():
+    >>> with skip_plausibility_checks():
     ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
     None
     """

@@ -15,7 +15,7 @@ _DEFAULT_NUMBERS = (-1, 0, -2, -3)
 _DEFAULT_NAME = "rejected"
 
 
-def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
+def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> Any:
     """Validate the label of rejected rows.
 
     Parameters
@@ -37,7 +37,7 @@ def reject_label_of(reject_label: Any, classes: NDArray[Any]) -> Any:
 
     Examples
     --------
-    >>> reject_label_of(None, np.arange(2)), reject_label_of(None, np.array(["cat", "dog"]))
+    >>> check_reject_label(None, np.arange(2)), check_reject_label(None, np.array(["cat", "dog"]))
     (-1, 'rejected')
     """
     if reject_label is None:
@@ -77,7 +77,9 @@ def default_reject_label(classes: NDArray[Any]) -> str | int:
     return next(number for number in _DEFAULT_NUMBERS if number not in classes)
 
 
-def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArray[Any]:
+def replace_rejected_labels(
+    reject_label: Any, accept: Flags, answers: NDArray[Any]
+) -> NDArray[Any]:
     """Return the predictions, with the reject label for rows that are not accepted.
 
     The type of the result does not depend on the decisions. Predictions that are booleans become
@@ -100,7 +102,7 @@ def labels_or(reject_label: Any, accept: Flags, answers: NDArray[Any]) -> NDArra
 
     Examples
     --------
-    >>> labels_or(-1, np.array([True, False]), np.array([True, True]))
+    >>> replace_rejected_labels(-1, np.array([True, False]), np.array([True, True]))
     array([True, -1], dtype=object)
     """
     predictions = answers.astype(object) if answers.dtype.kind == "b" else answers

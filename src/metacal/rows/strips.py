@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags
-from metacal.kernels.numpy import workplace
+from metacal.kernels.numpy import thread_buffers
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 
@@ -104,13 +104,13 @@ def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
 
     Allocating memory for every strip would take longer than the copy.
     """
-    buffer = workplace.array("strip", (len(indices), block.shape[1]), block.dtype)
+    buffer = thread_buffers.array("strip", (len(indices), block.shape[1]), block.dtype)
     return np.take(block, indices, axis=0, out=buffer, mode="clip")
 
 
 def _copy_if_buffered(result: Any) -> Any:
     """Copy the result of a strip if it is a view of the buffer that the next strip overwrites."""
-    buffer = workplace.kept.get("strip")
+    buffer = thread_buffers.kept.get("strip")
     if buffer is None or not isinstance(result, np.ndarray):
         return result
     return result.copy() if np.may_share_memory(result, buffer) else result

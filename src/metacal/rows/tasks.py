@@ -178,7 +178,7 @@ def _lost_piece_error(error: BaseException, piece: Piece, place: Place | None) -
     )
 
 
-def sources_of(table: Any) -> str:
+def describe_sources(table: Any) -> str:
     """Return the names of the files of a table as text, "" for a table in memory."""
     names = list(dict.fromkeys(_source_names(table)))
     text = ", ".join(names[:_MAX_NAMES])

@@ -24,15 +24,15 @@ from metacal.formulas.logits import (
     replace_zero_probabilities,
 )
 from metacal.formulas.operations import NUMPY
-from metacal.rows.arrays import first_row, one_of, plain_array
+from metacal.rows.arrays import check_choice, first_row, plain_array
 from metacal.rows.arrays import on_host as on_host
-from metacal.rows.arrays import refuse_masked as refuse_masked
+from metacal.rows.arrays import raise_if_masked as raise_if_masked
 from metacal.rows.arrays import row_weights as row_weights
 from metacal.rows.labels import class_list as class_list
 from metacal.rows.labels import columns_of as columns_of
 from metacal.rows.labels import label_codes as label_codes
 from metacal.rows.labels import two_classes as two_classes
-from metacal.rows.output_buffer import room_for_probabilities as room_for_probabilities
+from metacal.rows.output_buffer import get_probability_buffer as get_probability_buffer
 from metacal.rows.stored import ConvertedTable, StoredTable, blocks_of
 
 #: Elements per block of a validation pass. A block fits into the cache.
@@ -176,14 +176,14 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
 def _inspect_blocks(
     array: Any, executor: Executor | None
 ) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """Yield the rows of each block with the result of `kernels.looked_over`.
+    """Yield the rows of each block with the result of `kernels.inspect_logits`.
 
     A table on a device is one block.
     """
     n_rows, n_classes = array.shape
     if kernels.on_device(array):
         rows = slice(0, len(array))
-        yield rows, kernels.looked_over(array[rows])
+        yield rows, kernels.inspect_logits(array[rows])
         return
     uses_threads = (
         isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS
@@ -192,7 +192,7 @@ def _inspect_blocks(
     block_rows = max(1, block_elements // n_classes)
     row_slices = [slice(start, start + block_rows) for start in range(0, n_rows, block_rows)]
     map_blocks = executor.map if uses_threads and executor is not None else map
-    results = map_blocks(lambda rows: kernels.looked_over(array[rows]), row_slices)
+    results = map_blocks(lambda rows: kernels.inspect_logits(array[rows]), row_slices)
     yield from zip(row_slices, results)
 
 
@@ -308,7 +308,7 @@ def logits_from(
         Pool of threads that share the validation.
 
     later : bool, default=False
-        Whether to leave the validation of values to the first pass over them, if `may_wait` allows
+        Whether to leave the validation of values to the first pass over them, if `can_validate_later` allows
         it.
 
     Returns
@@ -320,11 +320,11 @@ def logits_from(
     >>> logits_from([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
-    if later and may_wait(table, kind):
+    if later and can_validate_later(table, kind):
         return _read_float_table(table, "logits")
     if kind == "logits":
         return logits_table(table, executor=executor)
-    one_of("input", kind, "logits", "probabilities")
+    check_choice("input", kind, "logits", "probabilities")
     array: Any = probability_table(table)
     if kernels.on_device(array):
         return kernels.device_kernels().log_probabilities(array)
@@ -335,12 +335,12 @@ def logits_from(
     return _log_probabilities(dtype, array)
 
 
-def may_wait(table: Any, kind: str) -> bool:
+def can_validate_later(table: Any, kind: str) -> bool:
     """Check whether values can be validated while they are scored, by the C or device kernels.
 
     Examples
     --------
-    >>> may_wait(np.zeros((2, 3)), "probabilities")
+    >>> can_validate_later(np.zeros((2, 3)), "probabilities")
     False
     """
     return kind == "logits" and (kernels.takes_whole_blocks or kernels.on_device(table))
@@ -450,7 +450,7 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
     )
 
 
-def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
     """Return `label_codes` on the device of the table.
 
     Column numbers are validated on the device, other labels on the host.
@@ -472,7 +472,7 @@ def label_codes_beside(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
     """
     if not kernels.on_device(table):
         return label_codes(labels, len(table), classes)
-    refuse_masked(labels, "labels")
+    raise_if_masked(labels, "labels")
     device_kernels = kernels.device_kernels()
     are_column_numbers = classes.dtype.kind in "iu" and np.array_equal(
         classes, np.arange(len(classes))

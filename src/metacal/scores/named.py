@@ -294,12 +294,12 @@ def _run_careful_pass(
     scores : array or tensor
         Result of the pass.
     """
-    if rows.unseen:
+    if rows.is_unvalidated:
         scores = run_pass(rows, {"careful": True})
         # The minimum is NaN if any score is NaN.
         if not math.isnan(float(scores.min())):
-            return rows.looked_over(found_fine=True), scores
-        rows = rows.looked_over()
+            return rows.validated(is_validated=True), scores
+        rows = rows.validated()
     return rows, run_pass(rows, {})
 
 
@@ -369,7 +369,7 @@ def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]
         Values of the function.
     """
     if not kernels.walks_blocks(fn, rows.table):
-        rows = rows.looked_over()
+        rows = rows.validated()
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         function = partial(fn, **kernel_options) if kernel_options else fn

@@ -97,7 +97,7 @@ def test_row_weights_count_rows_again(metric, table):
     """The statistic at weights w is the metric of a table with row i written w_i times."""
     proba, labels = table
     weights = np.bincount(np.random.default_rng(0).integers(150, size=150), minlength=150)
-    statistic = metric.prepared(metric.input(proba, labels))
+    statistic = metric.prepare_statistic(metric.input(proba, labels))
     resampled = metric.function(np.repeat(proba, weights, axis=0), np.repeat(labels, weights))
     assert statistic(weights[None])[0] == pytest.approx(resampled, abs=1e-9)
 
@@ -107,7 +107,7 @@ def test_row_weights_count_rows_again_in_rankings(metric):
     random = np.random.default_rng(1)
     score, correct = np.round(random.random(80), 1), random.random(80) < 0.6
     weights = np.bincount(random.integers(80, size=80), minlength=80)
-    statistic = metric.prepared(metric.input(score, correct))
+    statistic = metric.prepare_statistic(metric.input(score, correct))
     resampled = metric.function(np.repeat(score, weights), np.repeat(correct, weights))
     assert statistic(weights[None])[0] == pytest.approx(resampled, abs=1e-12)
 

@@ -33,7 +33,7 @@ def sources():
 
 def prepared(metric, sources):
     tables, ranking = sources
-    return metric.prepared(tables.get(metric.input, ranking))
+    return metric.prepare_statistic(tables.get(metric.input, ranking))
 
 
 def batches(signs):
@@ -74,11 +74,13 @@ def test_some_rows_of_a_table_are_a_table(metric, sources):
     assert np.array_equal(some.table, copied.table)
     assert np.array_equal(np.concatenate([block for _, block in some.blocks()]), copied.table)
     assert np.array_equal(some.top_label().correct, copied.top_label().correct)
-    assert estimate(metric.prepared(some), len(some)) == estimate(
-        metric.prepared(copied), len(copied)
+    assert estimate(metric.prepare_statistic(some), len(some)) == estimate(
+        metric.prepare_statistic(copied), len(copied)
     )
     weights = batches(signs=False)[:, : len(some)]
-    assert np.array_equal(metric.prepared(some)(weights), metric.prepared(copied)(weights))
+    assert np.array_equal(
+        metric.prepare_statistic(some)(weights), metric.prepare_statistic(copied)(weights)
+    )
 
 
 def test_single_precision_moves_wide_tables_by_less_than_rounding():
@@ -89,7 +91,7 @@ def test_single_precision_moves_wide_tables_by_less_than_rounding():
     weights = np.stack(
         [np.bincount(random.integers(3000, size=3000), minlength=3000) for _ in range(4)]
     )
-    prepare = METRICS["classwise_ece"].prepared
+    prepare = METRICS["classwise_ece"].prepare_statistic
     of_single = prepare(checked_table(narrow, labels))
     exact = prepare(checked_table(narrow.astype(np.float64), labels))
     np.testing.assert_allclose(of_single(weights), exact(weights), rtol=0, atol=2e-9)

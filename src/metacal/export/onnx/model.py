@@ -23,7 +23,7 @@ from metacal.export.onnx.reading import check_opset, opset_of, read_model
 from metacal.gate import Gate
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
-from metacal.rows.arrays import one_of
+from metacal.rows.arrays import check_choice
 
 # Default versions: old enough for every recent onnxruntime, new enough for all operators.
 _OPSET = 17
@@ -143,7 +143,7 @@ def _build_gate_model(
 ) -> Attached:
     """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
     onnx = onnx_library("ONNX export")
-    one_of("dtype", dtype, *_DTYPES)
+    check_choice("dtype", dtype, *_DTYPES)
     opset = _check_version("opset", _OPSET if opset is None else opset)
     ir_version = _check_version("ir_version", _IR_VERSION if ir_version is None else ir_version)
     fitted_gate = gate_of(cal)
