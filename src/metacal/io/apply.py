@@ -21,6 +21,7 @@ from metacal.io.disk import temporary_path_for
 from metacal.io.formats import FORMATS, endings
 from metacal.io.gate_predictions import read_for_gate
 from metacal.io.input_paths import Paths, is_also_input, list_input_files
+from metacal.io.journal import Record
 from metacal.io.opening import NoRowsError
 from metacal.io.remote import deleting_downloads, suffix_of
 from metacal.io.result_names import distinct_name, plain_name
@@ -372,11 +373,7 @@ def make_missing_results(
         If no source has rows.
     """
     results.remove_leftovers(source_of_result)
-    records = {}
-    for name, source in source_of_result.items():
-        current_record = results.find_current_record(name, source)
-        if current_record is not None:
-            records[name] = current_record
+    records = _find_current_records(results, source_of_result)
     kept_names = [name for name, record in records.items() if record["n_rows"]]
     for name in kept_names:
         say(f"{name} is finished; it is kept.")
@@ -399,18 +396,44 @@ def make_missing_results(
     finally:
         results.remove_leftovers(source_of_result)
 
+    counts = _summarize_records(records, source_of_result)
+    orphans = results.find_orphans(source_of_result)
+    if prune:
+        results.prune(orphans.unchanged)
+    return replace(
+        counts,
+        n_kept=len(kept_names),
+        orphans=tuple(orphans.unchanged),
+        pruned=prune,
+        edited=tuple(orphans.edited),
+    )
+
+
+def _find_current_records(
+    results: ResultFolder, source_of_result: Mapping[str, str]
+) -> dict[str, Record]:
+    """Return the records of the results that are up to date, keyed by name."""
+    records = {}
+    for name, source in source_of_result.items():
+        current_record = results.find_current_record(name, source)
+        if current_record is not None:
+            records[name] = current_record
+    return records
+
+
+def _summarize_records(
+    records: Mapping[str, Record], source_of_result: Mapping[str, str]
+) -> Applied:
+    """Add up the counts of all results. Raise NoRowsError if no source has rows."""
     nonempty_records = [record for record in records.values() if record["n_rows"]]
     if not nonempty_records:
+        first_source = next(iter(source_of_result.values()))
         raise NoRowsError(
-            f"{next(iter(source_of_result.values()))}: it holds no rows, nor does any other; give"
-            " at least one."
+            f"{first_source}: it holds no rows, nor does any other; give at least one."
         )
     n_accepted = None
     if nonempty_records[0]["n_accepted"] is not None:
         n_accepted = sum(record["n_accepted"] for record in nonempty_records)
-    orphans = results.find_orphans(source_of_result)
-    if prune:
-        results.prune(orphans.unchanged)
     empty_sources = [
         source for name, source in source_of_result.items() if not records[name]["n_rows"]
     ]
@@ -418,11 +441,7 @@ def make_missing_results(
         n_rows=sum(record["n_rows"] for record in nonempty_records),
         n_accepted=n_accepted,
         n_files=len(nonempty_records),
-        n_kept=len(kept_names),
         empty=tuple(empty_sources),
-        orphans=tuple(orphans.unchanged),
-        pruned=prune,
-        edited=tuple(orphans.edited),
     )
 
 
