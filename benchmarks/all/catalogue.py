@@ -109,6 +109,13 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "area-intervals",
+            "benchmarks.area_intervals --data {data} --draws 100 --jobs {jobs} --out {out}",
+            about=("metrics",),
+            seconds=700,
+            alone=False,
+        ),
+        Entry(
             "bands",
             "benchmarks.bands exits --jobs {jobs} --out {out}",
             about=("promises",),
@@ -403,6 +410,7 @@ _PARTS = {
     "accuracy-rule": "benchmarks.accuracy_rule --data {one} --draws 10 --jobs {jobs} --out {out}",
     "answer-adversaries": "benchmarks.answer_adversaries --draws 5 --jobs {jobs} -o {out}",
     "answers": "benchmarks.answers --data {data} --draws 3 --jobs {jobs} -o {out}",
+    "area-intervals": "benchmarks.area_intervals --data {data} --draws 2 --jobs {jobs} --out {out}",
     "calibrators": "benchmarks.calibrators --splits 1 --jobs {jobs} --out {out}",
     "cascade": "benchmarks.cascade --draws 3 --jobs {jobs} --output {out}",
     "closed-forms": "benchmarks.closed_forms --out {out}",

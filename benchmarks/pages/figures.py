@@ -241,6 +241,12 @@ def _held_out(results: Any, rare: bool, ours_best: bool) -> float:
     return count
 
 
+def _most_missed(results: Any, method: str) -> float:
+    """Find the largest share of missed intervals over all areas and populations, for one method."""
+    summary = results["summary"]
+    return max(summary[key]["highest"] for key in summary if key.endswith(f", {method}"))
+
+
 def _most_broken(results: Any, way: str) -> float:
     """Find the largest share of broken promises over all kinds of draws, for one way to seed."""
     return max(kind[way] for kind in results.values() if isinstance(kind, dict) and way in kind)
@@ -260,6 +266,8 @@ FIGURES: dict[str, tuple[str, Compute]] = {
     "ranker-type-2-lower": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=-1)),
     "ranker-type-2-higher": ("rankers", partial(_ranker_changes, key="type_2_at_alpha", sign=1)),
     "ranker-ece-lower": ("rankers", partial(_ranker_changes, key="ece", sign=-1)),
+    "area-intervals-missed": ("area-intervals", partial(_most_missed, method="package")),
+    "plain-bootstrap-missed": ("area-intervals", partial(_most_missed, method="plain")),
     "derived-seeds-broken": ("derived-seeds", partial(_most_broken, way="derived")),
     "searched-seeds-broken": ("derived-seeds", partial(_most_broken, way="20 seeds")),
     "dirichlet-below-temperature": ("calibrators", _dirichlet_below),
