@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_with_its_line(file, name, monkeypatch):
 
 
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(file, monkeypatch):
-    monkeypatch.setattr(jsonl, "LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
     file.write_text('{"logits": [1, 2]}\n{"logits": [' + "1, " * (1 << 19) + "2]}\n")
     with pytest.raises(InputError, match=r"val.jsonl:2: this line has more than 1 MB"):
         read_predictions(file)

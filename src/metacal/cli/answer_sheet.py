@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from metacal.errors import InputError
-from metacal.io.formats.text_cells import unescaped
+from metacal.io.formats.text_cells import unescape_formula
 
 #: Names of the columns with the row number, the id and the shown prediction.
 ROW, ID, PREDICTION = "row", "id", "prediction"
@@ -123,7 +123,7 @@ def _parse_lines(
                 f"{path}:{line_number}: {len(cells)} cells where the header has"
                 f" {len(column_names)}; fix the line."
             )
-        values = {name: unescaped(cell.strip()) for name, cell in zip(column_names, cells)}
+        values = {name: unescape_formula(cell.strip()) for name, cell in zip(column_names, cells)}
         try:
             row = int(strip_zero_decimals(values[ROW]))
         except ValueError:

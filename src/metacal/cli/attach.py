@@ -90,6 +90,6 @@ def read_inputs(path: str) -> dict[str, Any]:
     from metacal.io.formats import FORMATS
     from metacal.io.opening import check_first_bytes, plain_decoding_errors
 
-    check_first_bytes(path, FORMATS[".npz"].begins)
+    check_first_bytes(path, FORMATS[".npz"].magic)
     with plain_decoding_errors(path), np.load(path, allow_pickle=False) as archive:
         return dict(archive)

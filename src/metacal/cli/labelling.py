@@ -32,7 +32,7 @@ from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_in, open_journal
 from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, rename_to_backup, replace_if_unchanged
-from metacal.io.formats.text_writer import DelimitedWriter, TabsWriter
+from metacal.io.formats.text_writer import DelimitedWriter, TsvWriter
 from metacal.io.journal import Journal
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: 
         columns[shown_column] = pool.groups[waiting_rows]
     columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
     text = io.StringIO()
-    writer_class = TabsWriter if path.lower().endswith(".tsv") else DelimitedWriter
+    writer_class = TsvWriter if path.lower().endswith(".tsv") else DelimitedWriter
     writer = writer_class(text, class_names=None, n_rows=len(waiting_rows), compress=False)
     writer.write(columns)
     return text.getvalue().encode()

@@ -14,7 +14,7 @@ import click
 from metacal.cli.options import ReadOptions, file_option, option
 from metacal.cli.printing import flag_is_set, print_note
 from metacal.cli.values import bad_option
-from metacal.io.formats import endings
+from metacal.io.formats import extensions
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -88,7 +88,7 @@ def check_not_input(
         if reading.classes is not None and reading.classes.startswith("@"):
             input_paths.append(reading.classes[1:])
     for path in input_paths:
-        if path is not None and path != "-" and is_also_input(output, path, endings()):
+        if path is not None and path != "-" and is_also_input(output, path, extensions()):
             raise click.UsageError(f"{output} is also read; write to another file.")
 
 

@@ -18,7 +18,7 @@ from metacal.gate import Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
 from metacal.io.disk import temporary_path_for
-from metacal.io.formats import FORMATS, endings
+from metacal.io.formats import FORMATS, extensions
 from metacal.io.gate_predictions import read_for_gate
 from metacal.io.input_paths import Paths, is_also_input, list_input_files
 from metacal.io.journal import Record
@@ -302,7 +302,7 @@ def _choose_suffix(output_format: str | None, first_source: str) -> str:
         return f".{output_format}"
     # Results have several columns, which an .npy file cannot hold.
     suffix = suffix_of(first_source).replace(".npy", ".npz")
-    if suffix in endings(written=True):
+    if suffix in extensions(writable=True):
         return suffix
     return ".parquet"
 

@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,16 @@ from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.gate import gate_in
 from metacal.io.column_selection import ColumnSelection
 from metacal.io.decision_columns import decision_columns, merge_result_columns
-from metacal.io.formats.arrow import InMemory, layout_of, pick
-from metacal.io.formats.arrow_columns import Layout, column_of, joined, pyarrow_for, table_of
-from metacal.io.formats.arrow_metadata import stored_classes
-from metacal.io.formats.arrow_writer import record_batch
+from metacal.io.formats.arrow import InMemoryBatches, pick_arrow_columns, table_layout
+from metacal.io.formats.arrow_columns import (
+    TableLayout,
+    column_to_array,
+    combine_chunks,
+    import_pyarrow,
+    table_to_array,
+)
+from metacal.io.formats.arrow_metadata import read_class_names
+from metacal.io.formats.arrow_writer import build_record_batch
 from metacal.io.gate_predictions import order_of_classes
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
@@ -62,7 +68,7 @@ class _BatchTable:
     """
 
     selection: ColumnSelection
-    layout: Layout
+    layout: TableLayout
     class_names: ClassNames | None
     column_order: list[int] | None
 
@@ -191,7 +197,7 @@ class BatchGate:
         """Return the decisions on a RecordBatch as a RecordBatch, or on a Table as a Table."""
         from metacal.metrics.replicates import one_blas_thread
 
-        pa = pyarrow_for("a record batch")
+        pa = import_pyarrow("a record batch")
         with one_blas_thread():
             result_batch = self._apply_to_batch(pa, batch)
         if isinstance(batch, pa.Table):
@@ -204,7 +210,7 @@ class BatchGate:
 
     def schema(self, schema: Any) -> Any:
         """Return the schema of the result for batches of the given schema."""
-        pa = pyarrow_for("a record batch")
+        pa = import_pyarrow("a record batch")
         empty_columns = [pa.array([], type=field.type) for field in schema]
         empty_batch = pa.record_batch(empty_columns, schema=schema)
         return self(empty_batch).schema
@@ -226,7 +232,7 @@ class BatchGate:
         class_names: Any = batch_table.class_names
         if gate.source.classes_given:
             class_names = gate.classes.tolist()
-        result_batch = record_batch(pa, decision_columns(gate, decision), class_names)
+        result_batch = build_record_batch(pa, decision_columns(gate, decision), class_names)
         result_columns = dict(zip(result_batch.schema.names, result_batch.columns, strict=True))
         if not self.fixed_size and "probs" in result_columns:
             fixed_size_lists = result_columns["probs"]
@@ -255,13 +261,13 @@ class BatchGate:
             group_key=self.group_key,
             keep=self.keep,
         )
-        selection = pick(request, batch.schema)
-        layout = layout_of(selection, InMemory(batch), _BATCH_NAME)
-        if layout.width == 0 and batch.num_rows == 0:
+        selection = pick_arrow_columns(request, batch.schema)
+        layout = table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
+        if layout.list_size == 0 and batch.num_rows == 0:
             # The length of the lists is not known without a row.
-            layout = layout._replace(width=n_classes)
+            layout = replace(layout, list_size=n_classes)
 
-        has_class_columns = layout.width is None
+        has_class_columns = layout.list_size is None
         is_single_score = (
             has_class_columns and n_classes == 2 and request.is_single_score(selection.table_names)
         )
@@ -272,7 +278,7 @@ class BatchGate:
             )
         class_names = None
         if not has_class_columns:
-            class_names = stored_classes(batch.schema, _BATCH_NAME)
+            class_names = read_class_names(batch.schema, _BATCH_NAME)
         elif not is_single_score:
             class_names = selection.class_names
         return _BatchTable(
@@ -305,7 +311,7 @@ class BatchGate:
 
     def _read_rows(self, batch: Any, batch_table: _BatchTable) -> Any:
         """Return the validated table of a batch, with the columns in the order of the gate."""
-        table = table_of(batch, batch_table.layout, _BATCH_NAME, 0)
+        table = table_to_array(batch, batch_table.layout, _BATCH_NAME, 0)
         if batch_table.column_order is not None:
             table = np.ascontiguousarray(table[:, batch_table.column_order])
         return self.gate.source.read(table, by_rows=True)
@@ -318,7 +324,7 @@ class BatchGate:
         if batch.num_rows == 0:
             return np.array(thresholds.names[:1])
         group_column = batch.column(self.group_key)
-        return column_of(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
+        return column_to_array(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
 
 
 def _kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
@@ -326,9 +332,9 @@ def _kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
     kept_columns = {}
     id_name = selection.role_names.get("ids")
     if id_name is not None:
-        kept_columns["id"] = joined(batch.column(id_name))
+        kept_columns["id"] = combine_chunks(batch.column(id_name))
     for name in selection.kept_names:
-        kept_columns[name] = joined(batch.column(name))
+        kept_columns[name] = combine_chunks(batch.column(name))
     return kept_columns
 
 

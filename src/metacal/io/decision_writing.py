@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.decision_columns import decision_columns, merge_result_columns
-from metacal.io.formats.numpy import of_one_width
+from metacal.io.formats.numpy import to_fixed_width_text
 from metacal.io.writing import open_table, table_suffix
 from metacal.rows import Rows, advance, told, workers
 from metacal.rows.executors import count_threads
@@ -256,7 +256,7 @@ def _open_output(
     kept_columns = predictions.kept
     if table_suffix(output, output_format) == ".npz":
         # The texts of an .npz file must have the same width in all blocks.
-        kept_columns = of_one_width(dict(kept_columns))
+        kept_columns = to_fixed_width_text(dict(kept_columns))
     class_names = getattr(predictions, "class_names", None)
     if gate.source.classes_given:
         class_names = gate.classes.tolist()

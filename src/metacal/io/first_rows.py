@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.formats.delimited import header_of, text_in
+from metacal.io.formats.delimited import open_text, read_header
 from metacal.io.formats.feather import ArrowFile
-from metacal.io.formats.jsonl import objects_in
+from metacal.io.formats.jsonl import iterate_objects
 from metacal.io.formats.parquet import ParquetFile
 from metacal.io.predictions import read_predictions
 from metacal.io.request import Request
@@ -68,8 +68,8 @@ def _read_delimited(source_file: SourceFile) -> FirstRows:
     delimiter = ","
     if source_file.suffix == ".tsv":
         delimiter = "\t"
-    with text_in(request.path, request.source) as file:
-        header, _, delimiter = header_of(request.path, file, delimiter)
+    with open_text(request.path, request.source) as file:
+        header, _, delimiter = read_header(request.path, file, delimiter)
         nonempty_rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
         rows = list(islice(nonempty_rows, _N_ROWS))
 
@@ -85,7 +85,7 @@ def _read_json_lines(source_file: SourceFile) -> FirstRows:
     """Read the first objects of a JSON lines file. Entries of nested objects become columns."""
     request = source_file.request
     with open(request.source, "rb") as file:
-        numbered_objects = islice(objects_in(request.path, file), _N_ROWS)
+        numbered_objects = islice(iterate_objects(request.path, file), _N_ROWS)
         rows = [dict(_flatten(item)) for _, item in numbered_objects]
 
     names = dict.fromkeys(name for row in rows for name in row)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from metacal.errors import InputError
-from metacal.io.formats.jsonl import LONGEST_LINE
+from metacal.io.formats.jsonl import MAX_LINE_BYTES
 from metacal.io.opening import plain_read_errors
 
 #: Number of bytes to read at a time.
@@ -82,7 +82,7 @@ class LineSplitter:
 
     number: int = 0
     skipping: bool = False
-    max_length: int = LONGEST_LINE
+    max_length: int = MAX_LINE_BYTES
     n_buffered_bytes: int = 0
     _pieces: list[bytes] = field(default_factory=list)
 

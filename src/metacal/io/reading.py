@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, option
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
-from metacal.io.formats.arrow import InMemory, is_in_memory, read_batches
+from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import NoRowsError, limit_unpacked_size
 from metacal.io.remote import suffix_of
@@ -69,9 +69,9 @@ def read_columns(
     InputError
         If a file cannot be read, or if the files do not fit together.
     """
-    if is_in_memory(path):
+    if is_table_in_memory(path):
         memory_request = replace(request, path="the table")
-        return finish(memory_request, read_batches(memory_request, InMemory(path)))
+        return finish(memory_request, read_batches(memory_request, InMemoryBatches(path)))
 
     table_request = request
     label_requests: list[Request] = []

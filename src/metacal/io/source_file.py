@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.formats import FORMATS, endings
+from metacal.io.formats import FORMATS, extensions
 from metacal.io.opening import (
     SAVE_AS_NPZ,
     check_first_bytes,
@@ -33,7 +33,7 @@ from metacal.io.request import Request
 
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib")
 #: Suffixes of text files. The content of a file with one of these suffixes determines its format.
-_TEXT_SUFFIXES = (*endings(text=True), ".txt", ".json", ".dat", ".data", "")
+_TEXT_SUFFIXES = (*extensions(text=True), ".txt", ".json", ".dat", ".data", "")
 #: Suffixes of binary formats that are recognised by their first bytes.
 _DETECTED_BINARY_SUFFIXES = (".npy", ".npz", ".parquet", ".arrow")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -121,7 +121,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
                 f" {known_suffixes}; {SAVE_AS_NPZ}."
             )
 
-        magic_bytes = FORMATS[format_suffix].begins
+        magic_bytes = FORMATS[format_suffix].magic
         check_first_bytes(request.source, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
             request = _with_copy(request, stack, _copy_as_json_lines)
@@ -157,14 +157,14 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
     named_format = FORMATS.get(name_suffix)
     magic_bytes = None
     if named_format is not None:
-        magic_bytes = named_format.begins
+        magic_bytes = named_format.magic
     if magic_bytes and first_bytes.startswith(magic_bytes):
         return name_suffix
 
     is_text_name = name_suffix in _TEXT_SUFFIXES
     if is_text_name or magic_bytes is not None:
         for suffix in _DETECTED_BINARY_SUFFIXES:
-            if first_bytes.startswith(FORMATS[suffix].begins or ()):
+            if first_bytes.startswith(FORMATS[suffix].magic or ()):
                 return suffix
     if not is_text_name:
         return name_suffix

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from metacal.display import listed
 from metacal.errors import InputError, option
 from metacal.io.column_selection import ColumnSelection, select_columns
-from metacal.io.formats.jsonl import nested_in, parsed_object
-from metacal.io.formats.text_cells import line_cells
+from metacal.io.formats.jsonl import add_requested_entries, parse_object
+from metacal.io.formats.text_cells import split_line
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 from metacal.io.stream_cells import (
@@ -174,9 +174,9 @@ class StreamReader:
         if not content.strip():
             return None
         if self._delimiter is None:
-            json_object = parsed_object(self.request.path, line, content)
+            json_object = parse_object(self.request.path, line, content)
             return self._read_object(
-                nested_in(self.request, line, json_object, self.probability_key)
+                add_requested_entries(self.request, line, json_object, self.probability_key)
             )
         return self._read_delimited_line(line, self._split_cells(content))
 
@@ -244,7 +244,7 @@ class StreamReader:
     def _split_cells(self, content: bytes) -> list[str]:
         """Split a line of csv or tsv into its cells."""
         try:
-            return line_cells(content.decode("utf-8"), str(self._delimiter))
+            return split_line(content.decode("utf-8"), str(self._delimiter))
         except UnicodeDecodeError:
             raise invalid_line_error("this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LineError
-from metacal.io.formats.text_cells import lists_of_numbers
+from metacal.io.formats.text_cells import parse_number_lists
 from metacal.rows.score_columns import mark_of
 
 #: Largest number of characters of a group. Groups are stored until their labels arrive.
@@ -109,7 +109,7 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
         return value
     if isinstance(value, str):
         with suppress(InputError):
-            return list(lists_of_numbers(path, name, [value])[0].tolist())
+            return list(parse_number_lists(path, name, [value])[0].tolist())
     raise invalid_line_error(f"the entry {name!r} is no list of numbers")
 
 

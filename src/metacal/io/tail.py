@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metacal.errors import InputError
-from metacal.io.formats.jsonl import LONGEST_LINE
+from metacal.io.formats.jsonl import MAX_LINE_BYTES
 from metacal.io.lines import (
     MAX_MARK_BYTES,
     PAUSE_SECONDS,
@@ -95,7 +95,7 @@ class Tail:
         resume_from: Position | None = None,
         return_incomplete_line: bool = False,
         logs: Logs | None = None,
-        max_line_length: int = LONGEST_LINE,
+        max_line_length: int = MAX_LINE_BYTES,
     ) -> None:
         self.path = path
         self.follow = follow

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.display import VisibleText, is_terminal
 from metacal.errors import InputError
 from metacal.io.disk import DISK, plain_write_errors, temporary_path_for
-from metacal.io.formats import FORMATS, endings
+from metacal.io.formats import FORMATS, extensions
 
 #: Access mode of new files, before the umask.
 _NEW_FILE_MODE = 0o666
@@ -159,7 +159,7 @@ def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) ->
     elif os.fspath(path) != "-":
         with atomic_path(path) as temporary_path:
             yield temporary_path
-    elif FORMATS[suffix].begins == ():  # a text format
+    elif FORMATS[suffix].is_text:
         if is_terminal(sys.stdout):
             yield VisibleText(sys.stdout)
         else:
@@ -208,7 +208,7 @@ def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str
         suffix = ".csv"
     else:
         suffix = Path(path).suffix.lower()
-    writable_suffixes = endings(written=True)
+    writable_suffixes = extensions(writable=True)
     if suffix not in writable_suffixes:
         raise InputError(
             f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in"

@@ -57,14 +57,19 @@ class Format:
     write : callable or None
         Constructor of a `Writer`. None if metacal cannot write the format.
 
-    begins : tuple of bytes or None
+    magic : tuple of bytes or None
         Magic bytes: a valid file begins with one of them. An empty tuple denotes a text format,
         which has no magic bytes. With None, any content except a pickle is accepted.
     """
 
     read: Callable[[Request], Columns]
     write: Callable[..., Writer] | None
-    begins: tuple[bytes, ...] | None
+    magic: tuple[bytes, ...] | None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the format is a text format."""
+        return self.magic == ()
 
 
 def _lazy(location: str) -> Callable[..., Any]:
@@ -83,22 +88,22 @@ _ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
 _NPZ = Format(
     read=_lazy("numpy:read_npz"),
     write=_lazy("numpy:NpzWriter"),
-    begins=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
+    magic=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
 )
-_NPY = Format(read=_lazy("numpy:read_npy"), write=None, begins=(_NPY_MAGIC,))
-_CSV = Format(read=_lazy("delimited:read"), write=_lazy("text_writer:DelimitedWriter"), begins=())
-_TSV = Format(read=_lazy("delimited:read_tabs"), write=_lazy("text_writer:TabsWriter"), begins=())
-_JSON_LINES = Format(read=_lazy("jsonl:read"), write=_lazy("jsonl:JsonLinesWriter"), begins=())
+_NPY = Format(read=_lazy("numpy:read_npy"), write=None, magic=(_NPY_MAGIC,))
+_CSV = Format(read=_lazy("delimited:read"), write=_lazy("text_writer:DelimitedWriter"), magic=())
+_TSV = Format(read=_lazy("delimited:read_tsv"), write=_lazy("text_writer:TsvWriter"), magic=())
+_JSON_LINES = Format(read=_lazy("jsonl:read"), write=_lazy("jsonl:JsonLinesWriter"), magic=())
 _PARQUET = Format(
-    read=_lazy("parquet:read"), write=_lazy("parquet:ParquetWriter"), begins=(_PARQUET_MAGIC,)
+    read=_lazy("parquet:read"), write=_lazy("parquet:ParquetWriter"), magic=(_PARQUET_MAGIC,)
 )
 _ARROW = Format(
     read=_lazy("feather:read"),
     write=_lazy("feather:ArrowWriter"),
-    begins=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
+    magic=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
 )
-_SAFETENSORS = Format(read=_lazy("tensors:read_safetensors"), write=None, begins=None)
-_TORCH = Format(read=_lazy("tensors:read_torch"), write=None, begins=(_ZIP_MAGIC,))
+_SAFETENSORS = Format(read=_lazy("tensors:read_safetensors"), write=None, magic=None)
+_TORCH = Format(read=_lazy("tensors:read_torch"), write=None, magic=(_ZIP_MAGIC,))
 
 #: Formats by file name extension.
 FORMATS: dict[str, Format] = {
@@ -119,12 +124,12 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
+def extensions(*, writable: bool = False, text: bool = False) -> tuple[str, ...]:
     """Return the file name extensions of the supported formats.
 
     Parameters
     ----------
-    written : bool, default=False
+    writable : bool, default=False
         Return only formats that metacal can write.
 
     text : bool, default=False
@@ -135,11 +140,11 @@ def endings(*, written: bool = False, text: bool = False) -> tuple[str, ...]:
     tuple of str
         Extensions with their leading dot, sorted.
     """
-    extensions = []
+    names = []
     for extension, file_format in sorted(FORMATS.items()):
-        if written and file_format.write is None:
+        if writable and file_format.write is None:
             continue
-        if text and file_format.begins != ():
+        if text and not file_format.is_text:
             continue
-        extensions.append(extension)
-    return tuple(extensions)
+        names.append(extension)
+    return tuple(names)

@@ -25,16 +25,16 @@ from metacal.io.formats.arrow_columns import (
     LIST_TYPES,
     NUMBER_TYPES,
     TEXT_TYPES,
-    Layout,
-    column_of,
+    TableLayout,
+    check_no_nulls,
+    column_to_array,
     float_dtype,
+    import_pyarrow,
     is_type,
-    pyarrow_for,
-    refuse_nulls,
-    scores_of,
-    table_of,
+    scores_to_array,
+    table_to_array,
 )
-from metacal.io.formats.arrow_metadata import stored_classes
+from metacal.io.formats.arrow_metadata import read_class_names
 from metacal.io.named_columns import label_column_advice
 from metacal.io.opening import NoRowsError, check_unpacked_size
 from metacal.io.request import Request
@@ -55,7 +55,7 @@ _MIN_IN_MEMORY_BYTES = 1 << 30
 _PANDAS_INDEX_PREFIX = "__index_level_"
 
 
-class Batches:
+class BatchSource:
     """Base class of the sources of Arrow record batches.
 
     Parameters
@@ -94,12 +94,12 @@ class Batches:
         """
         raise NotImplementedError
 
-    def stored(self, layout: Layout) -> StoredTable | None:
+    def stored(self, layout: TableLayout) -> StoredTable | None:
         """Return a table that reads its rows on demand, or None if that is not supported."""
         return None
 
 
-class InMemory(Batches):
+class InMemoryBatches(BatchSource):
     """Source of record batches for a table in memory.
 
     Parameters
@@ -109,7 +109,7 @@ class InMemory(Batches):
     """
 
     def __init__(self, given: Any) -> None:
-        pa = pyarrow_for("a table in memory")
+        pa = import_pyarrow("a table in memory")
         if _is_hugging_face_dataset(given):
             given = _hugging_face_to_arrow(given)
         if isinstance(given, pa.RecordBatch):
@@ -137,12 +137,12 @@ def _is_hugging_face_dataset(given: Any) -> bool:
     return hasattr(given, "with_format")
 
 
-def is_in_memory(given: Any) -> bool:
-    """Check whether an object is a table in memory that `InMemory` supports."""
+def is_table_in_memory(given: Any) -> bool:
+    """Check whether an object is a table in memory that `InMemoryBatches` supports."""
     return hasattr(given, "__arrow_c_stream__") or _is_hugging_face_dataset(given)
 
 
-def read_batches(request: Request, source: Batches) -> Columns:
+def read_batches(request: Request, source: BatchSource) -> Columns:
     """Read the requested columns from record batches in one pass.
 
     Parameters
@@ -168,11 +168,11 @@ def read_batches(request: Request, source: Batches) -> Columns:
     path = request.path
     if source.n_rows == 0:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
-    picked = pick(request, source.schema)
+    picked = pick_arrow_columns(request, source.schema)
     if request.scores:
         return _read_score_columns(source, picked, path)
 
-    layout = layout_of(picked, source, path)
+    layout = table_layout(picked, source, path)
     table: Any = None
     if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
         table = source.stored(layout)
@@ -182,9 +182,9 @@ def read_batches(request: Request, source: Batches) -> Columns:
         side_columns = _read_columns(source, picked.other_names, path)
 
     class_names = None
-    has_list_column = layout.width is not None
+    has_list_column = layout.list_size is not None
     if has_list_column:
-        class_names = stored_classes(source.schema, path)
+        class_names = read_class_names(source.schema, path)
     return picked.build_columns(
         table, side_columns.as_array, side_columns.as_list, class_names=class_names
     )
@@ -207,7 +207,7 @@ class _ColumnChunks:
     """
 
     record_batches: list[Any]
-    source: Batches
+    source: BatchSource
     path: str
 
     def as_arrow(self, name: str) -> Any:
@@ -220,7 +220,7 @@ class _ColumnChunks:
 
     def as_array(self, name: str) -> NDArray[Any]:
         """Return a column of numbers or text as an array. Raise InputError for nulls."""
-        return column_of(self.as_arrow(name), name, self.path, self.source.held)
+        return column_to_array(self.as_arrow(name), name, self.path, self.source.held)
 
     def as_list(self, name: str) -> list[Any]:
         """Return a column as a list of Python objects, with None for nulls."""
@@ -228,15 +228,15 @@ class _ColumnChunks:
         return values
 
 
-def _read_score_columns(source: Batches, picked: ColumnSelection, path: str) -> Columns:
+def _read_score_columns(source: BatchSource, picked: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
     columns = _read_columns(source, picked.all_names, path)
     score_name = picked.table_names[0]
-    scores = scores_of(columns.as_arrow(score_name), score_name, path)
+    scores = scores_to_array(columns.as_arrow(score_name), score_name, path)
     return picked.build_columns(scores, columns.as_array, columns.as_list)
 
 
-def _read_columns(source: Batches, names: Sequence[str], path: str) -> _ColumnChunks:
+def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
     """Read the named columns, which are not part of a table."""
     row_bytes = _SIDE_COLUMN_BYTES * len(names)
     check_unpacked_size(path, source.n_rows * row_bytes, source.held)
@@ -247,7 +247,7 @@ def _read_columns(source: Batches, names: Sequence[str], path: str) -> _ColumnCh
 
 
 def _read_table(
-    source: Batches, picked: ColumnSelection, layout: Layout, path: str
+    source: BatchSource, picked: ColumnSelection, layout: TableLayout, path: str
 ) -> tuple[NDArray[Any], _ColumnChunks]:
     """Read the table into an array, and the side columns.
 
@@ -279,13 +279,13 @@ def _read_table(
     side_batches = []
     for start, record_batch in _iterate_batches(source, picked.all_names, row_bytes):
         stop = start + record_batch.num_rows
-        table[start:stop] = table_of(record_batch, layout, path, start)
+        table[start:stop] = table_to_array(record_batch, layout, path, start)
         side_batches.append(record_batch.select(picked.other_names))
     return table, _ColumnChunks(record_batches=side_batches, source=source, path=path)
 
 
 def _iterate_batches(
-    source: Batches, names: Sequence[str], row_bytes: int
+    source: BatchSource, names: Sequence[str], row_bytes: int
 ) -> Iterator[tuple[int, Any]]:
     """Yield the first row number and the record batch of each batch.
 
@@ -304,7 +304,7 @@ def _iterate_batches(
         raise EOFError(f"it ends at row {start} of {source.n_rows}")
 
 
-def pick(request: Request, schema: Any) -> ColumnSelection:
+def pick_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
     """Select the requested columns of a schema and check their types.
 
     Parameters
@@ -370,7 +370,7 @@ def _check_side_columns(picked: ColumnSelection, schema: Any, path: str) -> None
             )
 
 
-def layout_of(picked: ColumnSelection, source: Batches, path: str) -> Layout:
+def table_layout(picked: ColumnSelection, source: BatchSource, path: str) -> TableLayout:
     """Determine the layout of the table.
 
     Parameters
@@ -394,21 +394,23 @@ def layout_of(picked: ColumnSelection, source: Batches, path: str) -> Layout:
     if has_column_per_class:
         dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
-        return Layout(columns=picked.table_names, width=None, dtype=common_dtype)
+        return TableLayout(columns=picked.table_names, list_size=None, dtype=common_dtype)
 
     (name,) = picked.table_names
     (list_type,) = arrow_types
     list_size = getattr(list_type, "list_size", -1)
     if list_size < 0:
         list_size = _first_list_size(source, name, path)
-    return Layout(columns=(name,), width=list_size, dtype=float_dtype(list_type.value_type))
+    return TableLayout(
+        columns=(name,), list_size=list_size, dtype=float_dtype(list_type.value_type)
+    )
 
 
-def _first_list_size(source: Batches, name: str, path: str) -> int:
+def _first_list_size(source: BatchSource, name: str, path: str) -> int:
     """Return the length of the first list in a column, or 0 if there are no rows."""
     for record_batch in source.batches([name], 1):
         if record_batch.num_rows:
             list_column = record_batch.column(name)
-            refuse_nulls(list_column.slice(0, 1), name, path, 0)
+            check_no_nulls(list_column.slice(0, 1), name, path, 0)
             return len(list_column[0])
     return 0

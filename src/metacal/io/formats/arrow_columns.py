@@ -8,7 +8,8 @@ it. The terms *table* and *side column* are those of `metacal.io.formats.arrow`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ TEXT_TYPES = ("string", "large_string", "string_view")
 _SCORE_TYPES = ("floating", "integer", "decimal", "null")
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True)
+class TableLayout:
     """Columns that make up a table, and the dtype of the resulting array.
 
     Attributes
@@ -32,7 +34,7 @@ class Layout(NamedTuple):
     columns : tuple of str
         Name of the list column, or of the columns with one column per class.
 
-    width : int or None
+    list_size : int or None
         Length of the lists. None if there is one column per class.
 
     dtype : dtype
@@ -40,15 +42,15 @@ class Layout(NamedTuple):
     """
 
     columns: tuple[str, ...]
-    width: int | None
+    list_size: int | None
     dtype: np.dtype[Any]
 
     @property
     def n_classes(self) -> int:
         """Number of columns of the resulting array."""
-        if self.width is None:
+        if self.list_size is None:
             return len(self.columns)
-        return self.width
+        return self.list_size
 
     @property
     def row_bytes(self) -> int:
@@ -56,14 +58,14 @@ class Layout(NamedTuple):
         return self.n_classes * self.dtype.itemsize
 
 
-def pyarrow_for(path: str) -> Any:
+def import_pyarrow(path: str) -> Any:
     """Import pyarrow. If it is missing, raise an error that names the extra to install."""
     with needs_extra(f"reading or writing {path}", "parquet"):
         import pyarrow
     return pyarrow
 
 
-def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
+def table_to_array(batch: Any, layout: TableLayout, path: str, start: int) -> NDArray[Any]:
     """Convert the table columns of a record batch to an array.
 
     Parameters
@@ -85,24 +87,24 @@ def table_of(batch: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
     array of shape (n_rows, n_classes)
         New C-ordered array.
     """
-    has_list_column = layout.width is not None
+    has_list_column = layout.list_size is not None
     if has_list_column:
         return _table_from_lists(batch.column(layout.columns[0]), layout, path, start)
     table = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
     for class_index, name in enumerate(layout.columns):
-        class_column = joined(batch.column(name))
-        refuse_nulls(class_column, name, path, start)
+        class_column = combine_chunks(batch.column(name))
+        check_no_nulls(class_column, name, path, start)
         table[:, class_index] = class_column.to_numpy(zero_copy_only=False)
     return table
 
 
-def _table_from_lists(column: Any, layout: Layout, path: str, start: int) -> NDArray[Any]:
-    """Convert a list column to an array; the parameters are those of `table_of`."""
+def _table_from_lists(column: Any, layout: TableLayout, path: str, start: int) -> NDArray[Any]:
+    """Convert a list column to an array; the parameters are those of `table_to_array`."""
     name = layout.columns[0]
     n_classes = layout.n_classes
-    list_array = joined(column)
+    list_array = combine_chunks(column)
     # Nulls are rejected first: FixedSizeListArray.flatten() silently drops null rows.
-    refuse_nulls(list_array, name, path, start)
+    check_no_nulls(list_array, name, path, start)
     if not is_type(list_array.type, ("fixed_size_list",)):
         # The offsets of a sliced array are those of the slice, and an array without nulls has no
         # gaps between its lists.
@@ -126,7 +128,7 @@ def _table_from_lists(column: Any, layout: Layout, path: str, start: int) -> NDA
     return np.ascontiguousarray(table, dtype=layout.dtype)
 
 
-def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
+def column_to_array(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     """Convert a validated side column to an array of integers, floats or text.
 
     Parameters
@@ -147,8 +149,8 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
     -------
     array of shape (n_rows,)
     """
-    arrow_array = joined(column)
-    refuse_nulls(arrow_array, name, path, 0)
+    arrow_array = combine_chunks(column)
+    check_no_nulls(arrow_array, name, path, 0)
     if is_type(arrow_array.type, ("dictionary",)):
         return _decode_dictionary(arrow_array, name, path, held)
     if is_type(arrow_array.type, TEXT_TYPES):
@@ -159,23 +161,23 @@ def column_of(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
 
 
 def _decode_dictionary(arrow_array: Any, name: str, path: str, held: int) -> NDArray[Any]:
-    """Decode a dictionary-encoded column; the parameters are those of `column_of`."""
+    """Decode a dictionary-encoded column; the parameters are those of `column_to_array`."""
     entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
     if entries.null_count:
         # A null entry is an error only if a row refers to it.
-        refuse_nulls(entries.take(arrow_array.indices), name, path, 0)
+        check_no_nulls(entries.take(arrow_array.indices), name, path, 0)
         unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
         entries = entries.fill_null(unused_value)
-    decoded_entries = column_of(entries, name, path, held)
+    decoded_entries = column_to_array(entries, name, path, held)
     # A few long entries that many rows refer to could fill the memory.
     check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, held)
     return decoded_entries[entry_indices]
 
 
-def scores_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
+def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
     """Convert a column of scores to an array, with NaN for nulls."""
-    arrow_array = joined(column)
+    arrow_array = combine_chunks(column)
     arrow_type = arrow_array.type
     if not is_type(arrow_type, _SCORE_TYPES):
         raise InputError(
@@ -187,7 +189,7 @@ def scores_of(column: Any, name: str, path: str) -> NDArray[np.floating[Any]]:
     return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=float_dtype(arrow_type))
 
 
-def refuse_nulls(column: Any, name: str, path: str, start: int) -> None:
+def check_no_nulls(column: Any, name: str, path: str, start: int) -> None:
     """Raise InputError if a column contains nulls.
 
     Parameters
@@ -221,7 +223,7 @@ def _first_null(column: Any) -> int:
     return int(np.flatnonzero(is_null)[0])
 
 
-def joined(column: Any) -> Any:
+def combine_chunks(column: Any) -> Any:
     """Combine the chunks of a column into one pyarrow.Array."""
     if not hasattr(column, "combine_chunks"):
         return column

@@ -35,7 +35,7 @@ def classes_metadata(class_names: Sequence[str | int]) -> dict[bytes, bytes]:
     return {_CLASSES_KEY: classes_json, _CHECKSUM_KEY: _checksum(classes_json)}
 
 
-def stored_classes(schema: Any, path: str) -> ClassNames | None:
+def read_class_names(schema: Any, path: str) -> ClassNames | None:
     """Return the class names stored in the metadata of a schema.
 
     Parameters

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.formats.arrow_columns import pyarrow_for
+from metacal.io.formats.arrow_columns import import_pyarrow
 from metacal.io.formats.arrow_metadata import classes_metadata
 
 # Exclusive upper bound on the bytes of a `pyarrow.string` column, whose offsets have 32 bits.
@@ -37,14 +37,14 @@ class ArrowColumnsWriter:
     def __init__(
         self, path: Path, class_names: Sequence[str | int] | None, n_rows: int, compress: bool
     ) -> None:
-        self.pa = pyarrow_for(str(path))
+        self.pa = import_pyarrow(str(path))
         self.path = path
         self.class_names = class_names
         self.file: Any = None
 
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         """Append a block of rows. In a Parquet file, the block is one row group."""
-        batch = record_batch(self.pa, columns, self.class_names)
+        batch = build_record_batch(self.pa, columns, self.class_names)
         if self.file is None:
             self.file = self.open_file(batch.schema, columns)
         self.file.write(self.pa.Table.from_batches([batch]))
@@ -72,7 +72,7 @@ class ArrowColumnsWriter:
         raise NotImplementedError
 
 
-def record_batch(
+def build_record_batch(
     pa: Any, columns: dict[str, NDArray[Any]], class_names: Sequence[str | int] | None
 ) -> Any:
     """Convert named arrays to an Arrow record batch.
@@ -95,7 +95,7 @@ def record_batch(
     Examples
     --------
     >>> import pyarrow
-    >>> record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
+    >>> build_record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
     {b'metacal.classes': b'["cat", "dog"]', b'metacal.classes.crc32': b'2c9e6562'}
     """
     arrow_arrays = {}

@@ -22,10 +22,10 @@ from metacal.io.columns import Columns
 from metacal.io.formats.text_cells import (
     is_number,
     labels_from_cells,
-    lists_of_numbers,
     number_or_text,
     numbers_or_texts,
-    unescaped,
+    parse_number_lists,
+    unescape_formula,
 )
 from metacal.io.named_columns import find_named_column, label_column_advice
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
@@ -61,8 +61,8 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     """
     path = request.path
     line_numbers = None
-    with text_in(path, request.source) as file:
-        header, list_columns, delimiter = header_of(path, file, delimiter)
+    with open_text(path, request.source) as file:
+        header, list_columns, delimiter = read_header(path, file, delimiter)
         picked = select_columns(request, header, list_columns)
         cells = _parse_cells(request, picked, file, header, delimiter)
         first_cells = cells.column(picked.table_names[0])
@@ -72,7 +72,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
             )
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
         elif picked.class_positions is None:
-            table = lists_of_numbers(path, picked.table_names[0], first_cells)
+            table = parse_number_lists(path, picked.table_names[0], first_cells)
         else:
             table = np.stack([cells.column(name) for name in picked.table_names], axis=1)
 
@@ -85,11 +85,11 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     return picked.build_columns(table, read_labels_or_ids, read_values, lines=line_numbers)
 
 
-read_tabs = partial(read, delimiter="\t")
+read_tsv = partial(read, delimiter="\t")
 
 
 @contextlib.contextmanager
-def text_in(path: str, source: str) -> Iterator[IO[str]]:
+def open_text(path: str, source: str) -> Iterator[IO[str]]:
     """Open a UTF-8 text file. Raise InputError if its content is not a table of text.
 
     Parameters
@@ -115,7 +115,7 @@ def text_in(path: str, source: str) -> Iterator[IO[str]]:
         raise InputError(f"{path}: this is not text in columns ({error}).") from None
 
 
-def header_of(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str], str]:
+def read_header(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str], str]:
     """Read the header of a file and detect its delimiter and list columns.
 
     Parameters
@@ -148,7 +148,7 @@ def header_of(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str
     """
     delimiter = _detect_delimiter(file, usual)
     reader = csv.reader(file, delimiter=delimiter)
-    column_names = [unescaped(name.strip()) for name in next(reader, [])]
+    column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
         raise InputError(f"{path}: there is no header; the first line must name the columns.")
     column_numbers = [str(index) for index in range(len(column_names))]
@@ -307,7 +307,7 @@ class _Cells:
         """Parse the rest of the file into an array with the given dtype fields."""
         try:
             with warnings.catch_warnings():
-                # loadtxt warns about missing rows, which `header_of` has reported already.
+                # loadtxt warns about missing rows, which `read_header` has reported already.
                 warnings.simplefilter("ignore", UserWarning)
                 return np.loadtxt(
                     self.file,
@@ -402,7 +402,7 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
 
 def _read_label_rows(request: Request, ending: str) -> list[list[str]]:
     """Read the rows of a label file without the empty rows at its end."""
-    with text_in(request.path, request.source) as file:
+    with open_text(request.path, request.source) as file:
         if ending == ".txt":
             rows = [[line.strip()] for line in file]
         else:

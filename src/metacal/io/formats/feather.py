@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.io.columns import Columns
-from metacal.io.formats.arrow import Batches, read_batches
-from metacal.io.formats.arrow_columns import pyarrow_for
+from metacal.io.formats.arrow import BatchSource, read_batches
+from metacal.io.formats.arrow_columns import import_pyarrow
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked_size
@@ -71,7 +71,7 @@ def read(request: Request) -> Columns:
     return read_batches(request, ArrowFile(request))
 
 
-class ArrowFile(Batches):
+class ArrowFile(BatchSource):
     """Source of record batches for an Arrow file.
 
     Parameters
@@ -91,7 +91,7 @@ class ArrowFile(Batches):
     kind = "an Arrow file"
 
     def __init__(self, request: Request) -> None:
-        self.pa = pyarrow_for(request.path)
+        self.pa = import_pyarrow(request.path)
         self.file = RawFile(request.source, request.path)
         is_file_format = self.file.read_bytes(0, len(_FILE_MAGIC)) == _FILE_MAGIC
         self.first_message_offset = _FIRST_MESSAGE_OFFSET if is_file_format else 0

@@ -29,7 +29,7 @@ from metacal.io.request import ROLE_PARAMETERS, Request
 
 #: Largest number of bytes of a line. The limit bounds the memory that a file without line breaks
 #: can take.
-LONGEST_LINE = 1 << 26
+MAX_LINE_BYTES = 1 << 26
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -96,8 +96,8 @@ def _read_entries(request: Request) -> _Entries:
     values: dict[str, list[Any]] = {}
     line_numbers = []
     with open(request.source, "rb") as file:
-        for line_number, json_object in objects_in(request.path, file):
-            row = nested_in(request, line_number, json_object)
+        for line_number, json_object in iterate_objects(request.path, file):
+            row = add_requested_entries(request, line_number, json_object)
             if picked is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
                 picked = select_columns(request, list(row), list_names)
@@ -117,7 +117,7 @@ def _object_array(values: Sequence[Any]) -> NDArray[Any]:
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Iterate over the line numbers and JSON objects of a file.
 
     Parameters
@@ -141,20 +141,20 @@ def objects_in(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]
         If a line is too long or is not a JSON object.
     """
     line_number = 0
-    while line := file.readline(LONGEST_LINE + 1):
+    while line := file.readline(MAX_LINE_BYTES + 1):
         line_number += 1
-        if len(line) > LONGEST_LINE:
+        if len(line) > MAX_LINE_BYTES:
             raise InputError(
-                f"{path}:{line_number}: this line has more than {LONGEST_LINE >> 20} MB; write one"
+                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB; write one"
                 " object per line, and one row per object."
             )
         if line_number == 1:
             line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
         if line.strip():
-            yield line_number, parsed_object(path, line_number, line)
+            yield line_number, parse_object(path, line_number, line)
 
 
-def nested_in(
+def add_requested_entries(
     request: Request, number: int, row: dict[str, Any], *more: str | None
 ) -> dict[str, Any]:
     """Add the nested entries that dotted keys refer to, see `metacal.io.nested`.
@@ -218,7 +218,7 @@ class LineError(InputError):
         self.reason = reason
 
 
-def parsed_object(path: str, number: int, line: bytes) -> dict[str, Any]:
+def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     """Parse a line that contains one JSON object.
 
     Parameters

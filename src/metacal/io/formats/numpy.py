@@ -68,7 +68,7 @@ def read_npz(request: Request) -> Columns:
         locations = {}
         for name, member in members.items():
             with archive.open(member) as member_file:
-                locations[name] = npy_header(member_file)
+                locations[name] = read_npy_header(member_file)
 
         descriptions = {
             name: f"{location.shape} {location.dtype}" for name, location in locations.items()
@@ -131,7 +131,7 @@ def _read_member(
     return location.read_array(fill)
 
 
-def npy_header(file: IO[bytes]) -> ArrayLocation:
+def read_npy_header(file: IO[bytes]) -> ArrayLocation:
     r"""Read the header of an .npy file.
 
     Parameters
@@ -151,7 +151,7 @@ def npy_header(file: IO[bytes]) -> ArrayLocation:
     Examples
     --------
     >>> text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10, 2)}".ljust(63) + b"\n"
-    >>> npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))
+    >>> read_npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))
     ArrayLocation(shape=(10, 2), dtype=dtype('float32'), offset=74, is_fortran=False)
     """
     version = np.lib.format.read_magic(file)
@@ -231,7 +231,7 @@ def read_npy(request: Request) -> Columns:
         or contains a structured array that is not one-dimensional.
     """
     file = RawFile(request.source, request.path)
-    location = npy_header(io.BytesIO(file.read_bytes(0, _HEADER_BYTES)))
+    location = read_npy_header(io.BytesIO(file.read_bytes(0, _HEADER_BYTES)))
     _check_header(request.path, "it", location, file.size)
     is_structured = location.dtype.fields is not None
     if is_structured:
@@ -328,7 +328,7 @@ class NpzWriter:
             raise InputError(
                 "npz keeps class_names under 'classes'; give that column another name."
             )
-        for name, array in of_one_width(columns).items():
+        for name, array in to_fixed_width_text(columns).items():
             if len(array) == self.n_rows:
                 self.whole_columns[name] = array
             else:
@@ -384,7 +384,7 @@ class NpzWriter:
         return archive.open(member, "w", force_zip64=True)
 
 
-def of_one_width(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def to_fixed_width_text(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Convert columns of text objects to NumPy's fixed-width text dtype."""
     return {
         name: array.astype(np.str_) if array.dtype == object else array

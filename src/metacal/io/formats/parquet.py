@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError
 from metacal.io.columns import Columns
-from metacal.io.formats.arrow import Batches, read_batches
-from metacal.io.formats.arrow_columns import Layout, pyarrow_for, table_of
+from metacal.io.formats.arrow import BatchSource, read_batches
+from metacal.io.formats.arrow_columns import TableLayout, import_pyarrow, table_to_array
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
 from metacal.io.opening import damaged_file_message, plain_decoding_errors
 from metacal.io.request import Request
@@ -61,7 +61,7 @@ class ParquetTable(StoredTable):
         File name used in error messages.
     """
 
-    def __init__(self, path: str, layout: Layout, n_rows: int, shown: str) -> None:
+    def __init__(self, path: str, layout: TableLayout, n_rows: int, shown: str) -> None:
         super().__init__((n_rows, layout.n_classes), layout.dtype)
         self.path = path
         self.shown = shown
@@ -153,7 +153,7 @@ class _Cursor:
         batch = next(self.batches, None)
         if batch is None:
             raise EOFError(f"it ends at row {self.block_start}")
-        self.block = table_of(batch, self.table.layout, self.table.shown, self.block_start)
+        self.block = table_to_array(batch, self.table.layout, self.table.shown, self.block_start)
 
     def _group_of(self, row: int) -> int:
         """Return the number of the row group that contains a row."""
@@ -194,7 +194,7 @@ def read(request: Request) -> Columns:
     return read_batches(request, ParquetFile(request))
 
 
-class ParquetFile(Batches):
+class ParquetFile(BatchSource):
     """Source of record batches for a Parquet file.
 
     The file is read in batches, because `pyarrow.parquet.ParquetFile.read` before pyarrow 26 also
@@ -209,7 +209,7 @@ class ParquetFile(Batches):
     kind = "a Parquet file"
 
     def __init__(self, request: Request) -> None:
-        pyarrow_for(request.path)
+        import_pyarrow(request.path)
         self.path = request.path
         self.source = request.source
         self.file = _open_parquet(request.source)
@@ -220,7 +220,7 @@ class ParquetFile(Batches):
         """Iterate over validated record batches of the named columns."""
         return _iterate_batches(self.file, tuple(names), path=self.path, batch_rows=rows)
 
-    def stored(self, layout: Layout) -> ParquetTable:
+    def stored(self, layout: TableLayout) -> ParquetTable:
         """Return a table that decodes its rows on demand."""
         return ParquetTable(self.source, layout, self.n_rows, self.path)
 

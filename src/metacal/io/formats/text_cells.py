@@ -30,12 +30,12 @@ _FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
 _MAX_QUOTED = 40
 
 
-def escaped(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Escape a text so that no spreadsheet executes it as a formula.
 
     Examples
     --------
-    >>> escaped("=1+1"), escaped("-0.5"), escaped("cat"), escaped("'=1+1")
+    >>> escape_formula("=1+1"), escape_formula("-0.5"), escape_formula("cat"), escape_formula("'=1+1")
     ("'=1+1", '-0.5', 'cat', "''=1+1")
     """
     if not _looks_like_formula(text) or _is_signed_number(text):
@@ -43,12 +43,12 @@ def escaped(text: str) -> str:
     return f"'{text}"
 
 
-def unescaped(text: str) -> str:
-    """Return the text that `escaped` received.
+def unescape_formula(text: str) -> str:
+    """Return the text that `escape_formula` received.
 
     Examples
     --------
-    >>> unescaped("'=1+1"), unescaped("''=1+1"), unescaped("'tis"), unescaped("-0.5")
+    >>> unescape_formula("'=1+1"), unescape_formula("''=1+1"), unescape_formula("'tis"), unescape_formula("-0.5")
     ('=1+1', "'=1+1", "'tis", '-0.5')
     """
     if text.startswith("'") and _looks_like_formula(text):
@@ -99,7 +99,7 @@ def numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
         Integers, floats and None for empty cells; or all cells as texts if one is neither empty
         nor a number, or has leading zeros, such as 007.
     """
-    texts = [unescaped(cell.strip()) for cell in cells]
+    texts = [unescape_formula(cell.strip()) for cell in cells]
     if any(_has_leading_zeros(text) for text in texts):
         return texts
     values: list[Any] = []
@@ -136,7 +136,7 @@ def labels_from_cells(path: str, name: str, cells: Sequence[str] | NDArray[Any])
         Integers if all cells are written as integers, floats if all end in ".0", texts otherwise.
         An integer with leading zeros, such as 007, counts as text.
     """
-    cell_texts = [unescaped(cell.strip()) for cell in cells]
+    cell_texts = [unescape_formula(cell.strip()) for cell in cells]
     file_size = os.path.getsize(path) if os.path.exists(path) else 0
     check_text_array_size(path, f"texts in column {name!r}", cell_texts, file_size)
     texts = np.array(cell_texts, dtype=np.str_)
@@ -149,19 +149,19 @@ def labels_from_cells(path: str, name: str, cells: Sequence[str] | NDArray[Any])
     return texts
 
 
-def line_cells(line: str, delimiter: str) -> list[str]:
+def split_line(line: str, delimiter: str) -> list[str]:
     """Split one line into cells. Raise csv.Error if the line is malformed.
 
     Examples
     --------
-    >>> line_cells("a, b ,'=1", ",")
+    >>> split_line("a, b ,'=1", ",")
     ['a', 'b', '=1']
     """
     (cells,) = csv.reader([line], delimiter=delimiter, strict=True)
-    return [unescaped(cell.strip()) for cell in cells]
+    return [unescape_formula(cell.strip()) for cell in cells]
 
 
-def lists_of_numbers(
+def parse_number_lists(
     path: str, name: str, cells: Sequence[str] | NDArray[Any]
 ) -> NDArray[np.float64]:
     """Parse cells that each hold a list of numbers, all of the same length.
@@ -188,7 +188,7 @@ def lists_of_numbers(
 
     Examples
     --------
-    >>> lists_of_numbers("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
+    >>> parse_number_lists("a.csv", "logits", ["[0.5, 2]", "[1 -inf]"])
     array([[ 0.5,  2. ], [ 1. , -inf]])
     """
     list_texts = []

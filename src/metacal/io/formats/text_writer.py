@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
-from metacal.io.formats.text_cells import escaped
+from metacal.io.formats.text_cells import escape_formula
 from metacal.io.request import ClassNames
 
 # Number of cells that are converted to text at a time.
@@ -111,11 +111,11 @@ class DelimitedWriter(TextWriter):
         """Write rows, and the header before the first ones."""
         writer = csv.writer(self.file, delimiter=self.delimiter, lineterminator="\n")
         if not self.has_written:
-            writer.writerow(map(escaped, columns))
+            writer.writerow(map(escape_formula, columns))
         writer.writerows(zip(*map(_csv_values, columns.values())))
 
 
-class TabsWriter(DelimitedWriter):
+class TsvWriter(DelimitedWriter):
     """Writer of tab-separated files with a header, in which formulas are escaped."""
 
     delimiter = "\t"
@@ -130,6 +130,6 @@ def _csv_values(values: NDArray[Any]) -> list[Any]:
         # A conversion to float64 would turn 0.1 into 0.10000000149011612.
         return list(map(str, values))
     if dtype_kind in "UO":
-        return list(map(escaped, values.tolist()))
+        return list(map(escape_formula, values.tolist()))
     numbers: list[Any] = values.tolist()
     return numbers
