@@ -237,7 +237,6 @@ def fit_weighted_stack(
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     sample = LabelledRows(rows, labels, weights).drop_unusable()
     n_splits = min(n_splits or _default_n_splits(sample), len(sample.labels))
-    losses: dict[str, float] = {}
     if len(names) > 1 and n_splits > 1:
         fit_roughly = partial(fit_members, rough=True) if fit is fit_members else fit
         held_out = _hold_out(sample, partial(fit_roughly, names), n_splits, random_state)
@@ -245,21 +244,27 @@ def fit_weighted_stack(
     else:
         names = names[:1]
         held_out = _HeldOutProbabilities(np.ones((1, 1)), None)
+        losses = {}
 
     priors = _candidate_priors(names, sample.rows.n_classes)
     mixture = weight_candidates(held_out.table, held_out.weights, priors.handicaps, priors.near)
     used_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
     maps = fit(used_names, sample.rows, sample.labels, sample.weights)
-    if keep_predictions and not all(fitted.preserves_accuracy for fitted in maps.values()):
-        mixture = _reweight_preserving(names, maps, held_out, priors)
+    if keep_predictions:
+        mixture = _drop_changing_predictions(names, maps, mixture, held_out, priors)
+    fitted, member_names = _build_stack(names, maps, mixture)
+    return fitted, member_names, losses
+
+
+def _build_stack(
+    names: Sequence[str], maps: dict[str, Map], mixture: Float
+) -> tuple[StackMap, tuple[str, ...]]:
+    """Build the stack of the candidates with a weight; return it with their names."""
     member_weights = {
         name: weight for name, weight in zip(names, mixture.tolist(), strict=True) if weight
     }
-    fitted = StackMap(
-        members=tuple(maps[name] for name in member_weights),
-        weights=tuple(member_weights.values()),
-    )
-    return fitted, tuple(member_weights), losses
+    members = tuple(maps[name] for name in member_weights)
+    return StackMap(members, tuple(member_weights.values())), tuple(member_weights)
 
 
 def _default_n_splits(sample: LabelledRows) -> int:
@@ -291,13 +296,14 @@ def _candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
     )
 
 
-def _reweight_preserving(
+def _drop_changing_predictions(
     names: Sequence[str],
     maps: dict[str, Map],
+    mixture: Float,
     held_out: _HeldOutProbabilities,
     priors: _CandidatePriors,
 ) -> Float:
-    """Compute the weights of the fitted maps that preserve every prediction.
+    """Compute the weights again without the maps that can change a prediction.
 
     Parameters
     ----------
@@ -306,6 +312,9 @@ def _reweight_preserving(
 
     maps : dict
         Maps of the candidates that have a weight.
+
+    mixture : array of shape (n_candidates,)
+        Weights of all candidates, returned if every map preserves the predictions.
 
     held_out : _HeldOutProbabilities
         Out-of-fold probabilities.
@@ -317,6 +326,8 @@ def _reweight_preserving(
     -------
     array of shape (n_candidates,)
     """
+    if all(fitted.preserves_accuracy for fitted in maps.values()):
+        return mixture
     preserves = np.array([name in maps and maps[name].preserves_accuracy for name in names])
     if not preserves.any():
         raise InputError(
