@@ -91,20 +91,29 @@ def _entries() -> list[Entry]:
         Entry(
             "accuracy-rule",
             "benchmarks.accuracy_rule --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=1500,
             alone=False,
         ),
         Entry(
             "answer-adversaries",
             "benchmarks.answer_adversaries --jobs {jobs} -o {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=500,
         ),
         Entry(
             "answers",
             "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=900,
             alone=False,
         ),
@@ -118,13 +127,19 @@ def _entries() -> list[Entry]:
         Entry(
             "bands",
             "benchmarks.bands exits --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=3000,
         ),
         Entry(
             "billion-rows",
             "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=400,
             timed=True,
         ),
@@ -138,7 +153,10 @@ def _entries() -> list[Entry]:
         Entry(
             "cascade",
             "benchmarks.cascade --jobs {jobs} --output {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=600,
         ),
         Entry(
@@ -148,12 +166,21 @@ def _entries() -> list[Entry]:
             timed=True,
         ),
         Entry(
-            "closed-forms", "benchmarks.closed_forms --out {out}", about=("promises",), seconds=2
+            "closed-forms",
+            "benchmarks.closed_forms --out {out}",
+            about=(
+                "promises",
+                "certification",
+            ),
+            seconds=2,
         ),
         Entry(
             "cost-rule",
             "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=900,
             alone=False,
         ),
@@ -174,7 +201,7 @@ def _entries() -> list[Entry]:
         Entry(
             "derived-seeds",
             "benchmarks.derived_seeds --jobs {jobs} --out {out}",
-            about=("promises", "rows"),
+            about=("promises", "certification", "rows"),
             seconds=250,
         ),
         Entry(
@@ -210,7 +237,7 @@ def _entries() -> list[Entry]:
         Entry(
             "labels",
             "benchmarks.labels --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises", "gate"),
+            about=("promises", "certification", "gate"),
             seconds=3600,
             alone=False,
         ),
@@ -224,7 +251,10 @@ def _entries() -> list[Entry]:
         Entry(
             "monitor",
             "benchmarks.monitor --data {data} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=7200,
             alone=False,
         ),
@@ -260,54 +290,72 @@ def _entries() -> list[Entry]:
         Entry(
             "paper/paper",
             "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
-            about=("promises", "maps", "formulas", "metrics"),
+            about=("promises", "certification", "maps", "formulas", "metrics"),
             seconds=2400,
             alone=False,
         ),
         Entry(
             "joint-band",
             "benchmarks.joint_band --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=4000,
             alone=False,
         ),
         Entry(
             "false-coverage",
             "benchmarks.false_coverage --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=2000,
             alone=False,
         ),
         Entry(
             "ties",
             "benchmarks.ties --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=1500,
             alone=False,
         ),
         Entry(
             "ties-labels",
             "benchmarks.ties_labels --data {data} --jobs {jobs} --out {out}",
-            about=("promises", "gate"),
+            about=("promises", "certification", "gate"),
             seconds=2000,
             alone=False,
         ),
         Entry(
             "per-class",
             "benchmarks.per_class --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=900,
         ),
         Entry(
             "promises",
             "benchmarks.promises --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=400,
         ),
         Entry(
             "how-many-rows",
             "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=900,
             alone=False,
             also=("metacal.promises.rules.rows_needed:rows_needed",),
@@ -315,7 +363,10 @@ def _entries() -> list[Entry]:
         Entry(
             "how-many-rows-unseen",
             "benchmarks.rows_needed_unseen --data {data} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=120,
             alone=False,
             also=("metacal.promises.rules.rows_needed:rows_needed",),
@@ -323,7 +374,7 @@ def _entries() -> list[Entry]:
         Entry(
             "rankers",
             "benchmarks.rankers --jobs {jobs} --out {out}",
-            about=("promises", "scores", "maps"),
+            about=("promises", "certification", "scores", "maps"),
             seconds=250,
         ),
         Entry(
@@ -343,13 +394,16 @@ def _entries() -> list[Entry]:
         Entry(
             "risk-control",
             "benchmarks.risk_control --jobs {jobs} -o {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=900,
         ),
         Entry(
             "score-choice",
             "benchmarks.score_choice --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises", "scores", "formulas", "kernels"),
+            about=("promises", "certification", "scores", "formulas", "kernels"),
             seconds=1500,
             alone=False,
         ),
@@ -357,14 +411,20 @@ def _entries() -> list[Entry]:
             "selective/selective",
             f"benchmarks selective --rules own --keep benchmarks/results/selective --sets {_TUNED} "
             "--data benchmarks/data --data {data} -n {jobs} -o {folder}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=700,
             alone=False,
         ),
         Entry(
             "selective-held-out",
             "benchmarks.selective.held_out --data {data} --jobs {jobs} --out {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=100,
             alone=False,
         ),
@@ -386,13 +446,16 @@ def _entries() -> list[Entry]:
         Entry(
             "two-sided",
             "benchmarks.two_sided --draws 1000 --processes {jobs} -o {out}",
-            about=("promises",),
+            about=(
+                "promises",
+                "certification",
+            ),
             seconds=4000,
         ),
         Entry(
             "units",
             "benchmarks.units --jobs {jobs} --out {out}",
-            about=("promises", "gate"),
+            about=("promises", "certification", "gate"),
             seconds=1000,
         ),
         Entry(
