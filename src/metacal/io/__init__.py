@@ -1,4 +1,4 @@
-"""Input and output: tables of predictions, saved gates as JSON, and durable journals.
+"""Input and output: tables of predictions, saved gates and durable journals.
 
 Pickles are neither read nor written.
 """

@@ -216,7 +216,7 @@ class FileApplier:
         )
 
     def write(self, source: Any, target: str, part: str | None = None) -> Applied:
-        """Write the result of a source to `target`, or to `part` if another process moves it."""
+        """Write the result of a source to `target`, or to the temporary file `part`."""
         gate = self.gate.gate
         with deleting_downloads():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
@@ -297,7 +297,7 @@ def _apply_to_folder(
 
 
 def _choose_suffix(output_format: str | None, first_source: str) -> str:
-    """Return the suffix of the results: as requested, or that of the sources, or .parquet."""
+    """Return the suffix of the results: as requested, as the sources, or .parquet."""
     if output_format is not None:
         return f".{output_format}"
     # Results have several columns, which an .npy file cannot hold.
@@ -448,7 +448,7 @@ def _summarize_records(
 def _write_parts(
     applier: FileApplier, pairs: Sequence[SourceAndTarget], executor: ExecutorLike | None
 ) -> Iterator[tuple[SourceAndTarget, WrittenPart]]:
-    """Write results to temporary files, in this process or by the workers of an executor."""
+    """Write results to temporary files, in this process or by workers."""
     pool = executor_of(executor)
     if pool is None or not is_remote(pool):
         yield from zip(pairs, starmap(applier, pairs))

@@ -1,4 +1,4 @@
-"""Atomic renames that `os.rename` does not offer: exchanging two files, not replacing a file."""
+"""Atomic renames that exchange two files, or that never replace a file."""
 
 from __future__ import annotations
 

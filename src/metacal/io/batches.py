@@ -74,7 +74,9 @@ class _BatchTable:
 
 
 class BatchGate:
-    """Fitted gate as a function of `pyarrow.RecordBatch`. It can be pickled, and is small.
+    """Fitted gate as a function of `pyarrow.RecordBatch`.
+
+    It can be pickled, and is small.
 
     Columns are found as in a Parquet file: one column `logits` of lists (list, large list, or list
     of a fixed size), or else the columns that begin with `logits_`, or else the columns that have
@@ -194,7 +196,7 @@ class BatchGate:
         return _load_gate(content, self.fingerprint, self.name, None)
 
     def __call__(self, batch: Any) -> Any:
-        """Return the decisions on a RecordBatch as a RecordBatch, or on a Table as a Table."""
+        """Return the decisions on a RecordBatch or Table, as the same type."""
         from metacal.metrics.replicates import one_blas_thread
 
         pa = import_pyarrow("a record batch")
@@ -310,7 +312,7 @@ class BatchGate:
         return decision
 
     def _read_rows(self, batch: Any, batch_table: _BatchTable) -> Any:
-        """Return the validated table of a batch, with the columns in the order of the gate."""
+        """Return the validated table of a batch, in the column order of the gate."""
         table = table_to_array(batch, batch_table.layout, _BATCH_NAME, 0)
         if batch_table.column_order is not None:
             table = np.ascontiguousarray(table[:, batch_table.column_order])
@@ -328,7 +330,7 @@ class BatchGate:
 
 
 def _kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
-    """Return the ids and the kept columns of a batch, keyed by their name in the result."""
+    """Return the ids and kept columns of a batch, keyed by name in the result."""
     kept_columns = {}
     id_name = selection.role_names.get("ids")
     if id_name is not None:

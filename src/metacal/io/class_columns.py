@@ -1,4 +1,4 @@
-"""Columns that make up a table of classes: one column of lists, or one column per class.
+"""Columns of a table of classes: one column of lists, or one per class.
 
 The terms *table* and *single score* are defined in `metacal.io.request`.
 """
@@ -180,7 +180,7 @@ def _find_prefixed_columns(
 
 
 def _find_single_score(request: Request, candidates: Sequence[str]) -> str | None:
-    """Return the name of the single score, or None if the request or the file has none."""
+    """Return the name of the single score, or None if there is none."""
     if not request.allows_single_score:
         return None
     if request.logits_key is not None:

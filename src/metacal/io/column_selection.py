@@ -1,4 +1,4 @@
-"""Selection of columns by name: the table, the columns with a role, and the class names.
+"""Selection of columns by name: the table, the roles, and the class names.
 
 Readers of whole files, of batches and of streams select with the same rules. The terms *table*,
 *role* and *single score* are defined in `metacal.io.request`.
@@ -209,7 +209,7 @@ def select_columns(
     *,
     min_classes: int = 2,
 ) -> ColumnSelection:
-    """Select the requested columns: a score, a column of lists, or one column per class.
+    """Select the requested columns: a score, a column of lists, or class columns.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Blockwise application of a gate to the rows of a file, with the results written to a file.
+"""Blockwise application of a gate, with the decisions written to a file.
 
 In a cascade the rows that the first model rejects go to the second model. The two tables of a
 cascade are called the *first* and the *later* table here. The later table has all rows, or only the
@@ -274,7 +274,10 @@ def _slice_or_none(column: NDArray[Any] | None, start: int, n_rows: int) -> NDAr
 
 
 def _count_answers(decision: Decision) -> dict[str, int]:
-    """Count the rows that each model of a cascade answers. Empty if there is no cascade."""
+    """Count the rows that each model of a cascade answers.
+
+    The result is empty if there is no cascade.
+    """
     if decision.by is None:
         return {}
     names = (*decision.stages, decision.last)
@@ -343,7 +346,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
 
 
 def _offsets_in_later_table(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
-    """Return, for each row of the first table and for its end, the offset in the later table."""
+    """Return the offset of each row, and of the end, in the later table."""
     first_table = tables[0]
     n_rows = len(first_table)
     later_offsets = np.arange(n_rows + 1)

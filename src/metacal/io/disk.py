@@ -165,7 +165,9 @@ class Disk:
         sync_folder(target)
 
     def swap(self, part: str, target: str) -> None:
-        """Exchange two files of one directory atomically. `part` gets the mode of `target`.
+        """Exchange two files of one directory atomically.
+
+        `part` gets the mode of `target`.
 
         Raises
         ------
@@ -197,7 +199,7 @@ class Disk:
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
-        """Hold an exclusive lock on a lock file. Raise BusyError if another process holds it.
+        """Hold an exclusive lock on a lock file, or raise BusyError.
 
         The lock ends with the process, even if the process is killed. The lock file remains, and
         its existence means nothing.
@@ -223,7 +225,7 @@ class Disk:
 
     @contextlib.contextmanager
     def lock_content(self, path: str) -> Iterator[None]:
-        """Hold an exclusive lock on a file itself. Raise BusyError if another process holds it.
+        """Hold an exclusive lock on a file itself, or raise BusyError.
 
         `lock` protects one path. This lock belongs to the inode, so it also covers hard links,
         which have no path in common. It does nothing if the file does not exist or is read-only,
@@ -251,7 +253,7 @@ def temporary_path_for(target: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an operating system error about writing a file into an InputError of one line."""
+    """Turn an operating system error about writing into an InputError of one line."""
     path_text = os.fspath(path)
     directory = os.path.dirname(path_text) or "."
     try:

@@ -98,7 +98,7 @@ def _rename_to_new(disk: Disk, part: str, target: str) -> Replacement:
 
 
 def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: bytes) -> Replacement:
-    """Exchange two files, and exchange them back if the old file is not the expected one.
+    """Exchange two files, and undo that if the old file is not the expected one.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: byte
 
 
 def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Replacement:
-    """Replace a file without an atomic exchange: rename the old file, then the new one.
+    """Replace a file in two renames: the old file away, then the new one in.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def _restore(disk: Disk, old_file: str, target: str) -> str | None:
 
 
 def rename_to_backup(disk: Disk, part: str, target: str) -> str:
-    """Rename a temporary file to a visible backup of `target`, such as `labels.saved-1.csv`.
+    """Rename a temporary file to a visible backup, such as `labels.saved-1.csv`.
 
     Returns
     -------

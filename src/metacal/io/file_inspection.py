@@ -192,7 +192,10 @@ def _find_truth_column(inspection: Inspection) -> str | None:
 
 
 def _find_columns_of_class_names(inspection: Inspection, candidates: Sequence[str]) -> list[str]:
-    """Return the text columns whose values are names of other columns, with or without prefix."""
+    """Return the text columns whose values are names of other columns.
+
+    A name may lack the prefix of its column.
+    """
     possible_classes = set(candidates)
     for name in candidates:
         _, separator, name_after_prefix = name.partition("_")
@@ -240,7 +243,7 @@ def _inspect_flat_columns(inspection: Inspection, truth_name: str | None) -> Non
 def _find_score_column(
     inspection: Inspection, score_candidates: Sequence[str], number_names: Sequence[str]
 ) -> str | None:
-    """Return the single score: the column that the user named, or the only possible one."""
+    """Return the column that the user named as score, or the only possible one."""
     options = inspection.options
     given_name = options.get("score_key") or options.get("logits_key")
     if given_name in score_candidates:

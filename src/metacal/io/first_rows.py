@@ -82,7 +82,10 @@ def _read_delimited(source_file: SourceFile) -> FirstRows:
 
 
 def _read_json_lines(source_file: SourceFile) -> FirstRows:
-    """Read the first objects of a JSON lines file. Entries of nested objects become columns."""
+    """Read the first objects of a JSON lines file.
+
+    Entries of nested objects become columns.
+    """
     request = source_file.request
     with open(request.source, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), _N_ROWS)
@@ -167,7 +170,10 @@ def _compression_prefix(source_file: SourceFile) -> str:
 
 
 def _flatten(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the entries of an object. The key of a nested entry is its path, as in "a.b"."""
+    """Yield the entries of an object.
+
+    The key of a nested entry is its path, as in "a.b".
+    """
     for name, value in item.items():
         if isinstance(value, Mapping):
             yield from _flatten(value, f"{prefix}{name}.")
@@ -195,7 +201,10 @@ def _to_array(values: list[Any]) -> NDArray[Any]:
 
 
 def _parse_list(value: Any) -> Any:
-    """Parse a cell that holds a list in the notation of JSON or NumPy. Return others unchanged."""
+    """Parse a cell that holds a list in the notation of JSON or NumPy.
+
+    Other cells are returned unchanged.
+    """
     if not isinstance(value, str) or not value.strip().startswith("["):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Resolution of input paths: a file, a directory, a pattern, a URL, or a list of these."""
+"""Resolution of input paths: files, directories, patterns, URLs and lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HIDDEN_INITIALS = "._"
 
 
 def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
-    """List the files that a path, a directory, a pattern, a URL or a list of these stands for.
+    """List the files that a path, a directory, a pattern or a URL stands for.
 
     A directory stands for all files in it, at any depth, that have one of the suffixes. Names that
     begin with "_" or "." are skipped, and so are pipes, sockets and devices, because reading them

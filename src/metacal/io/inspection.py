@@ -1,4 +1,4 @@
-"""Result of inspecting a file, and the tests of names and values that the inspection uses."""
+"""Result of inspecting a file, and tests of the names and values of columns."""
 
 from __future__ import annotations
 

@@ -64,7 +64,10 @@ Record = dict[str, Any]
 
 
 class Seal:
-    """Checksum of records, which reveals damage and careless edits. Subclasses may sign."""
+    """Checksum of records, which reveals damage and careless edits.
+
+    Subclasses may sign.
+    """
 
     def compute(self, content: bytes) -> str:
         """Return the seal of the content. It has no spaces."""
@@ -221,7 +224,10 @@ class Journal:
         self.records = [_record_of_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
-        """Remove what a failed append has left. If that fails too, nothing more is written."""
+        """Remove what a failed append has left.
+
+        If that fails too, nothing more is written.
+        """
         try:
             if self.disk.read(self.file) is not None:
                 self.disk.truncate(self.file, self.size)
@@ -352,7 +358,10 @@ class Journal:
             )
 
     def _check_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
-        """Raise ArtifactError unless the file is the beginning of a header, or that and zeros."""
+        """Raise ArtifactError unless the file is the beginning of a header.
+
+        Zeros may follow it.
+        """
         if self._sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
             return
         if b"journal" not in first_line and b"version" not in first_line:
@@ -436,7 +445,7 @@ class Journal:
 
 
 def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
-    """Read the records of a journal without a lock, while another process may append to it.
+    """Read the records of a journal that another process may append to.
 
     Parameters
     ----------

@@ -330,7 +330,10 @@ class Position:
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Build a position from the result of `asdict`. Raise ValueError if that is invalid."""
+        """Build a position from the result of `asdict`.
+
+        Raise ValueError if that is invalid.
+        """
         if not isinstance(data, dict):
             raise ValueError("this is no place in a file")
         field_types = dict.fromkeys(cls.__annotations__, int) | {"mark": str, "skipping": bool}

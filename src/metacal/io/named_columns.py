@@ -55,7 +55,7 @@ def find_role_columns(
 
 
 def label_column_advice(column: str) -> str:
-    """Return the advice to name `column` as the column of labels, for use within a message."""
+    """Return the advice to name a column of labels, for use within a message."""
     return f"if it holds the labels say {option('label_key', column)}, "
 
 

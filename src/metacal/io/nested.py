@@ -1,4 +1,4 @@
-"""Nested keys: paths to entries inside a JSON object, and reductions of a list to one number.
+"""Nested keys: paths into a JSON object, and reductions of lists to numbers.
 
 A nested key such as `judge.score`, `choices[0].message.content` or
 `choices[0].logprobs.content[*].logprob` is a sequence of steps from entry to entry. The step `[*]`
@@ -100,7 +100,7 @@ _REDUCTIONS_OF_ANSWERS = ("agreement", "entropy")
 
 
 def get_nested(row: Mapping[str, Any], key: str) -> Any:
-    """Return the value at a nested key of a JSON object, reduced if the key has a reduction.
+    """Return the value at a nested key of a JSON object.
 
     Parameters
     ----------
@@ -173,7 +173,10 @@ def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
 
 
 def _reduce(reduction: str, key: str, values: Any) -> float | None:
-    """Apply a reduction to a list, ignoring null elements. Return None for an empty list."""
+    """Apply a reduction to a list, ignoring null elements.
+
+    Return None for an empty list.
+    """
     takes_answers = reduction in _REDUCTIONS_OF_ANSWERS
     is_suitable = False
     present_values: list[Any] = []

@@ -1,4 +1,4 @@
-"""Predictions read from files: a table of logits or probabilities, with validated shapes.
+"""Predictions read from files: validated tables of logits or probabilities.
 
 If a file has one column per class, every column without another meaning is a class. Columns that do
 not look like classes (`metacal.io.strays`) are left out with a warning.
@@ -82,7 +82,9 @@ def read_predictions(
     stream: bool | None = None,
     unpack_limit: int | None = None,
 ) -> Predictions:
-    r"""Read predictions from a file. Columns are found by name, and pickles are never read.
+    r"""Read predictions from a file.
+
+    Columns are found by name, and pickles are never read.
 
     Parameters
     ----------
@@ -238,7 +240,7 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:
-    """Raise InputError if the table, the role columns and the class names do not fit together."""
+    """Raise InputError if the table and the other columns do not fit together."""
     table = columns.table
     if table.ndim != 2 or table.dtype.kind not in "fiub":
         hint = ""
@@ -285,7 +287,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
 
 
 def _check_class_names(request: Request, columns: Columns) -> None:
-    """Raise InputError if the requested classes differ from the stored ones, or in number."""
+    """Raise InputError if the requested classes do not fit the table."""
     names_are_stored = columns.class_names is not None and columns.places is None
     if names_are_stored and request.classes is not None:
         assert columns.class_names is not None

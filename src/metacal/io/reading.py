@@ -145,7 +145,7 @@ def _read_file(request: Request, label_request: Request | None, finish: Finish) 
 
 
 def _check_requested_columns(request: Request, columns: Columns) -> None:
-    """Check that the file has the named columns, and that kept columns have one value per row.
+    """Check that named columns exist and that kept ones have one value per row.
 
     A file with a single array has no named columns.
     """
@@ -192,7 +192,10 @@ def _read_label_file(request: Request) -> NDArray[Any]:
 
 
 def _concatenate(path: str, parts: Sequence[Columns]) -> Columns:
-    """Concatenate the columns of several files. Raise InputError if they do not fit together."""
+    """Concatenate the columns of several files.
+
+    Raise InputError if they do not fit together.
+    """
     first_part = parts[0]
     for other_part in parts[1:]:
         _check_same_columns(first_part, other_part)
@@ -218,7 +221,10 @@ def _concatenate(path: str, parts: Sequence[Columns]) -> Columns:
 
 
 def _concatenate_tables(parts: Sequence[Columns]) -> Any:
-    """Concatenate tables in memory. A table that is large or stored becomes a `JoinedTable`."""
+    """Concatenate tables in memory.
+
+    A table that is large or stored becomes a `JoinedTable`.
+    """
     tables: list[Any] = [part.table for part in parts]
     if tables[0].ndim != 2:
         return np.concatenate(tables)

@@ -75,7 +75,7 @@ def is_url(path: str) -> bool:
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix of a file name in lower case, ignoring the query of a web address.
+    """Return the lower-case suffix of a path or URL, ignoring any query.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def without_query(name: str) -> str:
 
 
 def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the URLs of the files that a URL, a remote directory or a pattern stands for.
+    """Return the URLs of the files that a remote path or pattern stands for.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Confidence scores from responses of language models and from uncertainty libraries.
+"""Confidence scores from language models and from uncertainty libraries.
 
 A response is one of these:
 

@@ -40,7 +40,7 @@ def distinct_name(source: str, suffix: str) -> str:
 
 
 def full_source_name(source: str) -> str | None:
-    """Return the name of a source in any working directory, or None for standard input."""
+    """Return the absolute name of a source, or None for standard input."""
     if source == "-":
         return None
     if is_url(source):

@@ -131,7 +131,7 @@ class ResultFolder:
         self.journal.__exit__(*reason)
 
     def find_current_record(self, name: str, source: str) -> Record | None:
-        """Return the record of a result that is up to date, or None if it must be made again."""
+        """Return the record of an up-to-date result, or None if it must be made."""
         if name not in self.records:
             return None
         record, made_with = self.records[name]
@@ -305,7 +305,10 @@ class ResultFolder:
                 self._append_record({"removed": name})
 
     def remove_leftovers(self, names: Iterable[str]) -> None:
-        """Remove the temporary files that killed processes left, of these and recorded results."""
+        """Remove temporary files that killed processes left.
+
+        They belong to the given results or to recorded ones.
+        """
         known_names = {*names, *self.records, JOURNAL}
         for name in self.disk.names(self.folder):
             match = _PART_PATTERN.fullmatch(name)
@@ -327,7 +330,7 @@ class ResultFolder:
         }
 
     def _recorded_names(self, suffix: str) -> dict[str | None, str]:
-        """Return the names of recorded results with this suffix, keyed by full source name."""
+        """Return the names of recorded results with a suffix, keyed by full source."""
         recorded_names: dict[str | None, str] = {}
         for name, (record, _) in self.records.items():
             source = record["source"]
@@ -354,7 +357,7 @@ class ResultFolder:
             )
 
     def _size_and_time(self, name: str) -> _SizeAndTime | None:
-        """Return the size and modification time of a file in the directory, None if missing."""
+        """Return the size and modification time of a file, or None if it is missing."""
         stamp = self.disk.stamp(self._path(name))
         if stamp is None:
             return None

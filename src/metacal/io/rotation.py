@@ -143,7 +143,9 @@ def _first_log(rotated_logs: dict[tuple[int, Any], Log], keys: list[tuple[int, A
 
 
 def rank_of(name: str, base_name: str) -> Rank | None:
-    """Return the rank of a rotated file, the oldest first. Return None for any other name.
+    """Return the rank of a rotated file, the oldest first.
+
+    Return None for any other name.
 
     Parameters
     ----------

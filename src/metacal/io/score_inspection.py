@@ -42,7 +42,7 @@ _PROBABILITY_NAME_PATTERN = re.compile(
 
 
 def parse_text_scores(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
-    """Return the text columns in which every entry is a score such as 8/10 or 85%, as numbers."""
+    """Return as numbers the text columns of scores such as 8/10 or 85%."""
     score_columns = {}
     for name, column in columns.items():
         if not is_text(column) or not SCORE_NAME_PATTERN.fullmatch(name):
@@ -104,7 +104,7 @@ def _holds_flags(labels: NDArray[Any]) -> bool:
 def _check_is_not_prediction_column(
     inspection: Inspection, truth_name: str, score_name: str
 ) -> None:
-    """Ask for a column of correctness if the file has predictions beside the true classes."""
+    """Ask for a column of correctness if the file has a column of predictions."""
     for name in inspection.columns:
         if _PREDICTION_NAME_PATTERN.fullmatch(name):
             raise AmbiguousFileError(

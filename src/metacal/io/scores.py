@@ -1,4 +1,4 @@
-"""Scores read from files: one confidence score per row, and whether the row is correct."""
+"""Scores read from files: one confidence score per row, and its correctness."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Scores(Columns):
 
     @property
     def score(self) -> NDArray[np.floating[Any]]:
-        """Score of each row, NaN if the row has none. It is float32 if the file has float32."""
+        """Score of each row, NaN if the row has none.
+
+        It is float32 if the file has float32.
+        """
         return np.asarray(self.table)
 
     @property
@@ -45,7 +48,10 @@ class Scores(Columns):
         return self.labels
 
     def require_truth(self) -> NDArray[Any]:
-        """Return the marks of correct rows, or the losses. Raise InputError if there are none."""
+        """Return the marks of correct rows, or the losses.
+
+        Raise InputError if there are none.
+        """
         if self.labels is not None:
             return self.labels
         meaning = "which rows are right"
@@ -156,7 +162,10 @@ def read_scores(
 
 
 def _convert_score_columns(request: Request, columns: Columns) -> Columns:
-    """Convert the scores to floats and the labels to booleans or losses. Check the lengths."""
+    """Convert the scores to floats and the labels to booleans or losses.
+
+    Raise InputError if the columns differ in length.
+    """
     scores = score_column(columns.table, name=str(request.logits_key), place=columns.place)
     role_columns: dict[str, Any] = columns.beside
     if "labels" in role_columns:

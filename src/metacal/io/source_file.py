@@ -1,4 +1,4 @@
-"""Preparation of a source for its reader: format detection, copies and decompression.
+"""Preparation of a source for its reader: format detection and copies.
 
 Readers open a regular file of a known format. Other sources are copied first: standard input and
 pipes, which can be read only once, compressed text, and JSON arrays, which become one object per
@@ -206,7 +206,10 @@ def _is_json_array_of_objects(first_bytes: bytes) -> bool:
 
 
 def _read_first_bytes(path: str) -> bytes:
-    """Read the beginning of a file, or nothing if it cannot be opened, which is checked later."""
+    """Read the beginning of a file, or nothing if it cannot be opened.
+
+    A later check reports the reason.
+    """
     try:
         with open(path, "rb") as file:
             return file.read(_N_DETECTION_BYTES)

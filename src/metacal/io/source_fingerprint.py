@@ -79,7 +79,7 @@ def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
 def read_unchanged(
     source: str, work: Callable[[], _Result], disk: Disk = DISK
 ) -> tuple[_Result, Fingerprint | None]:
-    """Call a function that reads a source, again if the source has changed in the meantime.
+    """Call a function that reads a source, again if the source has changed.
 
     Parameters
     ----------
@@ -168,6 +168,6 @@ def _without_checksum(known: Fingerprint) -> Fingerprint:
 
 
 def _is_settled(stamp: Fingerprint, now_ns: int) -> bool:
-    """Check whether a file was last changed so long ago that a new change has another time."""
+    """Check whether a file is settled: a new change would have another time."""
     last_change_ns = max(stamp["written_ns"], stamp["changed_ns"])
     return bool(now_ns - last_change_ns >= SETTLED_NS)

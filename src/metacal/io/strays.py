@@ -128,7 +128,7 @@ def _has_other_name(name: str | int) -> bool:
 
 
 def _find_columns_of_whole_numbers(table: Any) -> set[int]:
-    """Return the columns of varying whole numbers, if most other columns hold fractions."""
+    """Return the columns of whole numbers, if most other columns hold fractions."""
     sample_rows = sample_of(table)
     if len(sample_rows) < _MIN_ROWS or not np.isfinite(sample_rows).all():
         return set()

@@ -72,7 +72,7 @@ class StreamRecord(NamedTuple):
 
 
 class HeaderError(InputError):
-    """The header does not determine the meaning of the columns, so no line can be read."""
+    """The header does not determine the meaning of the columns."""
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,10 @@ def _optional_cell(cells: Mapping[str, Any], name: str | None) -> Any:
 
 
 def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
-    """Remove the keys of columns that the first object lacks, because later ones may have them."""
+    """Remove the keys of columns that the first object lacks.
+
+    Later objects may have them under default names.
+    """
     missing_keys: dict[str, Any] = {}
     for key in ROLE_PARAMETERS.values():
         if getattr(request, key) not in column_names:
@@ -422,7 +425,7 @@ def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
 
 
 def _n_required_columns(request: Request, selection: ColumnSelection) -> int:
-    """Return the number of class columns that the gate requires, or 0 if any number will do."""
+    """Return the number of class columns that the gate requires, or 0 for any."""
     has_class_columns = selection.class_positions is not None
     if not has_class_columns:
         return 0

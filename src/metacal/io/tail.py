@@ -1,4 +1,4 @@
-"""Lines of a log file while it is written, as in `tail -F`: complete, in order, and each once.
+"""Lines of a log file while it is written: complete, in order, and each once.
 
 A *rotation* moves a log file away, or copies and truncates it, so that a new file takes its place.
 A file is identified by its device and inode, and by the bytes just before the position up to which
@@ -280,7 +280,7 @@ class Tail:
         return file
 
     def _find_file_of_position(self, current_file: Log | None, position: Position) -> Log | None:
-        """Return the file that was read up to a position, or a file with the same beginning."""
+        """Return the file that was read up to a position, or one that begins alike."""
         rewritten_file = None
         if current_file is not None and position.matches(current_file):
             if current_file.identity == position.identity:
@@ -360,7 +360,10 @@ class Tail:
         return _EndOfFile(lines=[], reads_on=True)
 
     def _find_next_file(self, file: Log) -> Log | None:
-        """Return the file that follows a rotated file. Return None if the file may still grow."""
+        """Return the file that follows a rotated file.
+
+        Return None if the file may still grow.
+        """
         current_file = self._open_current_file()
         if current_file is not None and current_file.identity == file.identity:
             return None
