@@ -1,12 +1,11 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""The kernels on a device: blocks are torch tensors, and so are the answers. Nothing is copied to
-the host here.
+"""Kernels for torch tensors on a device; the results stay on the device.
 
-Each statistic comes twice. The fused form (`triton.py`, `triton_mixed.py`) reads each row from
-device memory once; it runs on CUDA wherever Triton can, and says nothing (None, False) elsewhere.
-The plain form, chunked torch in float64 where it counts, says what is meant, as `numpy.py` does on
-the host.
+Each statistic has two implementations. The fused one (`triton.py`, `triton_mixed.py`) reads each row
+from device memory once. It runs on CUDA if Triton is available, and returns None or False otherwise.
+The plain one, in torch and in chunks of rows, is the definition, as `numpy.py` is on the host. The
+parameters are described in `numpy.py`.
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from metacal.kernels.columns import MEAN, OWN, TAIL, THIRD, VARIANCE, Curve, cum
 from metacal.kernels.columns import mixed_sums as plain_mixed_sums
 from metacal.kernels.grid import Grid
 
-#: Elements that are worked on at a time in plain torch.
+#: Elements of a chunk of rows.
 CHUNK_ELEMENTS = 1 << 22
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_LOWEST = -float(np.finfo(np.float64).max)
-#: The scores that are fused, by their names.
-_FUSED = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_energy)
+_INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_LOWEST_FLOAT = -float(np.finfo(np.float64).max)
+#: Scores that have a fused kernel.
+_FUSED_SCORES = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_energy)
 
 
 def _work_type(block: Tensor) -> torch.dtype:
-    """The precision that logits are worked on in."""
+    """Return float64 for float64 logits, else float32."""
     return torch.float64 if block.dtype == torch.float64 else torch.float32
 
 
 def _chunks(block: Tensor) -> Iterator[slice]:
-    """Rows that are worked on at a time."""
-    step = max(1, CHUNK_ELEMENTS // block.shape[1])
-    for start in range(0, len(block), step):
-        yield slice(start, min(start + step, len(block)))
+    """Yield slices of rows, one per chunk."""
+    chunk_rows = max(1, CHUNK_ELEMENTS // block.shape[1])
+    for start in range(0, len(block), chunk_rows):
+        yield slice(start, min(start + chunk_rows, len(block)))
 
 
-def _distances(block: Tensor, dtype: torch.dtype) -> Tensor:
-    """d = x - max x of each row, a fresh tensor."""
+def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
+    """Compute the gaps d = x - max x of each row in a new tensor."""
     gaps = block.to(dtype, copy=True)
     return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
@@ -63,16 +62,17 @@ def _distances(block: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def predicted(block: Tensor) -> Tensor:
-    """ŷ = argmax x, the lowest index on an exact tie."""
-    found = fused.score(block, "predicted", torch.int64)
-    return (
-        torch.cat([_predicted(block[rows]) for rows in _chunks(block)]) if found is None else found
-    )
+    """Return ŷ = argmax x of each row, the lowest index for ties."""
+    predictions = fused.score(block, "predicted", torch.int64)
+    if predictions is not None:
+        return predictions
+    return torch.cat([_predicted(block[rows]) for rows in _chunks(block)])
 
 
 def _predicted(block: Tensor) -> Tensor:
-    # argmax of torch may return any of several equal entries; the comparison's first True is the
-    # lowest index.
+    """Return the predictions of a chunk."""
+    # argmax of torch may return any of several equal entries. The first true entry of the comparison
+    # has the lowest index.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
@@ -83,28 +83,44 @@ def of_formula(
     top: Tensor | None = None,
     careful: bool = False,
 ) -> Tensor:
-    """A score by its formula, in float64; NaN where the largest logit is not finite: no row of
-    logits.
+    """Compute a score by its formula in float64.
 
-    Predictions go into `top`. Carefully, rows with what may be a mask have no score.
+    Parameters
+    ----------
+    block : tensor of shape (n_rows, n_classes)
+        Logits.
+
+    formula : callable
+        Formula of the score.
+
+    top : tensor of int64 of shape (n_rows,), default=None
+        Buffer for the predictions.
+
+    careful : bool, default=False
+        Whether the block has not been validated. Rows with a possible mask then have no score.
+
+    Returns
+    -------
+    tensor of float64 of shape (n_rows,)
+        NaN for rows whose largest logit is not finite.
     """
-    if formula in _FUSED:
-        found = fused.score(
-            block, formula.__name__, torch.float64, top, LARGEST_FINITE_MASK if careful else None
-        )
-        if found is not None:
-            return found
-    parts = []
+    if formula in _FUSED_SCORES:
+        lowest = LARGEST_FINITE_MASK if careful else None
+        fused_scores = fused.score(block, formula.__name__, torch.float64, top, lowest)
+        if fused_scores is not None:
+            return fused_scores
+    scores = []
     for rows in _chunks(block):
-        part = block[rows]
-        score = formula(TORCH, part.to(torch.float64))[:, 0]
-        legal = torch.isfinite(part.amax(dim=1))
+        chunk = block[rows]
+        chunk_scores = formula(TORCH, chunk.to(torch.float64))[:, 0]
+        is_valid = torch.isfinite(chunk.amax(dim=1))
         if careful:
-            legal &= ~((part <= LARGEST_FINITE_MASK) & (part > -math.inf)).any(dim=1)
-        parts.append(torch.where(legal, score, math.nan))
+            may_be_mask = (chunk <= LARGEST_FINITE_MASK) & (chunk > -math.inf)
+            is_valid &= ~may_be_mask.any(dim=1)
+        scores.append(torch.where(is_valid, chunk_scores, math.nan))
     if top is not None:
         top.copy_(predicted(block))
-    return torch.cat(parts)
+    return torch.cat(scores)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
@@ -112,7 +128,7 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     if out.is_contiguous() and fused_mixed.softmax(block, inverse_temperature, out):
         return
     for rows in _chunks(block):
-        gaps = _distances(block[rows], _work_type(block))
+        gaps = _gaps(block[rows], _work_type(block))
         gaps.mul_(inverse_temperature).exp_()
         torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
 
@@ -120,119 +136,158 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
 def tempered_loss(
     block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
 ) -> Tensor:
-    """Sum over rows of the negative log-likelihood of softmax(b·x) and its first three derivatives
-    in b, in float64.
-    """
-    found = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
-    if found is not None:
-        return found
+    """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b."""
+    fused_sums = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
+    if fused_sums is not None:
+        return fused_sums
     columns = mixed_rows(block, labels, inverse_temperature).T
     loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[OWN]
     rows = torch.stack([loss, columns[MEAN] - columns[OWN], columns[VARIANCE], columns[THIRD]])
-    return (rows if weights is None else rows * weights).sum(dim=1)
+    if weights is not None:
+        rows = rows * weights
+    return rows.sum(dim=1)
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    """What each row says of a temperature with a uniform part: eight columns, as in `numpy.py`, in
-    float64.
-    """
-    found = fused_mixed.mixed_rows(block, labels, inverse_temperature)
-    if found is not None:
-        return found
-    parts = []
+    """Compute the columns of `kernels.columns` for a temperature with a uniform component."""
+    fused_columns = fused_mixed.mixed_rows(block, labels, inverse_temperature)
+    if fused_columns is not None:
+        return fused_columns
+    chunks = []
     for rows in _chunks(block):
-        gaps = _distances(block[rows], _work_type(block))
-        own = gaps.gather(1, labels[rows, None])[:, 0]
-        possible, top = (gaps > -math.inf).sum(dim=1), gaps == 0.0
+        gaps = _gaps(block[rows], _work_type(block))
+        label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
+        n_possible = (gaps > -math.inf).sum(dim=1)
+        is_largest = gaps == 0.0
         gaps.clamp_(min=fused_mixed.floor_of(block, inverse_temperature))
-        terms = gaps.mul(inverse_temperature).exp_().masked_fill_(top, 0.0)
-        tail = terms.sum(dim=1, dtype=torch.float64) + (top.sum(dim=1) - 1)
-        moments = (
-            terms.mul_(gaps).sum(dim=1, dtype=torch.float64) / (1.0 + tail) for _ in range(4)
-        )
-        columns = tail, *cumulants(*moments), own, possible, _predicted(block[rows]) == labels[rows]
-        parts.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
-    return torch.cat(parts)
+        terms = gaps.mul(inverse_temperature).exp_().masked_fill_(is_largest, 0.0)
+        n_other_largest = is_largest.sum(dim=1) - 1
+        tail = terms.sum(dim=1, dtype=torch.float64) + n_other_largest
+        moments = []
+        for _ in range(4):
+            moment_sum = terms.mul_(gaps).sum(dim=1, dtype=torch.float64)
+            moments.append(moment_sum / (1.0 + tail))
+        is_correct = _predicted(block[rows]) == labels[rows]
+        columns = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
+        chunks.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
+    return torch.cat(chunks)
 
 
 def mixed_sums(
     columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
 ) -> Tensor:
-    """The sums of `kernels.columns` over columns that lie on a device, one after another."""
-    found = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
-    return plain_mixed_sums(torch, columns, weights, walked, b, uniform) if found is None else found
+    """Compute `kernels.columns.mixed_sums` over contiguous columns on a device.
+
+    Parameters
+    ----------
+    columns, weights, walked, b, uniform
+        As in `kernels.columns.mixed_sums`.
+
+    Returns
+    -------
+    tensor of shape (6,)
+    """
+    fused_sums = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
+    if fused_sums is not None:
+        return fused_sums
+    return plain_mixed_sums(torch, columns, weights, walked, b, uniform)
 
 
 def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`, K the number of classes that are not
-    masked.
-    """
+    """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`."""
     for rows in _chunks(block):
-        part, found = block[rows], out[rows]
-        winner, possible = _predicted(part), part > -math.inf
-        share = uniform / possible.sum(dim=1, keepdim=True).to(torch.float64)
-        softmax(part, inverse_temperature, found)
-        found.mul_(1.0 - uniform).add_(possible * share.to(found.dtype))
-        lost = (_predicted(found) != winner).nonzero()[:, 0]
-        top = found[lost].amax(dim=1) if len(lost) else found[:0, 0]
-        found[lost, winner[lost]] = torch.nextafter(top, torch.full_like(top, 2.0))
+        chunk = block[rows]
+        probabilities = out[rows]
+        predictions = _predicted(chunk)
+        is_possible = chunk > -math.inf
+        even = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
+        softmax(chunk, inverse_temperature, probabilities)
+        probabilities.mul_(1.0 - uniform).add_(is_possible * even.to(probabilities.dtype))
+        # Where rounding tied the predicted class with another, it is increased by one step.
+        changed_rows = (_predicted(probabilities) != predictions).nonzero()[:, 0]
+        largest = probabilities[:0, 0]
+        if len(changed_rows):
+            largest = probabilities[changed_rows].amax(dim=1)
+        next_values = torch.nextafter(largest, torch.full_like(largest, 2.0))
+        probabilities[changed_rows, predictions[changed_rows]] = next_values
 
 
 def lifted_softmax(
     block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
 ) -> None:
-    """Write (1 - ε)·softmax(b·x) + ε/K, the largest probability of each row through a curve, into
-    `out`.
-    """
+    """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
     columns = fused_mixed.rivals(block, inverse_temperature) if out.is_contiguous() else None
     if columns is not None:
-        rest, second, possible, winner = columns.T
-        moved = torch.stack(lifted(torch, rest, second, 1.0 / possible, uniform, curve.value))
-        if fused_mixed.lift(block, inverse_temperature, moved, winner.to(torch.int64), out):
+        rest, second, n_possible, predictions = columns.T
+        lifting = torch.stack(lifted(torch, rest, second, 1.0 / n_possible, uniform, curve.value))
+        predictions = predictions.to(torch.int64)
+        if fused_mixed.lift(block, inverse_temperature, lifting, predictions, out):
             return
     for rows in _chunks(block):
-        part, found = block[rows], out[rows]
-        winner, masked = _predicted(part)[:, None], part == -math.inf
-        softmax(part, inverse_temperature, found)
-        found.scatter_(1, winner, 0.0)
-        rest, second = found.sum(dim=1, dtype=torch.float64), found.amax(dim=1).to(torch.float64)
-        even = 1.0 / (~masked).sum(dim=1)
+        chunk = block[rows]
+        probabilities = out[rows]
+        predictions = _predicted(chunk)[:, None]
+        is_masked = chunk == -math.inf
+        softmax(chunk, inverse_temperature, probabilities)
+        probabilities.scatter_(1, predictions, 0.0)
+        rest = probabilities.sum(dim=1, dtype=torch.float64)
+        second = probabilities.amax(dim=1).to(torch.float64)
+        even = 1.0 / (~is_masked).sum(dim=1)
         scale, shift, top = lifted(torch, rest, second, even, uniform, curve.value)
-        found.mul_(scale[:, None].to(found.dtype)).add_(
-            shift[:, None].to(found.dtype)
-        ).masked_fill_(masked, 0.0)
-        found.scatter_(1, winner, top[:, None].to(found.dtype))
+        probabilities.mul_(scale[:, None].to(probabilities.dtype))
+        probabilities.add_(shift[:, None].to(probabilities.dtype))
+        probabilities.masked_fill_(is_masked, 0.0)
+        probabilities.scatter_(1, predictions, top[:, None].to(probabilities.dtype))
 
 
 def rounded(values: Tensor, grid: Grid) -> Tensor:
-    """`Grid.rounded` where the column lies."""
-    half = 1 << (grid.dropped - 1)
-    patterns = values.view(torch.int64)
-    found = ((patterns + (half - 1) + (patterns < 0)) & (-1 << grid.dropped)).view(torch.float64)
-    found = found.clamp(min=_LOWEST, max=-_LOWEST)
-    steps = values / grid.step
-    nearest = steps.round()
-    near_zero = (nearest - (nearest - steps == 0.5).to(nearest.dtype)) * grid.step
-    found = torch.where(values.abs() < grid.floor, near_zero, found)
-    return torch.where(torch.isfinite(values), found, values)
+    """Return the nearest grid point of each value, as `Grid.rounded` does."""
+    almost_half = (1 << (grid.dropped - 1)) - 1
+    bit_patterns = values.view(torch.int64)
+    shifted_patterns = bit_patterns + almost_half + (bit_patterns < 0)
+    result = (shifted_patterns & (-1 << grid.dropped)).view(torch.float64)
+    result = result.clamp(min=_LOWEST_FLOAT, max=-_LOWEST_FLOAT)
+    n_steps = values / grid.step
+    nearest = n_steps.round()
+    is_rounded_up_tie = nearest - n_steps == 0.5
+    small_result = (nearest - is_rounded_up_tie.to(nearest.dtype)) * grid.step
+    result = torch.where(values.abs() < grid.floor, small_result, result)
+    return torch.where(torch.isfinite(values), result, values)
 
 
 def ranked(
     block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False
 ) -> Tensor:
-    """The unrounded score of each row, and whether the largest logit is the true class: two
-    columns, one walk.
+    """Compute the unrounded score and the correctness of each row in one pass.
+
+    Parameters
+    ----------
+    block : tensor of shape (n_rows, n_classes)
+        Logits.
+
+    labels : tensor of int64 of shape (n_rows,)
+        True classes.
+
+    score : callable
+        Kernel of the score.
+
+    careful : bool, default=False
+        Whether the block has not been validated.
+
+    Returns
+    -------
+    tensor of float64 of shape (n_rows, 2)
     """
-    top = torch.empty(len(block), dtype=torch.int64, device=block.device)
-    values = score(block, top=top, careful=careful)
-    return torch.stack([values, (top == labels).to(torch.float64)], dim=1)
+    predictions = torch.empty(len(block), dtype=torch.int64, device=block.device)
+    scores = score(block, top=predictions, careful=careful)
+    return torch.stack([scores, (predictions == labels).to(torch.float64)], dim=1)
 
 
 ranked.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
-    """Whether the true class of each row is not masked."""
+    """Return whether the true class of each row is not masked."""
     return block.gather(1, labels[:, None])[:, 0] > -math.inf
 
 
@@ -240,80 +295,83 @@ def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
 
 
 def beside(values: Any, table: Tensor) -> Tensor:
-    """An array or a tensor as a tensor on the table's device."""
+    """Return an array or a tensor as a tensor on the device of the table."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
     array = np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(table.device)
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array).to(table.device)
 
 
 def laid(parts: list[Tensor]) -> Tensor:
-    """The parts one after another, where they lie."""
+    """Concatenate tensors on their device."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
-    """What `formulas.probabilities` says, in place; `possible` where the block has been written over."""
+    """Clip probabilities in place as `formulas.probabilities` does.
+
+    `possible` is needed if the block has been overwritten.
+    """
     for rows in _chunks(block):
-        seen = block[rows] if possible is None else torch.where(possible[rows], 0.0, -torch.inf)
-        out[rows] = limit_probabilities(TORCH, seen, out[rows])
+        chunk = block[rows]
+        if possible is not None:
+            chunk = torch.where(possible[rows], 0.0, -torch.inf)
+        out[rows] = limit_probabilities(TORCH, chunk, out[rows])
 
 
 def chosen_rows(table: Tensor, chosen: Codes) -> Tensor:
-    """Some rows of a table, as a table of their own."""
+    """Copy the rows of a table with the given indices."""
     return table.index_select(0, torch.from_numpy(chosen).to(table.device))
 
 
 def fill_rows(table: Tensor, rows: Flags, value: float) -> None:
-    """Set whole rows to one value."""
-    table.index_fill_(0, torch.from_numpy(np.flatnonzero(rows)).to(table.device), value)
+    """Set the rows of a mask to one value."""
+    indices = torch.from_numpy(np.flatnonzero(rows)).to(table.device)
+    table.index_fill_(0, indices, value)
 
 
 def empty_probabilities(table: Tensor) -> Tensor:
-    """An unwritten table of the same shape: float64 for float64, float32 for every other type."""
+    """Allocate a table of the same shape, float64 for float64 logits, else float32."""
     return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
 
 
 def overlap(table: Any, out: Tensor) -> bool:
-    """Whether two contiguous tables lie partly on top of each other; the very same memory is no
-    overlap.
-    """
+    """Check whether two tables share memory without being exactly the same memory."""
     if not isinstance(table, Tensor) or table.device != out.device:
         return False
-    spans = [
-        (t.data_ptr(), t.data_ptr() + (1 + _reach(t)) * t.element_size()) for t in (table, out)
-    ]
-    apart = spans[0][1] <= spans[1][0] or spans[1][1] <= spans[0][0]
-    same = (
-        table.data_ptr() == out.data_ptr()
-        and table.stride() == out.stride()
-        and table.dtype == out.dtype
-    )
-    return not (apart or same)
+    table_start, table_stop = _memory_range(table)
+    out_start, out_stop = _memory_range(out)
+    if table_stop <= out_start or out_stop <= table_start:
+        return False
+    has_same_layout = table.stride() == out.stride() and table.dtype == out.dtype
+    return not (table_start == out_start and has_same_layout)
 
 
-def _reach(table: Tensor) -> int:
-    """The distance of the last entry from the first, in entries."""
-    return sum((size - 1) * step for size, step in zip(table.shape, table.stride()))
+def _memory_range(table: Tensor) -> tuple[int, int]:
+    """Return the first address of a tensor, and the address after its last entry."""
+    last_entry = sum((size - 1) * stride for size, stride in zip(table.shape, table.stride()))
+    start = table.data_ptr()
+    return start, start + (1 + last_entry) * table.element_size()
 
 
 def label_codes(labels: Any, table: Tensor) -> Tensor | None:
-    """Labels that are already column numbers, checked on the device; None where a closer look is
-    needed.
-    """
+    """Validate labels that are column numbers on the device; return None for other labels."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
         labels = labels.astype(np.int64, copy=False)
-    elif not isinstance(labels, Tensor) or labels.dtype not in _WHOLE:
+    elif not isinstance(labels, Tensor) or labels.dtype not in _INTEGER_TYPES:
         return None
     if tuple(labels.shape) != tuple(table.shape[:1]):
         return None
-    found = beside(labels, table).to(torch.int64)
-    low, high = torch.stack(torch.aminmax(found)).tolist()
-    return found if low >= 0 and high < table.shape[1] else None
+    codes = beside(labels, table).to(torch.int64)
+    smallest, largest = torch.stack(torch.aminmax(codes)).tolist()
+    is_valid = smallest >= 0 and largest < table.shape[1]
+    return codes if is_valid else None
 
 
 def float_table(table: Tensor) -> Tensor:
-    """Without a history of gradients, and of a floating type; no copy where it has one already."""
+    """Detach a table from its gradients and convert it to floats, without a copy if it has them."""
     table = table.detach()
     if table.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         return table
@@ -321,56 +379,61 @@ def float_table(table: Tensor) -> Tensor:
 
 
 def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
-    """The first bad row, and whether some logit is so low that it may stand for a mask; -inf
-    counts, too. One pass.
+    """Validate a table in one pass: return the first invalid row, and whether there may be masks.
+
+    Unlike on the host, -inf counts as a possible mask.
     """
-    low, top = torch.aminmax(table, dim=1)
-    bad = ~torch.isfinite(top)
-    flags = int(2 * bad.any() + (low <= LARGEST_FINITE_MASK).any())  # one number to the host
-    return (int(bad.to(torch.uint8).argmax()) if flags & 2 else None), bool(flags & 1)
+    smallest, largest = torch.aminmax(table, dim=1)
+    is_invalid = ~torch.isfinite(largest)
+    # Both answers are copied to the host as one number.
+    has_low_values = (smallest <= LARGEST_FINITE_MASK).any()
+    flags = int(2 * is_invalid.any() + has_low_values)
+    invalid_row = int(is_invalid.to(torch.uint8).argmax()) if flags & 2 else None
+    return invalid_row, bool(flags & 1)
 
 
 def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
-    """The table with -inf where a finite number stands for a mask (`formulas.logits`), and such a
-    number, if any.
+    """Replace finite numbers that stand for a mask by -inf, and return one of these numbers.
+
+    The table is copied only if there are any. `formulas.logits` has the rule.
     """
-    masked, example = table, None
+    result = table
+    mask_value = None
     for rows in _chunks(table):
         values = table[rows].to(torch.float64)
-        found = (values > -math.inf) & (replace_finite_masks_formula(TORCH, values) == -math.inf)
-        if bool(found.any()):
-            if example is None:
-                masked, example = table.clone(), float(values[found][0])
-            masked[rows] = masked[rows].masked_fill(found, -math.inf)
-    return masked, example
+        is_replaced = replace_finite_masks_formula(TORCH, values) == -math.inf
+        is_finite_mask = (values > -math.inf) & is_replaced
+        if not bool(is_finite_mask.any()):
+            continue
+        if mask_value is None:
+            result = table.clone()
+            mask_value = float(values[is_finite_mask][0])
+        result[rows] = result[rows].masked_fill(is_finite_mask, -math.inf)
+    return result, mask_value
 
 
 def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | None:
-    """The first row with an entry outside [0, 1] or with a sum that is not one."""
+    """Return the first row with an entry outside of [0, 1] or a sum other than 1, or None."""
     for rows in _chunks(table):
-        block = table[rows]
-        sums = block.sum(dim=1, dtype=torch.float64)
-        good = (
-            (block.amin(dim=1) >= 0)
-            & (block.amax(dim=1) <= 1 + tolerance)
-            & ((sums - 1).abs() <= tolerance)
-        )
-        if not bool(good.all()):
-            return int(rows.start) + int((~good).to(torch.uint8).argmax())
+        chunk = table[rows]
+        sums = chunk.sum(dim=1, dtype=torch.float64)
+        is_in_range = (chunk.amin(dim=1) >= 0) & (chunk.amax(dim=1) <= 1 + tolerance)
+        is_valid = is_in_range & ((sums - 1).abs() <= tolerance)
+        if not bool(is_valid.all()):
+            return int(rows.start) + int((~is_valid).to(torch.uint8).argmax())
     return None
 
 
 def log_probabilities(table: Tensor) -> Tensor:
-    """log p, with zeros read as the smaller of 2.2e-16 and the row's smallest positive entry."""
+    """Return log p, with zeros replaced as in `metacal.rows.validate.logits_from`."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
-        out[rows] = (
-            replace_zero_probabilities(TORCH, table[rows].to(out.dtype)).to(torch.float64).log()
-        )
+        positive = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))
+        out[rows] = positive.to(torch.float64).log()
     return out
 
 
 def own_entries(table: Tensor, columns: Codes) -> Array:
-    """One entry of each row, at its column, brought to the host."""
-    at = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
-    return table.gather(1, at[:, None])[:, 0].cpu().numpy()
+    """Return one entry of each row, at the given column, on the host."""
+    column_indices = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
+    return table.gather(1, column_indices[:, None])[:, 0].cpu().numpy()

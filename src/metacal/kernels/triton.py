@@ -1,17 +1,17 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
 # mypy: implicit-reexport
-"""The fused form of the kernels on a device, in Triton: each row is read from device memory once.
+"""Fused kernels of scores in Triton: each row is read from device memory once.
 
-`torch.py` asks for a statistic; None (or False) comes back where Triton cannot run, and the plain
-form does the work.
+The functions return None or False if Triton cannot run. `torch.py` then uses its plain
+implementation.
 
-A program has some rows, and goes through them a tile of columns at a time. A tile that holds whole
-rows is read once.
+A *program* processes a few rows, one *tile* of columns at a time. A tile that contains whole rows is
+read once.
 
-Scores take their exponentials and sums in float64 whatever the table, as on the host: a decision
-must not depend on where it was made, and the grid that scores are rounded to
-(`metacal.kernels.grid`) is finer than float32.
+Exponentials and sums of scores are in float64 for every type of table, as on the host, because a
+decision must not depend on the device, and the grid of the scores (`metacal.kernels.grid`) is finer
+than float32.
 """
 
 from __future__ import annotations
@@ -33,32 +33,36 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ImportError:  # a build of torch without Triton: the plain form always works
+except ImportError:
+    # Some builds of torch have no Triton.
     triton = tl = None
 
     def jit(function: Callable) -> Callable:
-        """Leave the function as it is; without Triton it is never called."""
+        """Return the function unchanged; without Triton it is never called."""
         return function
 
 
-#: A row of up to this many classes is held in registers; longer ones are read twice or thrice, from
-#: the cache.
-WHOLE_ROW, WHOLE_ROW_SOFTMAX = 8192, 32768
-#: Elements of a tile, and elements of it per thread; the same where a row takes several tiles.
-#: Fastest on an H200.
-TILE_ELEMENTS, THREAD_ELEMENTS = 1024, 32
-LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS = 2048, 8
+#: Largest number of classes of a row that is held in registers, for sums and for a softmax. Longer
+#: rows are read two or three times, from the cache.
+WHOLE_ROW = 8192
+WHOLE_ROW_SOFTMAX = 32768
+#: Elements of a tile, and per thread. These are the fastest sizes on an H200.
+TILE_ELEMENTS = 1024
+THREAD_ELEMENTS = 32
+#: The same if a row needs several tiles, and the tile of such a row in float64.
+LONG_TILE_ELEMENTS = 2048
+LONG_THREAD_ELEMENTS = 8
 LONG_WIDE_TILE_ELEMENTS = 256
 
+#: Whether Triton is available and has not failed so far.
 works = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
 
 
 def can_fuse(block: Tensor) -> bool:
-    """Whether Triton can walk the block: on CUDA (or interpreted), the entries of a row next to
-    each other.
-    """
-    there = block.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
-    return works and there and block.stride(1) == 1 and block.stride(0) >= 0
+    """Check whether Triton can read a block: on CUDA or interpreted, with contiguous rows."""
+    is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    has_contiguous_rows = block.stride(1) == 1 and block.stride(0) >= 0
+    return works and (block.is_cuda or is_interpreted) and has_contiguous_rows
 
 
 def score(
@@ -68,26 +72,68 @@ def score(
     top: Tensor | None = None,
     lowest: float | None = None,
 ) -> Tensor | None:
-    """One score, or what is "predicted", per row. Predictions also go into `top`.
+    """Compute one score, or the prediction, of each row.
 
-    With `lowest` the walk is careful: a row with a finite logit that is no higher has no score, nor
-    has one that is no row of logits.
+    Parameters
+    ----------
+    block : tensor of shape (n_rows, n_classes)
+        Logits.
+
+    kind : str
+        Name of the score, or "predicted".
+
+    dtype : torch.dtype
+        Type of the result.
+
+    top : tensor of int64 of shape (n_rows,), default=None
+        Buffer for the predictions.
+
+    lowest : float, default=None
+        If given, rows with a finite logit of at most this value, and invalid rows, have no score.
+
+    Returns
+    -------
+    tensor of shape (n_rows,) or None
+        None if Triton cannot run.
     """
     out = torch.empty(len(block), dtype=dtype, device=block.device)
     layout = _Layout(block, WHOLE_ROW, wide=kind not in ("predicted", "negative_margin"))
-    arguments = (block, out, out if top is None else top, 0.0 if lowest is None else lowest)
-    careful = {"TOP": top is not None, "CAREFUL": lowest is not None}
-    return out if layout.launch(_score_kernel, *arguments, KIND=kind, **careful) else None
+    is_done = layout.launch(
+        _score_kernel,
+        block,
+        out,
+        out if top is None else top,
+        0.0 if lowest is None else lowest,
+        KIND=kind,
+        TOP=top is not None,
+        CAREFUL=lowest is not None,
+    )
+    return out if is_done else None
 
 
 def _split(value: float) -> tuple[float, float]:
-    """A float64 as two float32, since Triton passes numbers in single precision."""
+    """Split a float64 into two float32, because Triton passes numbers in single precision."""
     high = float(np.float32(value))
     return high, value - high
 
 
 class _Layout:
-    """How a block is cut into tiles: ROWS × COLS per program."""
+    """Division of a block into programs and tiles of ROWS × COLS.
+
+    Parameters
+    ----------
+    block : tensor of shape (n_rows, n_classes)
+        The block.
+
+    whole_row : int
+        Largest number of classes of a row in registers.
+
+    wide : bool, default=False
+        Whether the kernel computes in float64.
+
+    many : bool, default=False
+        Whether the kernel has many sums per row.
+    """
 
     def __init__(
         self, block: Tensor, whole_row: int, wide: bool = False, many: bool = False
@@ -96,29 +142,27 @@ class _Layout:
         width = 1 << (n_classes - 1).bit_length()
         wide = wide or block.dtype == torch.float64
         fits = width <= (whole_row // 2 if wide else whole_row)
-        tile, per_thread = (
-            (TILE_ELEMENTS, THREAD_ELEMENTS) if fits else (LONG_TILE_ELEMENTS, LONG_THREAD_ELEMENTS)
-        )
-        if many and not fits:  # many sums side by side take registers, too
-            tile, per_thread = tile // 2, per_thread // 2
-        if wide:  # float64 takes two registers each
-            tile, per_thread = (
-                (tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS),
-                max(1, per_thread // 2),
-            )
+        tile = TILE_ELEMENTS if fits else LONG_TILE_ELEMENTS
+        per_thread = THREAD_ELEMENTS if fits else LONG_THREAD_ELEMENTS
+        # Many sums need registers, too.
+        if many and not fits:
+            tile //= 2
+            per_thread //= 2
+        # A float64 needs two registers.
+        if wide:
+            tile = tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS
+            per_thread = max(1, per_thread // 2)
         self.cols = width if fits else tile
         self.tiles = -(-n_classes // self.cols)
         self.rows = max(1, tile // self.cols)
         self.programs = -(-n_rows // self.rows)
         self.warps = min(32, max(1, self.rows * self.cols // (32 * per_thread)))
-        # Sizes are passed in units of their common power of two: that is how the compiler learns
-        # that loads align.
+        # Sizes are passed in units of their common power of two, which shows the compiler that
+        # loads are aligned.
         self.unit = math.gcd(n_classes, block.stride(0), 16)
 
     def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
-        """Start the kernel; False where Triton cannot walk the block, or cannot run (no compiler,
-        say).
-        """
+        """Start a kernel; return False if Triton cannot read the block or cannot run."""
         if not can_fuse(block):
             return False
         n_rows, n_classes = block.shape
@@ -129,8 +173,9 @@ class _Layout:
 
 
 def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
-    """Start a kernel where `first` lies; False, with a warning, where Triton cannot, and never
-    tried again.
+    """Start a kernel on the device of `first`.
+
+    If Triton fails, warn, return False, and never try again.
     """
     global works
     try:
@@ -158,9 +203,7 @@ def _begin(
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
 ):
-    """The program's rows, which of them there are, where each begins, the columns of a tile, and
-    how many there are.
-    """
+    """Return row indices, row mask, row addresses, column indices and number of classes."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
     return rows, rows < n_rows, start, tl.arange(0, COLS), class_units * UNIT
@@ -168,13 +211,13 @@ def _begin(
 
 @jit
 def _whole(high, low):
-    """The float64 that was split in two float32."""
+    """Join the two float32 of `_split` to a float64."""
     return tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
 
 
 @jit
 def _tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
-    """Columns `cols` of the program's rows in the working precision; -inf outside the table."""
+    """Load columns of the rows in the working precision, -inf outside of the table."""
     x = tl.load(
         start + cols[None, :],
         mask=inside[:, None] & (cols < n_classes)[None, :],
@@ -185,20 +228,22 @@ def _tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
 
 @jit
 def _log1p(x):
-    """log(1 + x) without the rounding of 1 + x (Kahan)."""
+    """Compute log(1 + x) without the rounding error of 1 + x (Kahan)."""
     y = 1.0 + x
     return tl.where(y == 1.0, x, tl.log(y) * (x / tl.where(y == 1.0, 1.0, y - 1.0)))
 
 
 @jit
 def _exp(u):
-    """e^u in float64 for -700 <= u <= 0, beside a sum of at least 1: 2^n·e^r, n being u/log 2
-    rounded.
+    """Compute e^u in float64 for -700 <= u <= 0, as a term of a sum of at least 1.
 
-    Added to 1.5·2^52, a number is rounded, and its integer stands in the last bits; moved into the
-    exponent's place there it is added to that of e^r. This is a polynomial through Chebyshev's
-    points, 2e-17 off. Where n is large r is off by n·2e-17, and e^u is small. The library's
-    function is for all u, and takes half as long again.
+    1. e^u = 2^n·e^r, where n is u / log 2 rounded to an integer.
+    2. Adding 1.5·2^52 rounds a number, and leaves its integer in the last bits. Shifted by 52 bits,
+       it is added to the exponent of e^r.
+    3. e^r is a polynomial through Chebyshev points, with an error of 2e-17. If n is large, r has an
+       error of n·2e-17, but e^u is small.
+
+    The function of the library is valid for all u and takes 1.5 times as long.
     """
     t = u * 1.4426950408889634 + 6755399441055744.0
     n = t - 6755399441055744.0
@@ -220,9 +265,7 @@ def _exp(u):
 
 @jit
 def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
-    """1 where there is NaN or, carefully, a finite logit that is no higher than the lowest; else
-    what it was.
-    """
+    """Set `wrong` to 1 where x is NaN or, with CAREFUL, finite and at most `lowest`."""
     wrong = tl.where(x != x, 1, wrong)
     if CAREFUL:
         wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
@@ -231,10 +274,11 @@ def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
 
 @jit
 def _beside_second(x, base, cols, winner):
-    """e^u and u, the distance from the runner-up; 0 for the winner, and where e^u is nothing beside
-    e^0.
+    """Return e^u and u, where u is the distance from the second largest logit.
+
+    e^u is 0 for the predicted class, and where it is negligible.
     """
-    # What does not count is decided in the precision of the table: comparing float64 takes long.
+    # The comparison is in the precision of the table, because comparing float64 takes long.
     beyond = (cols[None, :] == winner[:, None]) | (x - base < -700.0)
     u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
     return tl.where(beyond, 0.0, _exp(u)), u
@@ -258,8 +302,10 @@ def _score_kernel(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """One score per row. First the winner and the runner-up, then the others' weight relative to
-    the runner-up.
+    """Compute one score per row.
+
+    The first pass finds the largest and the second largest logit, the second pass the sums of e^u of
+    the other classes relative to the second largest logit.
     """
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows, inside, start, cols, n_classes = _begin(
@@ -280,7 +326,7 @@ def _score_kernel(
     top = tl.max(best, axis=1)
     winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
     second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
-    # A row with NaN, +inf or nothing above -inf: no score, and some column.
+    # A row with NaN, +inf, or every class masked has no score and an arbitrary prediction.
     legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
     if KIND == "predicted":
         tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)

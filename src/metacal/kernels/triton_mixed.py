@@ -1,10 +1,9 @@
 # mypy: allow-untyped-calls, allow-untyped-decorators, allow-untyped-defs
 # mypy: allow-incomplete-defs, allow-any-generics
-"""The fused kernels of a softmax of tempered logits: its loss, with a uniform part, and with a
-curve on top.
+"""Fused kernels in Triton of the softmax of tempered logits, its loss, and its variants.
 
-As in `triton.py` None, or False, comes back where Triton cannot run. What `torch.py` says of each
-function in plain torch is what is meant.
+As in `triton.py`, the functions return None or False if Triton cannot run. The namesakes in
+`torch.py` are their definitions.
 """
 
 from __future__ import annotations
@@ -26,44 +25,48 @@ from metacal.kernels.triton import (
     tl,
 )
 
-#: Rows of the columns that one program adds up.
-_ROWS_A_PROGRAM = 1024
+#: Rows of columns that one program sums.
+_ROWS_PER_PROGRAM = 1024
 
 
 def floor_of(block: Tensor, inverse_temperature: float) -> float:
-    """Distances below this count as this: e^bd is zero there, as in `numpy.py`."""
+    """Return the gap at which e^{bd} is 0; smaller gaps are clipped to it, as in `numpy.py`."""
     return (-800.0 if block.dtype == torch.float64 else -100.0) / inverse_temperature
 
 
 def tempered_loss(
     block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
 ) -> Tensor | None:
-    """Sum over rows of the loss and its first three derivatives in b."""
+    """Sum the loss and its first three derivatives in b over rows."""
     layout = _Layout(block, WHOLE_ROW)
-    parts = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
-    done = _walked(layout, "losses", block, labels, weights, parts, inverse_temperature)
-    return parts.sum(dim=1) if done else None
+    program_sums = torch.empty((4, layout.programs), dtype=torch.float64, device=block.device)
+    is_done = _launch_rows_kernel(
+        layout, "losses", block, labels, weights, program_sums, inverse_temperature
+    )
+    return program_sums.sum(dim=1) if is_done else None
 
 
 def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor | None:
-    """The eight columns of `mixed_rows`."""
+    """Compute the columns of `kernels.columns`, shape (n_rows, 8)."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW, many=True)
-    return (
-        out if _walked(layout, "columns", block, labels, None, out, inverse_temperature) else None
-    )
+    is_done = _launch_rows_kernel(layout, "columns", block, labels, None, out, inverse_temperature)
+    return out if is_done else None
 
 
 def rivals(block: Tensor, inverse_temperature: float) -> Tensor | None:
-    """Of softmax(b·x): the sum and the largest of all but the predicted class, the possible
-    classes, the prediction.
+    """Compute the columns of softmax(b·x) that `kernels.columns.lifted` needs, shape (n_rows, 4).
+
+    They are the sum and the largest of the probabilities of the other classes, the number of
+    possible classes, and the prediction.
     """
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW)
-    return out if _walked(layout, "rivals", block, out, None, out, inverse_temperature) else None
+    is_done = _launch_rows_kernel(layout, "rivals", block, out, None, out, inverse_temperature)
+    return out if is_done else None
 
 
-def _walked(
+def _launch_rows_kernel(
     layout: _Layout,
     kind: str,
     block: Tensor,
@@ -72,20 +75,52 @@ def _walked(
     out: Tensor,
     b: float,
 ) -> bool:
-    counts = labels if weights is None else weights
-    arguments = (
+    """Start the kernel of sums over classes; return False if Triton cannot run.
+
+    Parameters
+    ----------
+    layout : _Layout
+        Division of the block.
+
+    kind : {"losses", "columns", "rivals"}
+        Statistics to compute.
+
+    block : tensor of shape (n_rows, n_classes)
+        Logits.
+
+    labels : tensor of shape (n_rows,)
+        True classes. Not used for "rivals".
+
+    weights : tensor of shape (n_rows,) or None
+        Row weights.
+
+    out : tensor
+        Buffer for the result.
+
+    b : float
+        Inverse temperature.
+
+    Returns
+    -------
+    bool
+    """
+    # Triton needs some tensor in place of missing weights.
+    row_weights = labels if weights is None else weights
+    return layout.launch(
+        _rows_kernel,
         block,
         labels.contiguous(),
-        counts.contiguous(),
+        row_weights.contiguous(),
         out,
         *_split(b),
         floor_of(block, b),
+        KIND=kind,
+        WEIGHTED=weights is not None,
     )
-    return layout.launch(_rows_kernel, *arguments, KIND=kind, WEIGHTED=weights is not None)
 
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
-    """Write softmax(b·x) of each row into `out`; say whether that was done."""
+    """Write softmax(b·x) of each row into `out`; return False if Triton cannot run."""
     layout = _Layout(block, WHOLE_ROW_SOFTMAX)
     return layout.launch(
         _softmax_kernel, block, out, out, out, *_split(inverse_temperature), LIFT=False
@@ -95,39 +130,84 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
 def lift(
     block: Tensor, inverse_temperature: float, columns: Tensor, winner: Tensor, out: Tensor
 ) -> bool:
-    """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the winner; the columns
-    are these three.
+    """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the predicted class.
+
+    Parameters
+    ----------
+    block : tensor of shape (n_rows, n_classes)
+        Logits.
+
+    inverse_temperature : float
+        Inverse temperature b.
+
+    columns : tensor of shape (3, n_rows)
+        scale, shift and top.
+
+    winner : tensor of int64 of shape (n_rows,)
+        Predictions.
+
+    out : tensor of shape (n_rows, n_classes)
+        Buffer for the result.
+
+    Returns
+    -------
+    bool
+        False if Triton cannot run.
     """
-    layout, columns = _Layout(block, WHOLE_ROW_SOFTMAX), columns.contiguous()
-    numbers = _split(inverse_temperature)
+    layout = _Layout(block, WHOLE_ROW_SOFTMAX)
     return layout.launch(
-        _softmax_kernel, block, out, columns, winner.contiguous(), *numbers, LIFT=True
+        _softmax_kernel,
+        block,
+        out,
+        columns.contiguous(),
+        winner.contiguous(),
+        *_split(inverse_temperature),
+        LIFT=True,
     )
 
 
 def mixed_sums(
     columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
 ) -> Tensor | None:
-    """The six sums of `kernels.columns.mixed_sums` in one launch: what is small is not worth
-    thirty.
+    """Compute `kernels.columns.mixed_sums` in one launch instead of thirty.
+
+    Parameters
+    ----------
+    columns, weights, walked, b, uniform
+        As in `kernels.columns.mixed_sums`.
+
+    Returns
+    -------
+    tensor of shape (6,) or None
+        None if Triton cannot run.
     """
     if not fused.can_fuse(columns):
         return None
-    columns, n = columns.contiguous(), columns.shape[1]
-    programs = -(-n // _ROWS_A_PROGRAM)
-    parts = torch.empty((6, programs), dtype=torch.float64, device=columns.device)
-    numbers = (*_split(b), *_split(b - walked), *_split(uniform))
-    counts = columns if weights is None else weights.contiguous()
-    shape = {"WEIGHTED": weights is not None, "SERIES": b != walked, "ROWS": _ROWS_A_PROGRAM}
-    done = fused.launched(
-        _sums_kernel, programs, columns, counts, parts, *numbers, n, **shape, num_warps=4
+    columns = columns.contiguous()
+    n_rows = columns.shape[1]
+    n_programs = -(-n_rows // _ROWS_PER_PROGRAM)
+    program_sums = torch.empty((6, n_programs), dtype=torch.float64, device=columns.device)
+    is_done = fused.launched(
+        _sums_kernel,
+        n_programs,
+        columns,
+        columns if weights is None else weights.contiguous(),
+        program_sums,
+        *_split(b),
+        *_split(b - walked),
+        *_split(uniform),
+        n_rows,
+        WEIGHTED=weights is not None,
+        SERIES=b != walked,
+        ROWS=_ROWS_PER_PROGRAM,
+        num_warps=4,
     )
-    return parts.sum(dim=1) if done else None
+    return program_sums.sum(dim=1) if is_done else None
 
 
 @jit
 def _places(x, top):
-    """Where d = x - top is 0, where a class is possible, and d below the top."""
+    """Return masks of the largest logits and of possible classes, and d = x - top below 0."""
     d = x - top[:, None]
     return (
         tl.where(d == 0.0, 1, 0),
@@ -138,17 +218,18 @@ def _places(x, top):
 
 @jit
 def _of_rows(tied, there, behind):
-    """How many tie at the top, how many are possible, and d of the runner-up."""
+    """Return the numbers of largest logits and possible classes, and d of the second largest."""
     return tl.sum(tied, axis=1), tl.sum(there, axis=1), tl.max(behind, axis=1)
 
 
 @jit
 def _moments(x, top, b, floor, KIND: tl.constexpr):
-    """With d = x - top: w = e^{bd}, w·d, … w·d⁴."""
+    """Return w = e^{bd}, w·d, … w·d⁴, with d = x - top."""
     d = x - top[:, None]
     near = tl.maximum(d, floor)
     w = tl.exp(near * b)
-    if KIND != "losses":  # the top's own, which is 1, is added at the end
+    # The term of the largest logit, which is 1, is added at the end.
+    if KIND != "losses":
         w = tl.where(d == 0.0, 0.0, w)
     w1 = w * near
     w2 = w1 * near
@@ -176,7 +257,7 @@ def _rows_kernel(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Sums over the classes of each row at one inverse temperature, and what is wanted of them."""
+    """Compute sums over the classes of each row, and the statistics of the given kind."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows, inside, start, cols, n_classes = _begin(
         table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
@@ -194,7 +275,8 @@ def _rows_kernel(
     if TILES > 1:
         x = _tile(start, inside, cols, n_classes, WIDE)
     tied, there, behind = _places(x, top)
-    if TILES == 1:  # at once: what is added up is not held any longer
+    # Summing at once frees the registers of the tile.
+    if TILES == 1:
         ties, possible, second = _of_rows(tied, there, behind)
     v0, v1, v2, v3, v4 = _moments(x, top, b, floor, KIND)
     if TILES > 1:
@@ -254,15 +336,16 @@ def _rows_kernel(
 
 @jit
 def _add_up(parts, which, values, inside):
-    """Store the sum of the program's rows among the parts of one of the sums."""
+    """Store the sum of the rows of this program, for one of the sums."""
     at = parts + which * tl.num_programs(0) + tl.program_id(0)
     tl.store(at, tl.sum(tl.where(inside, values, 0.0), axis=0))
 
 
 @jit
 def _counts(weights, rows, inside, WEIGHTED: tl.constexpr, ROWS: tl.constexpr):
-    """How much each row counts."""
-    if WEIGHTED:  # in Triton, an `if` of a constant compiles one branch only
+    """Return the weights of the rows."""
+    # Triton compiles only one branch of an `if` of a constant.
+    if WEIGHTED:
         count = tl.load(weights + rows, mask=inside, other=0.0)
     else:
         count = tl.full([ROWS], 1.0, tl.float64)
@@ -287,7 +370,7 @@ def _softmax_kernel(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """p = softmax(b·x). With LIFT p·scale + shift, 0 for masked classes, `top` for the winner."""
+    """Compute p = softmax(b·x) or, with LIFT, the result of `lift`; masked classes stay 0."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
     rows, inside, start, cols, n_classes = _begin(
         table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
@@ -333,9 +416,7 @@ def _sums_kernel(
     SERIES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """-log q of each row, its gradient and curvature in (log b, ε), summed; the formulas are
-    `mixed_sums`'.
-    """
+    """Sum -log q, its gradient and its curvature, by the formulas of `columns.mixed_sums`."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     at = columns + rows
