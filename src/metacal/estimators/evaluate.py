@@ -430,7 +430,7 @@ def evaluate_table(
         if _needs_whole_table() and buffer is not None:
             softmax_table = lazy_softmax(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, checked=softmax_table)
-        no_resampling = replace(resampling, n_resamples=0, shares=False)
+        no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
         before = evaluate_rows(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
     after = evaluate_rows(
         measured.after, rows.n_classes, resampling, n_bins, score=measured.score, **columns

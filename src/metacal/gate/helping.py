@@ -14,7 +14,7 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.heldout import HeldOut, held_out
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
-from metacal.metrics.marginal import MarginalCheck, checked
+from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
 from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
@@ -115,7 +115,9 @@ def helping(
     predicted = np.asarray(
         on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp
     )
-    marginal = checked(found.confidence, found.right, predicted, classes=classes, fitted=True)
+    marginal = check_predicted_classes(
+        found.confidence, found.right, predicted, classes=classes, fitted=True
+    )
     return replace(compared(kept), marginal=marginal)
 
 

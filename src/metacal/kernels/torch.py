@@ -294,7 +294,7 @@ def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
 # --- between host and device ---------------------------------------------------------------------------------------
 
 
-def beside(values: Any, table: Tensor) -> Tensor:
+def to_device_of(values: Any, table: Tensor) -> Tensor:
     """Return an array or a tensor as a tensor on the device of the table."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
@@ -304,7 +304,7 @@ def beside(values: Any, table: Tensor) -> Tensor:
     return torch.from_numpy(array).to(table.device)
 
 
-def laid(parts: list[Tensor]) -> Tensor:
+def concatenate(parts: list[Tensor]) -> Tensor:
     """Concatenate tensors on their device."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -364,7 +364,7 @@ def label_codes(labels: Any, table: Tensor) -> Tensor | None:
         return None
     if tuple(labels.shape) != tuple(table.shape[:1]):
         return None
-    codes = beside(labels, table).to(torch.int64)
+    codes = to_device_of(labels, table).to(torch.int64)
     smallest, largest = torch.stack(torch.aminmax(codes)).tolist()
     is_valid = smallest >= 0 and largest < table.shape[1]
     return codes if is_valid else None

@@ -152,7 +152,7 @@ class Map(ABC):
         if not rows.on_device or self.on_device:
             return rows.fill(self.fill, probabilities, whole=self.whole_blocks)
         host_probabilities = self(on_host(logits))
-        probabilities[...] = kernels.device_kernels().beside(host_probabilities, logits)
+        probabilities[...] = kernels.device_kernels().to_device_of(host_probabilities, logits)
         return probabilities
 
 

@@ -256,7 +256,7 @@ def evaluate_rows(
         n_classes=n_classes,
         level=plan.level,
         n_bins=n_bins,
-        marginal=None if by_class is None else by_class.checked(top, is_accepted),
+        marginal=None if by_class is None else by_class.check(top, is_accepted),
     )
 
 
@@ -424,5 +424,5 @@ def _remove_unknown_metrics(
     known_intervals = {}
     for name, interval in intervals.items():
         needs_rejected = registry.METRICS[name].needs_rejected
-        known_intervals[name] = plan.bare() if needs_rejected else interval
+        known_intervals[name] = plan.without_interval() if needs_rejected else interval
     return known_intervals

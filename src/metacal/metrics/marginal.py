@@ -34,9 +34,9 @@ if the map has an offset for each class. Use other rows for such a map.
 >>> confidence, predicted = random.uniform(0.6, 1.0, 4000), random.integers(2, size=4000)
 >>> calibrated = random.random(4000) < confidence
 >>> shifted = random.random(4000) < confidence + np.where(predicted == 0, 0.05, -0.05)
->>> checked(confidence, calibrated, predicted, classes=None, fitted=False).off
+>>> check_predicted_classes(confidence, calibrated, predicted, classes=None, fitted=False).off
 False
->>> checked(confidence, shifted, predicted, classes=None, fitted=False).off
+>>> check_predicted_classes(confidence, shifted, predicted, classes=None, fitted=False).off
 True
 """
 
@@ -201,7 +201,9 @@ def marginal_check(
     table = checked_table(proba, labels, classes=classes)
     top = table.top_label()
     predicted = predicted_columns(table)
-    return checked(top.confidence, top.correct, predicted, classes=classes, fitted=fitted)
+    return check_predicted_classes(
+        top.confidence, top.correct, predicted, classes=classes, fitted=fitted
+    )
 
 
 class PredictedClasses(NamedTuple):
@@ -223,7 +225,7 @@ class PredictedClasses(NamedTuple):
     classes: Sequence[Any] | Array | None = None
     fitted: bool = False
 
-    def checked(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
+    def check(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
         """Check the accepted rows, or all rows if there is no gate.
 
         Return None if no row is accepted.
@@ -235,7 +237,9 @@ class PredictedClasses(NamedTuple):
             predicted = predicted[accept]
         if not len(confidence):
             return None
-        return checked(confidence, correct, predicted, classes=self.classes, fitted=self.fitted)
+        return check_predicted_classes(
+            confidence, correct, predicted, classes=self.classes, fitted=self.fitted
+        )
 
 
 def predicted_columns(table: CheckedTable) -> Codes:
@@ -243,7 +247,7 @@ def predicted_columns(table: CheckedTable) -> Codes:
     return np.concatenate([block.argmax(axis=1) for _, block in table.blocks()])
 
 
-def checked(
+def check_predicted_classes(
     confidence: Float,
     correct: ArrayLike,
     predicted: Codes,

@@ -79,14 +79,14 @@ class Resampling:
     random_state : int, numpy.random.Generator or None
         Seed or generator.
 
-    shares : bool
+    exact_proportions : bool
         Whether proportions have their exact interval even if `n_resamples` is 0.
     """
 
     level: float = 0.95
     n_resamples: int = 1000
     random_state: RandomState = 0
-    shares: bool = False
+    exact_proportions: bool = False
 
     def __post_init__(self) -> None:
         fraction("level", self.level)
@@ -140,23 +140,23 @@ class Resampling:
             if metric.has_interval:
                 interval = resampled[metric.name]
             else:
-                interval = self.bare(estimate(source, n_rows))
+                interval = self.without_interval(estimate(source, n_rows))
             if has_too_few_errors and metric.needs_errors and isfinite(interval.estimate):
-                interval = replace(self.bare(interval.estimate), method=TOO_FEW_ERRORS)
+                interval = replace(self.without_interval(interval.estimate), method=TOO_FEW_ERRORS)
             intervals[metric.name] = interval
         return intervals
 
     def _interval_without_resampling(self, source: tuple[int, int] | float) -> Interval:
         """Compute the interval of a proportion from its counts, or wrap a bare value."""
         if not isinstance(source, tuple):
-            return self.bare(source)
+            return self.without_interval(source)
         n_successes, n_trials = source
         exact = clopper_pearson(n_successes, n_trials, self.level)
-        if self.n_resamples or self.shares:
+        if self.n_resamples or self.exact_proportions:
             return exact
-        return self.bare(exact.estimate)
+        return self.without_interval(exact.estimate)
 
-    def bare(self, value: float = nan) -> Interval:
+    def without_interval(self, value: float = nan) -> Interval:
         """Return a value without an interval; NaN stands for an unknown value."""
         return Interval(value, nan, nan, self.level, NO_INTERVAL)
 
@@ -179,7 +179,7 @@ class Resampling:
         """
         estimates = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
         if not self.n_resamples:
-            return {name: self.bare(value) for name, value in estimates.items()}
+            return {name: self.without_interval(value) for name, value in estimates.items()}
         return self._resampled_intervals(targets, estimates, n_rows)
 
     @one_blas_thread()

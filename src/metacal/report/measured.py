@@ -55,7 +55,7 @@ class Settings:
     @property
     def intervals(self) -> Resampling:
         """Settings of the intervals; proportions have an exact interval without resamples, too."""
-        return Resampling(self.level, self.n_resamples, self.seed, shares=True)
+        return Resampling(self.level, self.n_resamples, self.seed, exact_proportions=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -230,7 +230,7 @@ class Rows(Strips):
         if self.on_device and not kernels.reads_tensors(fn):
             return self._in_arrays().collect(fn, *map(on_host, columns))
         if self.on_device:
-            column = kernels.device_kernels().laid(self._device_results(fn, columns))
+            column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if there else on_host(column)
         pieces: list[NDArray[Any]] = []
         for block_pieces in self._map("_columns", fn, columns):
@@ -360,7 +360,7 @@ class Rows(Strips):
         """Move a column to the device of the table, so that it is copied once and not per pass."""
         if values is None or not self.on_device:
             return values
-        return kernels.device_kernels().beside(values, self.table)
+        return kernels.device_kernels().to_device_of(values, self.table)
 
     def on_host(self) -> Rows:
         """Return rows whose table is an array in memory."""

@@ -481,4 +481,4 @@ def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any
         device_codes = device_kernels.label_codes(labels, table)
         if device_codes is not None:
             return device_codes
-    return device_kernels.beside(label_codes(labels, len(table), classes), table)
+    return device_kernels.to_device_of(label_codes(labels, len(table), classes), table)

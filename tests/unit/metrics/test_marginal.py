@@ -14,7 +14,7 @@ import metacal as mc
 from metacal.maps.composed import fit_composed
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics import marginal_check
-from metacal.metrics.marginal import checked
+from metacal.metrics.marginal import check_predicted_classes
 from metacal.rows import Rows
 
 
@@ -66,14 +66,16 @@ def test_an_offset_that_the_ece_hides_is_found_and_named():
     correct = random.random(4000) < sure + np.where(predicted == 0, 0.05, -0.05)
     assert mc.metrics.debiased_ece(sure, correct.astype(float)) < 0.005
     for fitted in (False, True):
-        found = checked(sure, correct, predicted, classes=["ham", "spam"], fitted=fitted)
+        found = check_predicted_classes(
+            sure, correct, predicted, classes=["ham", "spam"], fitted=fitted
+        )
         assert found.to_dict()["fails"]
         assert found.gap == pytest.approx(0.05, abs=0.02)
         assert found.worst in ("ham", "spam")
 
 
 def test_nothing_to_go_by_is_no_verdict():
-    found = checked(
+    found = check_predicted_classes(
         np.array([0.99, 0.999]), np.array([1.0, 1.0]), np.array([0, 1]), classes=None, fitted=False
     )
     assert (found.dof, found.p_value, found.fails) == (0.0, 1.0, False)
