@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import warnings
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from functools import cache
 
@@ -289,6 +290,9 @@ def test_parameters_are_searchable():
     promise = mc.MaxMiscoverage(0.05)
     assert promise.get_params() == {"alpha": 0.05, "delta": 0.1}
     assert promise.set_params(alpha=0.2).alpha == 0.2
+    assert promise.alpha == 0.05
+    with pytest.raises(FrozenInstanceError):
+        promise.alpha = 0.2
     with pytest.raises(mc.InputError, match="has no parameter 'beta'"):
         promise.set_params(beta=0.2)
     with pytest.raises(mc.InputError, match="strictly between"):

@@ -63,6 +63,23 @@ class DataclassEstimator(Verbs, BaseEstimator):
                 setattr(cls, name, field(init=False))
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, those of the promise as `promise__beta`.
+
+        A promise is frozen, so it is replaced by a copy with the new parameters.
+        """
+        prefix = "promise__"
+        promise_params = {name: value for name, value in params.items() if name.startswith(prefix)}
+        own_params = {name: value for name, value in params.items() if name not in promise_params}
+        super().set_params(**own_params)
+        promise: Any = getattr(self, "promise", None)
+        if not isinstance(promise, Promise):
+            return super().set_params(**promise_params)
+        changes = {name.removeprefix(prefix): value for name, value in promise_params.items()}
+        if changes:
+            super().set_params(promise=promise.set_params(**changes))
+        return self
+
 
 class GateEstimator(DataclassEstimator):
     """Base class of the estimators that fit a gate under a promise."""

@@ -30,7 +30,7 @@ from metacal.rows.arrays import fraction
 class Promise(ABC):
     """Base class of all promises.
 
-    A promise is data: a dataclass with its limits and `delta`. A subclass defines
+    A promise is data: a frozen dataclass with its limits and `delta`. A subclass defines
 
     - `limited`: the quantity that each parameter limits, for example {"beta": COVERAGE_ACCURACY};
     - `rules`: the names of its rules (`words.register_rule`), with a delta and in expectation;
@@ -214,16 +214,18 @@ class Promise(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters in place, with the checks of the constructor."""
+        """Return a copy with other parameters. A promise is frozen and does not change.
+
+        The `set_params` of an estimator replaces its promise by this copy, so that a grid search
+        over `promise__beta` works.
+        """
         known = self.get_params(deep=False)
-        for name, value in params.items():
+        for name in params:
             if name not in known:
                 raise InputError(
                     f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}."
                 )
-            setattr(self, name, value)
-        type(self)(**self.get_params(deep=False))
-        return self
+        return type(self)(**{**known, **params})
 
     def contradiction(self, certificate: Certificate) -> str | None:
         """Return what in a certificate from a file cannot be true, or None.

@@ -18,7 +18,7 @@ from metacal.promises.promise import Promise, SubgroupPromise
 from metacal.promises.quantity import Limits
 
 
-@dataclass
+@dataclass(frozen=True)
 class Per(Promise):
     """Base of the promises for each subgroup."""
 
@@ -94,7 +94,7 @@ class Per(Promise):
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters in place, those of the inner promise as `promise__beta`."""
+        """Return a copy with other parameters, those of the inner promise as `promise__beta`."""
         inner_params = {
             name.removeprefix("promise__"): value
             for name, value in params.items()
@@ -103,14 +103,13 @@ class Per(Promise):
         own_params = {
             name: value for name, value in params.items() if not name.startswith("promise__")
         }
-        super().set_params(**own_params)
         if inner_params:
-            self.promise.set_params(**inner_params)
-            type(self)(**self.get_params(deep=False))
-        return self
+            inner_promise = own_params.get("promise", self.promise)
+            own_params["promise"] = inner_promise.set_params(**inner_params)
+        return super().set_params(**own_params)
 
 
-@dataclass
+@dataclass(frozen=True)
 class PerClass(Per):
     """Promise for each predicted class, with one threshold per class.
 
@@ -162,7 +161,7 @@ class PerClass(Per):
     by: ClassVar[By] = "class"
 
 
-@dataclass
+@dataclass(frozen=True)
 class PerGroup(Per):
     """Promise for each group of rows (a hospital, a language, a camera), with its own thresholds.
 

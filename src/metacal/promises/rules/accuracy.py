@@ -28,7 +28,7 @@ CASCADE_RULES = (
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class MinAccuracy(SubgroupPromise):
     """Accepted predictions are correct at least `beta` of the time.
 

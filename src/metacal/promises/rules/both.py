@@ -18,7 +18,7 @@ from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.rows.arrays import fraction
 
 
-@dataclass
+@dataclass(frozen=True)
 class Both(Promise):
     """At most `alpha` of the correct predictions are rejected, and what is accepted is right at
     least `beta` often.
@@ -58,7 +58,7 @@ class Both(Promise):
         return AccuracyAndMiscoverage(self.alpha, self.beta, in_expectation=self.delta is None)
 
 
-@dataclass
+@dataclass(frozen=True)
 class AfterLooking(Promise):
     """The same promises, valid although their targets were chosen after looking at these very rows.
 

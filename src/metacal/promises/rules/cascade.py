@@ -102,7 +102,7 @@ JOINT = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxLoss(Promise):
     """Of all answers at most `epsilon` more are wrong than if the large model answered alone.
 

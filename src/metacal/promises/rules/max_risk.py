@@ -82,7 +82,7 @@ class CostPromise(Promise):
         return f"{type(self).__name__}(wrong={table}, {listed})"
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxRisk(CostPromise):
     """What is accepted has a mean loss of at most `limit`, each loss a number between 0 and 1.
 
@@ -168,7 +168,7 @@ class MaxRisk(CostPromise):
         )
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class MaxCost(CostPromise):
     """What is accepted costs at most `limit` a row on average.
 
@@ -211,8 +211,8 @@ class MaxCost(CostPromise):
     rules: ClassVar = (BETTING, EXPECTED_LOSS)
 
     def __post_init__(self) -> None:
-        self.wrong = checked_costs(self.wrong)
-        self.limit = positive("limit", self.limit)
+        object.__setattr__(self, "wrong", checked_costs(self.wrong))
+        object.__setattr__(self, "limit", positive("limit", self.limit))
         if self.delta is not None:
             fraction("delta", self.delta)
         if self.limit >= self.largest:
@@ -242,7 +242,7 @@ class MaxCost(CostPromise):
         )
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class Cheapest(CostPromise):
     """The threshold at which a row costs least on average, with a certified bound on this cost.
 
@@ -280,8 +280,8 @@ class Cheapest(CostPromise):
     rules: ClassVar = (CHEAPEST_CANDIDATES,)
 
     def __post_init__(self) -> None:
-        self.wrong = checked_costs(self.wrong)
-        self.review = positive("review", self.review)
+        object.__setattr__(self, "wrong", checked_costs(self.wrong))
+        object.__setattr__(self, "review", positive("review", self.review))
         # None is not allowed here.
         fraction("delta", self.delta)
 

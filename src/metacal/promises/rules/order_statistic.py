@@ -28,7 +28,7 @@ EXPECTED_RANK_OF_ALL = register_rule(
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxMiscoverage(SubgroupPromise):
     """At most `alpha` of the correct predictions are rejected.
 
@@ -66,7 +66,7 @@ class MaxMiscoverage(SubgroupPromise):
         return OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule("correct", self.rule))
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxReview(Promise):
     r"""At most `share` of all rows are rejected and go to review.
 

@@ -60,7 +60,7 @@ class _WithoutGuarantee(Promise):
         return available & accepts(scores, certificate.threshold)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxMiscoverage(_WithoutGuarantee):
     """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows,
     at most 500.
@@ -99,7 +99,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         return available & (scores < certificate.highest_accepted)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MinCoverageAccuracy(_WithoutGuarantee):
     """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
 

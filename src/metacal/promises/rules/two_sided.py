@@ -21,7 +21,7 @@ from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Li
 from metacal.rows.arrays import fraction
 
 
-@dataclass
+@dataclass(frozen=True)
 class SidePromise(SubgroupPromise):
     """Base of the promises about the rows that are called by one class.
 
@@ -45,7 +45,7 @@ class SidePromise(SubgroupPromise):
         # A file can hold the scalars of Python, not those of NumPy.
         to_python_scalar = getattr(self.positive, "item", None)
         if to_python_scalar is not None:
-            self.positive = to_python_scalar()
+            object.__setattr__(self, "positive", to_python_scalar())
 
     def side(self) -> Side:
         """Return the side that the promise is about."""
@@ -69,7 +69,7 @@ class SidePromise(SubgroupPromise):
         return limits_of_second_class(certificate)
 
 
-@dataclass
+@dataclass(frozen=True)
 class MinPrecision(SidePromise):
     """At least `level` of the rows that are called positive are positive.
 
@@ -126,7 +126,7 @@ class MinPrecision(SidePromise):
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class MinRecall(SidePromise):
     """At least `level` of the positive rows are called positive or go to review.
 
@@ -162,7 +162,7 @@ class MinRecall(SidePromise):
     calls_positive: ClassVar[bool] = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaxFalsePositiveRate(SidePromise):
     """At most `level` of the negative rows are called positive.
 
@@ -184,7 +184,7 @@ class MaxFalsePositiveRate(SidePromise):
     limited: ClassVar = {"level": FALSE_POSITIVE_RATE}
 
 
-@dataclass
+@dataclass(frozen=True)
 class TwoSided(SubgroupPromise):
     """Two promises that hold together, one about the rows called positive and one about the others.
 
