@@ -560,7 +560,7 @@ def other_version(rng: random.Random, document: Document) -> None:
 
 def restated(document: Document) -> None:
     """What follows from the counts and the limits, as metacal would write it."""
-    from metacal.io.artifact.audit import certificate_of
+    from metacal.io.artifact.audit import decode_certificate
 
     own = document["certificate"]
     own["traffic"] = {
@@ -568,7 +568,7 @@ def restated(document: Document) -> None:
         "n_accepted": own["n_accepted"],
         "population": "source",
     }
-    again = certificate_of(own).to_dict()
+    again = decode_certificate(own).to_dict()
     own.update({name: again[name] for name in ("coverage", "coverage_accuracy", "miscoverage")})
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 import metacal as mc
-from metacal.io.artifact.watch import describe_watch
+from metacal.io.artifact.watch import encode_watch
 
 
 def line(n: int, rng: random.Random) -> str:
@@ -110,7 +110,7 @@ def of_a_file(folder: Path, kills: int, rng: random.Random) -> None:
     ]
     want = json.loads(subprocess.run(calm, capture_output=True, check=False).stdout)
     one, other = (
-        describe_watch(mc.load_watch(path, gate)) for path in (state, folder / "calm.journal")
+        encode_watch(mc.load_watch(path, gate)) for path in (state, folder / "calm.journal")
     )
     one.update(first={}), other.update(first={})
     aside = len((folder / "s.quarantine.jsonl").read_text().splitlines())

@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 
 from metacal.io.artifact.arrays import DTYPES
-from metacal.io.artifact.audit import MOST_NOTES, facts_of
-from metacal.io.artifact.document import Saved
+from metacal.io.artifact.audit import MOST_NOTES, note_fact_types
+from metacal.io.artifact.document import SavedGate
 from metacal.io.artifact.registry import (
     CHOICES,
     FAMILIES,
@@ -93,7 +93,7 @@ def schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
         "title": f"A calibrator or gate saved by metacal, format {VERSION}",
-        **_object({**around, **_entries(Saved), **sealed}, optional=("signature",)),
+        **_object({**around, **_entries(SavedGate), **sealed}, optional=("signature",)),
         "$defs": {
             "number": {"oneOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}]},
             "array": _array(),
@@ -192,7 +192,10 @@ def _array() -> Schema:
 
 def _note(kind: str) -> Schema:
     return _object(
-        {"kind": {"const": kind}, **{name: of(fact) for name, fact in facts_of(kind).items()}}
+        {
+            "kind": {"const": kind},
+            **{name: of(fact) for name, fact in note_fact_types(kind).items()},
+        }
     )
 
 

@@ -53,7 +53,7 @@ from prometheus_client import (
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from metacal.io.artifact.audit import certificate_of
+from metacal.io.artifact.audit import decode_certificate
 from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.monitor import PromiseMonitor
 
@@ -265,7 +265,7 @@ class GatedModel:
             raise RuntimeError(
                 f"{path} has no gate; make one with: metacal attach {path} cal.json -o served.onnx"
             )
-        self.certificate = certificate_of(json.loads(said["metacal.certificate"]))
+        self.certificate = decode_certificate(json.loads(said["metacal.certificate"]))
         self.classes: list[int | str] = json.loads(said["metacal.classes"])
         names = json.loads(said["metacal.outputs"])
         self.outputs = [names[name] for name in ("probs", "score", "accept")]

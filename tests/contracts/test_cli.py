@@ -768,7 +768,7 @@ def test_a_bug_is_one_line_too(folder, monkeypatch):
     def broken(*args, **options):
         raise RuntimeError("what\nnow")
 
-    monkeypatch.setattr("metacal.io.artifact.document.content_of", broken)
+    monkeypatch.setattr("metacal.io.artifact.document.decode_document", broken)
     message = run("apply", folder / "cal.json", folder / "test.npz", "-o", "-", code=1).stderr
     assert message.startswith("Error: RuntimeError: what now (unexpected")
 

@@ -17,7 +17,7 @@ import metacal as mc
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import mark_approximate
 from metacal.export import saved as artifact
-from metacal.io.artifact.audit import certificate_of
+from metacal.io.artifact.audit import decode_certificate
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.counts import Traffic
 from metacal.promises.kinds import promise_classes
@@ -63,7 +63,7 @@ def recounted(certificate, n_rows, n_correct, n_accepted, n_correct_accepted):
     counts = {"n_rows": n_rows, "n_correct": n_correct, "n_accepted": n_accepted}
     traffic = {"n_rows": n_rows, "n_accepted": n_accepted, "population": "source"}
     plain = {**certificate, **counts, "n_correct_accepted": n_correct_accepted, "traffic": traffic}
-    return {**plain, **certificate_of(plain).to_dict()}
+    return {**plain, **decode_certificate(plain).to_dict()}
 
 
 # ── each promise recomputes what it certifies ─────────────────────────────────────────────────────

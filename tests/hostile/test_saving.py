@@ -169,9 +169,9 @@ def test_a_map_changed_after_fit_is_not_saved(tmp_path):
 
 def test_what_is_read_back_must_decide_the_same(monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
-    text = json.dumps(document.document_of(document.Content(cal.gate_)))
+    text = json.dumps(document.encode_document(document.Content(cal.gate_)))
     other = json.loads(text.replace(repr(cal.map_.inverse_temperature), "0.123"))
-    monkeypatch.setattr(document, "text_of", lambda found, key: wrapping.text_of(other, key))
+    monkeypatch.setattr(document, "file_text", lambda found, key: wrapping.file_text(other, key))
     with pytest.raises(ArtifactError, match="what is read back is another gate"):
         artifact.dumps(cal)
 
@@ -241,7 +241,7 @@ def test_the_parameters_in_files_are_those_of_the_estimator(name):
     of_a_gate = {"reject_label": Any, "input": str, "n_jobs": int | None}
     hints = get_type_hints(cls if is_dataclass(cls) else cls.__init__)
     own = {key: hints[key] for key in inspect.signature(cls).parameters if key not in elsewhere}
-    held = of_a_gate if name == "MetaCal" else sources.parameters_of(METHODS[name])
+    held = of_a_gate if name == "MetaCal" else sources.recipe_parameter_types(METHODS[name])
     held = {
         key: str if key == "input" else kind for key, kind in held.items() if key not in elsewhere
     }

@@ -19,7 +19,7 @@ from metacal.cli import main
 from metacal.errors import ArtifactError, InputError, MetacalWarning, MissingExtraError
 from metacal.export import saved as artifact
 from metacal.io.artifact.signature import read_key
-from metacal.io.artifact.wrapping import canonical
+from metacal.io.artifact.wrapping import canonical_json
 
 SECRET = b"0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c4b5a69788796a5b4c3d2e1f0"
 OTHER = bytes(range(40))
@@ -89,9 +89,9 @@ def test_the_signature_covers_what_the_checksum_covers(gate):
     data = json.loads(artifact.dumps(gate, key=SECRET))
     assert data["signature"] == {
         "algorithm": "hmac-sha256",
-        "value": hmac.new(SECRET, canonical(data), hashlib.sha256).hexdigest(),
+        "value": hmac.new(SECRET, canonical_json(data), hashlib.sha256).hexdigest(),
     }
-    assert data["checksum"] == "sha256:" + hashlib.sha256(canonical(data)).hexdigest()
+    assert data["checksum"] == "sha256:" + hashlib.sha256(canonical_json(data)).hexdigest()
     # Spaces and the order of entries carry no meaning.
     assert (
         artifact.loads(json.dumps(dict(reversed(data.items())), indent=3).encode(), key=SECRET).map_
@@ -134,7 +134,7 @@ def test_the_kind_of_signature_follows_from_the_key(gate, keys):
     """A public key is no secret: whoever has it must not be able to sign by it."""
     public = (keys / "public.pem").read_bytes()
     data = json.loads(artifact.dumps(gate))
-    forged = hmac.new(public, canonical(data), hashlib.sha256).hexdigest()
+    forged = hmac.new(public, canonical_json(data), hashlib.sha256).hexdigest()
     data["signature"] = {"algorithm": "hmac-sha256", "value": forged}
     refused(
         json.dumps(data).encode(), public, "signed by hmac-sha256, but the key is one for ed25519"

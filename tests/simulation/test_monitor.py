@@ -17,8 +17,8 @@ from metacal.cli.intake import Intake, NotRecordedError, Quarantine
 from metacal.cli.line_source import LineSource
 from metacal.errors import InputError
 from metacal.gate.watch import Watch
-from metacal.io.artifact.watch import describe_watch
-from metacal.io.artifact.watch_journal import Kept, kept_from
+from metacal.io.artifact.watch import encode_watch
+from metacal.io.artifact.watch_journal import MonitorState, restore_state
 from metacal.io.journal import Journal
 from metacal.io.lines import Position
 from metacal.io.request import Request
@@ -79,7 +79,7 @@ class History:
                 )
                 self.must_tell |= self.folder.cut_off(copied=False) and read
 
-    def source(self, kept: Kept) -> LineSource:
+    def source(self, kept: MonitorState) -> LineSource:
         state = kept.sources.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
@@ -95,7 +95,11 @@ class History:
     def monitor(self, steps: int | None = None) -> None:
         """One process: so many steps, or until nothing comes any more."""
         with Journal(STATE, "monitor", disk=self.world) as journal:
-            kept = kept_from(journal.records, gate(), STATE) if journal.records else Kept(new())
+            kept = (
+                restore_state(journal.records, gate(), STATE)
+                if journal.records
+                else MonitorState(new())
+            )
             intake = Intake(
                 kept, self.source(kept), journal, Quarantine(ASIDE, disk=self.world), None
             )
@@ -177,8 +181,8 @@ def check(seed: int, lives: int = 6) -> History:
     assert len(set(aside)) + folder.halves >= len(aside) == lines.unreadable
     if not folder.destroyed:  # None lost: the same as if nothing had happened.
         state, want = (
-            describe_watch(watch),
-            describe_watch(never_interrupted(history, folder.written)),
+            encode_watch(watch),
+            encode_watch(never_interrupted(history, folder.written)),
         )
         state.update(first={}), want.update(first={})
         assert close(state, want)
@@ -195,7 +199,7 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
     for _ in range(30):
         history.folder.write()
     history.folder.finish()
-    world, kept = history.world, Kept(new())
+    world, kept = history.world, MonitorState(new())
     with Journal(STATE, "monitor", disk=world) as journal:
         world.chance["full"] = 1.0
         intake = Intake(kept, history.source(kept), journal, Quarantine(ASIDE, disk=world), None)
@@ -208,11 +212,11 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
         while intake.step():
             pass
         assert intake.kept.watch.counts.rows > 0
-        want = describe_watch(never_interrupted(history, history.folder.written))
-        assert close(describe_watch(intake.kept.watch) | {"first": {}}, want | {"first": {}})
+        want = encode_watch(never_interrupted(history, history.folder.written))
+        assert close(encode_watch(intake.kept.watch) | {"first": {}}, want | {"first": {}})
     with Journal(STATE, "monitor", disk=world) as journal:
-        again = kept_from(journal.records, gate(), STATE)
-    assert describe_watch(again.watch) == describe_watch(intake.kept.watch)
+        again = restore_state(journal.records, gate(), STATE)
+    assert encode_watch(again.watch) == encode_watch(intake.kept.watch)
 
 
 @pytest.mark.slow

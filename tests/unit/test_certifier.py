@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact.wrapping import text_of
+from metacal.io.artifact.wrapping import file_text
 from metacal.promises import Answers, Sample
 
 
@@ -287,7 +287,7 @@ def test_the_gate_is_like_any_other(tmp_path):
             for k, v in changed.items()
             if k not in ("format", "version", "metacal_version", "checksum")
         }
-        path.write_text(text_of({**document, "certificate": {**document["certificate"], **edit}}))
+        path.write_text(file_text({**document, "certificate": {**document["certificate"], **edit}}))
         with pytest.raises(mc.ArtifactError, match="certificate: "):
             mc.load(path)
 

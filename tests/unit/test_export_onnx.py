@@ -18,7 +18,7 @@ import pytest
 import metacal as mc
 from metacal.estimators import CALIBRATORS
 from metacal.gate import Gate
-from metacal.io.artifact.audit import certificate_of
+from metacal.io.artifact.audit import decode_certificate
 from metacal.promises.certificate import accepts
 from metacal.scores.named import NAMED, grid_of
 
@@ -295,7 +295,7 @@ def test_the_metadata_carries_promise_certificate_and_hashes(ten, gates, tmp_pat
     assert saved.ran
     assert found["metacal.promise"] == gate.certificate_.statement
     said = json.loads(found["metacal.certificate"])
-    assert certificate_of(said) == gate.certificate_
+    assert decode_certificate(said) == gate.certificate_
     assert found["metacal.artifact_hash"].startswith("sha256:")
     assert found["metacal.data_hash"].startswith("sha256:")
     assert json.loads(found["metacal.classes"]) == list(range(10))

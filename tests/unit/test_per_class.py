@@ -257,16 +257,16 @@ def test_saved_and_loaded(tmp_path, by, shares):
     ],
 )
 def test_a_forged_part_is_found(change, complaint):
-    from metacal.io.artifact.document import Content, content_of, document_of
+    from metacal.io.artifact.document import Content, decode_document, encode_document
 
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
-    document = json.loads(json.dumps(document_of(Content(cal.gate_))))
-    content_of(document)
+    document = json.loads(json.dumps(encode_document(Content(cal.gate_))))
+    decode_document(document)
     change(
         next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"])
     )
     with pytest.raises(mc.ArtifactError, match=complaint):
-        content_of(document)
+        decode_document(document)
 
 
 def test_verify_names_the_class_that_broke():

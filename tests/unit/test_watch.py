@@ -14,7 +14,7 @@ import pytest
 import metacal as mc
 from metacal.gate.traffic import Late
 from metacal.gate.watch import MOST_POINTS
-from metacal.io.artifact.watch import describe_watch, watch_from
+from metacal.io.artifact.watch import decode_watch, encode_watch
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import (
@@ -87,7 +87,7 @@ def whole(cal, rows):
 
 @pytest.mark.slow
 def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
-    want = describe_watch(whole(cal, rows))
+    want = encode_watch(whole(cal, rows))
     assert dict(want["first"])["promise"] < 1300
     random = np.random.default_rng(1)
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_batches_and_restarts_change_nothing(cal, rows, tmp_path):
             mc.save_watch(watch, tmp_path / "state.json")  # killed here, and taken up again
             watch = mc.load_watch(tmp_path / "state.json", cal)
             watch = running.send(watch)
-        found = describe_watch(watch)
+        found = encode_watch(watch)
         found["first"], told = (
             want["first"],
             found["first"],
@@ -216,11 +216,11 @@ def test_other_gates():
 def test_a_forged_state_is_refused(cal, rows, change, message):
     logits, now, _ = rows
     watch = mc.Watch.of(cal).update(logits[:300], now[:300], ids=range(300))
-    document = json.loads(json.dumps(describe_watch(watch)))
-    watch_from(document, cal)
+    document = json.loads(json.dumps(encode_watch(watch)))
+    decode_watch(document, cal)
     change(document)
     with pytest.raises(mc.ArtifactError, match=message):
-        watch_from(document, cal)
+        decode_watch(document, cal)
 
 
 # ── sampled labels, merged monitors ───────────────────────────────────────────────────────────────
@@ -421,7 +421,7 @@ def test_with_a_horizon_a_drop_still_alarms_and_late_labels_are_said(cal):
         watch.update(logits, labels).counts.labelled == 3000
     )  # those that waited, and all but 500 of these
     assert "promise" in watch.raised
-    again = watch_from(json.loads(json.dumps(describe_watch(watch))), cal)
+    again = decode_watch(json.loads(json.dumps(encode_watch(watch))), cal)
     assert again == watch
     with pytest.raises(mc.InputError, match="horizon"):
         mc.Watch.of(cal, horizon=10**6)
@@ -549,7 +549,7 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
         piecewise.update(score[part], known[part], ids=ids[part], units=unit[part], late=some)
         mc.save_watch(piecewise, tmp_path / "watch.journal")
         piecewise = mc.load_watch(tmp_path / "watch.journal", of_units)
-    assert close(describe_watch(piecewise), describe_watch(whole))
+    assert close(encode_watch(piecewise), encode_watch(whole))
     assert (whole.complete, len(whole.waiting)) == ((58, 40) if horizon else (59, 20))
 
 

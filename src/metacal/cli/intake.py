@@ -21,7 +21,7 @@ from typing import Any
 from metacal.cli.line_source import LineSource
 from metacal.cli.sources import TableSource
 from metacal.errors import InputError
-from metacal.io.artifact.watch_journal import Kept, Taken, checkpoint
+from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch, state_record
 from metacal.io.disk import DISK, Disk, is_disk_full, plain_write_errors
 from metacal.io.journal import Journal
 from metacal.io.opening import plain_read_errors
@@ -59,7 +59,7 @@ class Quarantine:
         with plain_read_errors(path):
             self.offset = len(disk.read(path) or b"")
 
-    def put(self, taken: Taken, place: str, *, again: bool = False) -> None:
+    def put(self, taken: ReceivedBatch, place: str, *, again: bool = False) -> None:
         """Add the unreadable lines of a step.
 
         Parameters
@@ -94,7 +94,7 @@ class Quarantine:
         return False
 
 
-def _quarantine_content(taken: Taken, place: str) -> bytes:
+def _quarantine_content(taken: ReceivedBatch, place: str) -> bytes:
     """Return the unreadable lines of a step as JSON lines."""
     json_lines = []
     for unreadable in taken.unreadable:
@@ -131,7 +131,7 @@ class Intake:
 
     def __init__(
         self,
-        kept: Kept,
+        kept: MonitorState,
         source: LineSource | TableSource,
         journal: Journal | None,
         quarantine: Quarantine | None,
@@ -208,13 +208,13 @@ class Intake:
     def checkpoint(self) -> None:
         """Replace all records of the journal by one with the whole state."""
         if self.journal is not None and self._has_begun and self._pending_record is None:
-            self.journal.rewrite([checkpoint(self.kept)])
+            self.journal.rewrite([state_record(self.kept)])
             self._compaction_bytes = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
 
     def _begin(self) -> None:
         """Begin a new journal, or finish the last step of an earlier run."""
         if self.journal is not None and not self.journal.records:
-            self._append_record(self.journal, checkpoint(self.kept))
+            self._append_record(self.journal, state_record(self.kept))
         self._finish_last_quarantine()
         self._has_begun = True
 

@@ -29,7 +29,7 @@ from metacal.cli.answers import parse_answer
 from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
-from metacal.io.artifact.certifier import certifier_in, open_journal
+from metacal.io.artifact.certifier import certifier_from_journal, open_journal
 from metacal.io.disk import DISK, Disk
 from metacal.io.exchange import find_leftovers, rename_to_backup, replace_if_unchanged
 from metacal.io.formats.text_writer import DelimitedWriter, TsvWriter
@@ -140,7 +140,9 @@ def run_labelling_call(
                 f" the answers, is not; bring it back, or move {call.sheet} away to begin anew."
             )
         certifier_options = _certifier_options(journal, pool, options)
-        certifier = certifier_in(journal, pool.table, promise, sheet=sheet, **certifier_options)
+        certifier = certifier_from_journal(
+            journal, pool.table, promise, sheet=sheet, **certifier_options
+        )
         if call.extend:
             certifier.extend()
         if call.replay:

@@ -18,7 +18,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, kept_id
-from metacal.io.artifact.watch_journal import Taken, Unreadable
+from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
 from metacal.io.stream import HeaderError, StreamReader, StreamRecord
@@ -57,13 +57,13 @@ class _LineBatch:
         del self.records[index]
         self.faults[index] = reason
 
-    def unreadable_lines(self) -> list[Unreadable]:
+    def unreadable_lines(self) -> list[UnreadableLine]:
         """Return the unreadable lines in order."""
         unreadable = []
         for index in sorted(self.faults):
             line = self.lines[index]
             text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
-            unreadable.append(Unreadable(index, line.number, self.faults[index], text))
+            unreadable.append(UnreadableLine(index, line.number, self.faults[index], text))
         return unreadable
 
 
@@ -127,7 +127,7 @@ class LineSource:
             "lists": self.reader.lists,
         }
 
-    def take(self) -> Taken | None:
+    def take(self) -> ReceivedBatch | None:
         """Return rows and labels of the lines that have arrived, or None."""
         lines = self.lines.read()
         if not lines and self.lines.n_gaps == self._n_gaps:
@@ -328,8 +328,8 @@ def _as_table(watch: Watch, rows: list[Any]) -> Any:
 
 
 def _build_taken(
-    watch: Watch, batch: _LineBatch, unreadable_lines: list[Unreadable], n_gaps: int
-) -> Taken:
+    watch: Watch, batch: _LineBatch, unreadable_lines: list[UnreadableLine], n_gaps: int
+) -> ReceivedBatch:
     """Build the input of the monitor from a batch of lines.
 
     Parameters
@@ -360,7 +360,7 @@ def _build_taken(
     probabilities = [record.probability for record in row_records]
     has_probabilities = any(probability is not None for probability in probabilities)
     has_units = any(record.unit is not None for record in row_records)
-    return Taken(
+    return ReceivedBatch(
         rows=_as_table(watch, [record.row for record in row_records]),
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],

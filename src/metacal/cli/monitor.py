@@ -25,7 +25,7 @@ from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
     from metacal.gate.watch import Watch
-    from metacal.io.artifact.watch_journal import Kept
+    from metacal.io.artifact.watch_journal import MonitorState
     from metacal.io.journal import Journal
 
 #: Default of --least-probability.
@@ -266,7 +266,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     )
 
 
-def _restore_state(journal: Journal | None, new_watch: Watch) -> Kept:
+def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
     """Return the state in the journal, or the new state if there is none.
 
     Raises
@@ -274,13 +274,13 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> Kept:
     click.UsageError
         If the journal was begun with other options.
     """
-    from metacal.io.artifact.watch import begun
-    from metacal.io.artifact.watch_journal import Kept, kept_from
+    from metacal.io.artifact.watch import watch_settings
+    from metacal.io.artifact.watch_journal import MonitorState, restore_state
 
     if journal is None or not journal.records:
-        return Kept(new_watch)
-    kept = kept_from(journal.records, new_watch.gate, journal.path)
-    if begun(kept.watch) != begun(new_watch):
+        return MonitorState(new_watch)
+    kept = restore_state(journal.records, new_watch.gate, journal.path)
+    if watch_settings(kept.watch) != watch_settings(new_watch):
         raise click.UsageError(
             f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable,"
             " --horizon or --least-probability; the levels of what runs cannot be changed. Give"

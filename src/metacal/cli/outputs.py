@@ -130,10 +130,10 @@ def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None 
     """
     if path is None:
         return
-    from metacal.io.artifact.document import Content, text_that_loads
+    from metacal.io.artifact.document import Content, verified_text
     from metacal.io.artifact.wrapping import write_text
 
-    write_text(text_that_loads(Content(gate, n_jobs), key=key), path)
+    write_text(verified_text(Content(gate, n_jobs), key=key), path)
 
 
 def print_saved_note(output: str | None, key: str | None, *, then: str, without: str) -> None:

@@ -67,14 +67,14 @@ def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     dict
         A cascade has the entry "stages". Any other gate has the entries of its only stage.
     """
-    from metacal.io.artifact.document import kind_of
+    from metacal.io.artifact.document import document_kind
 
     signature = wrapping.signature and {
         "algorithm": wrapping.signature,
         "verified": wrapping.verified,
     }
     description: dict[str, Any] = {
-        "kind": kind_of(gate),
+        "kind": document_kind(gate),
         "format_version": wrapping.format_version,
         "metacal_version": wrapping.metacal_version,
         "checksum": wrapping.checksum,

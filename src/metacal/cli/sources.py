@@ -3,7 +3,7 @@
 Text (csv, tsv, JSON lines) is read line by line by a `LineSource`. Any other format is read as a
 whole by a `TableSource`. Both have the same interface:
 
-- `take` returns the rows and labels that have arrived (`Taken`), or None if there are none;
+- `take` returns the rows and labels that have arrived (`ReceivedBatch`), or None if there are none;
 - `state` is a JSON description of the position, from which a later run continues;
 - `name` identifies the source, and `place` names it in messages.
 """
@@ -28,7 +28,7 @@ from metacal.cli.options import ReadOptions
 from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
-from metacal.io.artifact.watch_journal import Kept, Taken
+from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
 from metacal.io.lines import Logs, Pipe, Position
 from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
@@ -48,7 +48,9 @@ _UNKNOWN_SOURCE = (
 )
 
 
-def open_source(kept: Kept, artifact: str, path: str, options: Options) -> LineSource | TableSource:
+def open_source(
+    kept: MonitorState, artifact: str, path: str, options: Options
+) -> LineSource | TableSource:
     """Open a file as the source of a monitor, where an earlier run stopped.
 
     Parameters
@@ -126,7 +128,7 @@ def _open_tail(path: str, state: dict[str, Any], options: Options) -> Tail:
 
 
 def _build_line_source(
-    kept: Kept,
+    kept: MonitorState,
     lines: Tail | Pipe,
     name: str,
     kind: str,
@@ -164,7 +166,7 @@ def _build_line_source(
     return LineSource(kept.watch, reader, lines, name, strict=flag_is_set("strict"))
 
 
-def _find_state(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
+def _find_state(kept: MonitorState, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
     """Return the state from which to continue a file, or None if the file is new.
 
     Parameters
@@ -201,7 +203,7 @@ def _find_state(kept: Kept, name: str, path: str, *, append: bool) -> dict[str, 
     raise InputError(_UNKNOWN_SOURCE.format(path))
 
 
-def _states_continued_by(kept: Kept, path: str) -> dict[str, dict[str, Any]]:
+def _states_continued_by(kept: MonitorState, path: str) -> dict[str, dict[str, Any]]:
     """Return the states whose content is the beginning of this file, by name."""
     if not os.path.isfile(path):
         return {}
@@ -216,7 +218,7 @@ def _states_continued_by(kept: Kept, path: str) -> dict[str, dict[str, Any]]:
     return continued_states
 
 
-def _open_table(kept: Kept, artifact: str, path: str, options: Options) -> TableSource:
+def _open_table(kept: MonitorState, artifact: str, path: str, options: Options) -> TableSource:
     """Read a whole file as a source, skipping the rows that were counted before.
 
     Parameters
@@ -354,13 +356,13 @@ class TableSource:
         """Number of rows that were taken, and a fingerprint of them."""
         return {"rows": self.n_taken, "digest": self._digest.hexdigest()}
 
-    def take(self) -> Taken | None:
+    def take(self) -> ReceivedBatch | None:
         """Return the next block of rows, or None at the end."""
         block = slice(self.n_taken, min(self.n_taken + _BLOCK_ROWS, len(self.X)))
         if block.start == block.stop:
             return None
         self._advance_to(block.stop)
-        return Taken(
+        return ReceivedBatch(
             self.X[block],
             self.labels[block],
             self.ids[block],

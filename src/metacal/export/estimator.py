@@ -13,9 +13,9 @@ from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate
-from metacal.io.artifact.document import Content, kind_of
-from metacal.io.artifact.encoding import built
-from metacal.io.artifact.messages import article
+from metacal.io.artifact.document import Content, document_kind
+from metacal.io.artifact.encoding import construct
+from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import calibrator_kinds, method_of_table, unsupported_calibrator
 from metacal.maps.methods import CHOOSERS, method_named
 from metacal.rows.labels import default_reject_label
@@ -90,7 +90,7 @@ def _unsupported_estimator_error(class_name: str) -> ArtifactError:
         )
     supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])
     return ArtifactError(
-        f"cannot save {article(class_name)}; what can be saved is a fitted {supported_names}."
+        f"cannot save {with_article(class_name)}; what can be saved is a fitted {supported_names}."
     )
 
 
@@ -146,7 +146,7 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
     parameters = _fitted_parameters(gate)
     if n_jobs is not None:
         parameters["n_jobs"] = n_jobs
-    estimator = ESTIMATORS[kind_of(gate)](**parameters)
+    estimator = ESTIMATORS[document_kind(gate)](**parameters)
     estimator.gate_ = gate
     if gate.kind == "logits":
         calibrator = _unfitted_calibrator(gate)
@@ -275,4 +275,4 @@ def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
     recipe = gate.source.recipe
     recipe_parameters = {} if recipe is None else recipe.parameters
     calibrator_class = method_of_table(gate.source).estimator_class()
-    return built(calibrator_class, {**recipe_parameters, **parameters}, "parameters")
+    return construct(calibrator_class, {**recipe_parameters, **parameters}, "parameters")

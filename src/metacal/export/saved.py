@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from metacal.io.artifact.document import Content, loaded, read_content, text_that_loads
+from metacal.io.artifact.document import Content, load_bytes, read_content, verified_text
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.artifact.wrapping import checksum, write_text
 
@@ -132,7 +132,7 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
       "version": 3,
       "metacal_version": ...
     """
-    return text_that_loads(_file_content(fitted), key=key, max_bytes=max_bytes)
+    return verified_text(_file_content(fitted), key=key, max_bytes=max_bytes)
 
 
 def loads(
@@ -159,7 +159,7 @@ def loads(
     metacal.errors.ArtifactError: written by a newer metacal (format 4); update metacal.
     """
     verification_key = None if key is None else read_key(key)
-    content, _ = loaded(raw, verification_key, max_bytes)
+    content, _ = load_bytes(raw, verification_key, max_bytes)
     return _build_estimator(content)
 
 

@@ -148,7 +148,7 @@ class BatchGate:
         fixed_size: bool = True,
         key: Any = None,
     ) -> None:
-        from metacal.io.artifact.document import Content, text_that_loads
+        from metacal.io.artifact.document import Content, verified_text
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
@@ -158,7 +158,7 @@ class BatchGate:
         if isinstance(gate, str | os.PathLike):
             self.path = os.fspath(gate)
         else:
-            self.text = text_that_loads(Content(gate_in(gate)))
+            self.text = verified_text(Content(gate_in(gate)))
         self.name = self.path or "the gate"
         content = self._read_content()
         self.fingerprint = hashlib.sha256(content).hexdigest()
@@ -366,13 +366,13 @@ def _load_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     InputError
         If it is not a gate on logits.
     """
-    from metacal.io.artifact.document import loaded
-    from metacal.io.artifact.messages import naming
+    from metacal.io.artifact.document import load_bytes
+    from metacal.io.artifact.messages import prefix_errors_with
     from metacal.io.artifact.signature import read_key
 
-    with naming(name):
+    with prefix_errors_with(name):
         signature_key = None if key is None else read_key(key)
-        gate = loaded(content, signature_key)[0].gate
+        gate = load_bytes(content, signature_key)[0].gate
     if gate.kind != "logits":
         raise InputError(
             f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities."

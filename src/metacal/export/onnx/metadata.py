@@ -13,7 +13,7 @@ from metacal import __version__
 from metacal.errors import ArtifactError
 from metacal.export.onnx.graph import onnx_library
 from metacal.gate import Gate, Stage
-from metacal.io.artifact.document import Content, document_of
+from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.wrapping import checksum
 
 #: Prefix of all keys.
@@ -71,7 +71,7 @@ def metadata_of(
     }
     # A gate inside a classifier may contain a calibrator that cannot be saved.
     with suppress(ArtifactError):
-        properties["artifact_hash"] = checksum(document_of(Content(gate)))
+        properties["artifact_hash"] = checksum(encode_document(Content(gate)))
     properties |= _stages_metadata(exported)
     if exported.n_classes:
         properties["classes"] = json.dumps(gate.classes.tolist())

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
-from metacal.io.artifact.messages import exact_keys, shown
+from metacal.io.artifact.messages import check_keys, describe_json
 
 # Largest number of elements that are written as numbers. Larger arrays are written as base64.
 _MAX_READABLE_SIZE = 64
@@ -99,7 +99,7 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
         If the object does not describe an array of the annotated type.
     """
     is_base64 = "base64" in data
-    exact_keys(data, ["dtype", "shape", "base64" if is_base64 else "values"], location)
+    check_keys(data, ["dtype", "shape", "base64" if is_base64 else "values"], location)
     dtype = _decode_dtype(data["dtype"], location)
     shape = data["shape"]
     _check_shape(shape, location)
@@ -126,7 +126,7 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
 def _decode_dtype(name: Any, location: str) -> np.dtype[Any]:
     """Return the dtype with a name. Raise ArtifactError if it is not supported."""
     if type(name) is not str or name not in DTYPES:
-        raise ArtifactError(f"{location}: unknown dtype {shown(name)}.")
+        raise ArtifactError(f"{location}: unknown dtype {describe_json(name)}.")
     return DTYPES[name]
 
 

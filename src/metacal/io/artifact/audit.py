@@ -13,8 +13,8 @@ from typing import Any, NewType, NotRequired
 
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
-from metacal.io.artifact.encoding import built, decode, decode_entries, encode
-from metacal.io.artifact.messages import brief, exact_keys, shown
+from metacal.io.artifact.encoding import construct, decode, decode_entries, encode
+from metacal.io.artifact.messages import check_keys, describe_json, error_summary
 from metacal.io.artifact.registry import (
     CHOICES,
     FIELD_TYPES,
@@ -117,7 +117,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
-    certificate = certificate_of(data, location)
+    certificate = decode_certificate(data, location)
     check_numbers(certificate)
     n_notes = len(certificate.notes)
     require(n_notes <= MOST_NOTES, f"{n_notes:,} notes are too many")
@@ -131,7 +131,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     return certificate
 
 
-def certificate_of(data: Any, location: str = "certificate") -> Certificate:
+def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
     """Convert a JSON object to a certificate without checking that its numbers agree.
 
     Parameters
@@ -162,7 +162,7 @@ def certificate_of(data: Any, location: str = "certificate") -> Certificate:
     if (traffic.n_rows, traffic.n_accepted) != (entries["n_rows"], entries["n_accepted"]):
         counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
         values["other_traffic"] = Traffic(**counts)
-    certificate: Certificate = built(Certificate, values, location)
+    certificate: Certificate = construct(Certificate, values, location)
     return certificate
 
 
@@ -188,7 +188,7 @@ def check_promise(certificate: Certificate, promise: Promise) -> None:
         contradiction = promise.contradiction(certificate)
     except InputError as error:
         # The significance level of a subgroup is one that no promise can have.
-        contradiction = brief(error)
+        contradiction = error_summary(error)
     require(contradiction is None, str(contradiction))
 
 
@@ -222,7 +222,7 @@ def _find_difference(stored: Any, recomputed: Any, location: str = "") -> str | 
     else:
         if _is_equal(stored, recomputed):
             return None
-        return f"{location} {shown(stored)} does not follow from the counts"
+        return f"{location} {describe_json(stored)} does not follow from the counts"
 
     for key in keys:
         entry_location = f"{location}.{key}".strip(".")
@@ -244,7 +244,7 @@ def _is_equal(stored: Any, recomputed: Any) -> bool:
 # ── notes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def facts_of(kind: str) -> dict[str, Any]:
+def note_fact_types(kind: str) -> dict[str, Any]:
     """Return the facts of a kind of note and their types."""
     annotations = type_hints(NOTES[kind])
     return {name: fact_type for name, fact_type in annotations.items() if name != "return"}
@@ -277,9 +277,9 @@ def _note_from_stored(data: Any, location: str) -> Note:
     """
     kind = data.get("kind") if isinstance(data, dict) else None
     if type(kind) is not str or kind not in NOTES:
-        raise ArtifactError(f"{location}: there is no note of the kind {shown(kind)}.")
-    fact_types = facts_of(kind)
-    exact_keys(data, ["kind", *fact_types], location)
+        raise ArtifactError(f"{location}: there is no note of the kind {describe_json(kind)}.")
+    fact_types = note_fact_types(kind)
+    check_keys(data, ["kind", *fact_types], location)
     facts = []
     for name, fact_type in fact_types.items():
         facts.append((name, decode(fact_type, data[name], f"{location}.{name}")))

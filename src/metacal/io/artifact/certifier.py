@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.encoding import decode, encode
-from metacal.io.artifact.labels import Labels, describe_labels
-from metacal.io.artifact.messages import exact_keys
+from metacal.io.artifact.labels import Labels, encode_labels
+from metacal.io.artifact.messages import check_keys
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.disk import DISK, Disk
 from metacal.io.journal import Journal, Record, Seal
@@ -111,7 +111,7 @@ def open_certifier(
     metacal.errors.InputError: ...labels.journal was begun with labels=200, not 400, which cannot change after ...
     """
     with open_journal(os.fspath(path), key=key) as journal:
-        yield certifier_in(journal, pool, promise, **options)
+        yield certifier_from_journal(journal, pool, promise, **options)
 
 
 def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) -> Journal:
@@ -145,7 +145,7 @@ def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) 
     return Journal(path, "label", seal=seal, disk=disk)
 
 
-def certifier_in(
+def certifier_from_journal(
     journal: Journal,
     pool: ArrayLike,
     promise: Promise | None = None,
@@ -210,7 +210,7 @@ def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
     record["labels"] = certifier.wanted
     record["classes"] = None
     if is_on_logits:
-        record["classes"] = encode(describe_labels(certifier.classes_), "classes")
+        record["classes"] = encode(encode_labels(certifier.classes_), "classes")
     record["classes_given"] = certifier.classes is not None
     record["n_pool"] = certifier.n_pool
     record["pool"] = certifier.fingerprint
@@ -224,7 +224,7 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     Raise InputError if the pool is not the one that the journal was created with.
     """
     settings = journal.records[0]
-    exact_keys(settings, ("promise", *_PARAMETERS, *_POOL_ENTRIES), f"{journal.path}:2")
+    check_keys(settings, ("promise", *_PARAMETERS, *_POOL_ENTRIES), f"{journal.path}:2")
     is_on_logits = settings["classes"] is not None
     if is_on_logits != (np.ndim(pool) == 2):
         kind = "logits" if is_on_logits else "scores"
@@ -303,7 +303,7 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         if record.keys() == {"extend"}:
             certifier.extend()
             return
-        exact_keys(record, _LABEL_ENTRIES, location)
+        check_keys(record, _LABEL_ENTRIES, location)
         arrays = {}
         for name in _LABEL_ENTRIES:
             arrays[name] = np.array(decode(tuple[int, ...], record[name], name), np.intp)

@@ -20,14 +20,14 @@ from typing import Any, NewType
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Table
 from metacal.io.artifact.audit import check_promise
-from metacal.io.artifact.encoding import built, decode, encode
-from metacal.io.artifact.messages import article, exact_keys, naming, shown
+from metacal.io.artifact.encoding import construct, decode, encode
+from metacal.io.artifact.messages import check_keys, describe_json, prefix_errors_with, with_article
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.registry import CHOICES, field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import calibrator_kinds, check_jobs, method_of_table
 from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
-from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, read_file, text_of, unwrapped
+from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, file_text, parse_file, read_file
 from metacal.maps.methods import method_named
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import RowSketch
@@ -71,7 +71,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedGate:
     """Entries of a document.
 
     Attributes
@@ -110,7 +110,7 @@ class Saved:
     profile: Profile | None
 
 
-def kind_of(gate: Gate) -> str:
+def document_kind(gate: Gate) -> str:
     """Return the kind of a gate's document, which determines what `load` returns."""
     if gate.certificate is not None:
         return KINDS[gate.kind]
@@ -120,7 +120,7 @@ def kind_of(gate: Gate) -> str:
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def document_of(content: Content) -> Document:
+def encode_document(content: Content) -> Document:
     """Convert the content of a file to a document.
 
     Parameters
@@ -142,7 +142,7 @@ def document_of(content: Content) -> Document:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> document = document_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3)))))
+    >>> document = encode_document(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3)))))
     >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
@@ -154,8 +154,8 @@ def document_of(content: Content) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with"
             " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    saved = Saved(
-        kind=Kind(kind_of(gate)),
+    saved = SavedGate(
+        kind=Kind(document_kind(gate)),
         n_jobs=content.n_jobs,
         feature_names=content.feature_names,
         reject_label=gate.reject_label if has_promise and gate.n_classes else None,
@@ -169,13 +169,13 @@ def document_of(content: Content) -> Document:
     return {name: encode(entry, name) for name, entry in vars(saved).items()}
 
 
-def content_of(document: Document) -> Content:
+def decode_document(document: Document) -> Content:
     """Convert a document to the content of a file, and check all its entries.
 
     Parameters
     ----------
     document : dict
-        JSON object from `document_of`.
+        JSON object from `encode_document`.
 
     Returns
     -------
@@ -191,17 +191,17 @@ def content_of(document: Document) -> Content:
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
     >>> gate = Gate.of(Table(TemperatureMap(0.5), np.arange(3)))
-    >>> content_of(document_of(Content(gate))).gate == gate
+    >>> decode_document(encode_document(Content(gate))).gate == gate
     True
     """
     saved = _decode_document(document)
     _check_promise_entries(saved)
     gate = _build_gate(saved)
-    gate_kind = kind_of(gate)
+    gate_kind = document_kind(gate)
     if saved.kind != gate_kind:
         raise ArtifactError(
             f"this is no {saved.kind}: its stages and its promise are those of"
-            f" {article(gate_kind)}."
+            f" {with_article(gate_kind)}."
         )
     if saved.feature_names is not None and len(saved.feature_names) != gate.n_classes:
         raise ArtifactError(f"feature_names must be null or a list of {gate.n_classes} names.")
@@ -210,23 +210,23 @@ def content_of(document: Document) -> Content:
     return Content(gate=gate, n_jobs=n_jobs, feature_names=saved.feature_names)
 
 
-def _decode_document(document: Document) -> Saved:
+def _decode_document(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
     kind = document.get("kind")
     is_known = type(kind) is str and (kind in KINDS.values() or method_named(kind) is not None)
     if not is_known:
         raise ArtifactError(
-            f"unknown kind {shown(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."
+            f"unknown kind {describe_json(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."
         )
-    entry_types = field_types(Saved)
-    exact_keys(document, list(entry_types), "the file")
+    entry_types = field_types(SavedGate)
+    check_keys(document, list(entry_types), "the file")
     entries = {}
     for name, entry_type in entry_types.items():
         entries[name] = decode(entry_type, document[name], name)
-    return Saved(**entries)
+    return SavedGate(**entries)
 
 
-def _check_promise_entries(saved: Saved) -> None:
+def _check_promise_entries(saved: SavedGate) -> None:
     """Raise ArtifactError unless promise, certificate and calibration rows agree."""
     certificate = saved.certificate
     promise = saved.promise
@@ -240,7 +240,7 @@ def _check_promise_entries(saved: Saved) -> None:
         raise ArtifactError("the profile has fewer rows than the certificate.")
 
 
-def _check_fingerprint(saved: Saved) -> None:
+def _check_fingerprint(saved: SavedGate) -> None:
     """Raise ArtifactError unless the fingerprint of the calibration rows is valid."""
     data_hash = saved.data_hash
     has_row_information = not (data_hash is None and saved.sketch is None and saved.profile is None)
@@ -254,11 +254,11 @@ def _check_fingerprint(saved: Saved) -> None:
         )
     if data_hash is not None and not re.fullmatch(_DATA_HASH_PATTERN, data_hash):
         raise ArtifactError(
-            f'data_hash must be "sha256:" and 64 hexadecimal digits, not {shown(data_hash)}.'
+            f'data_hash must be "sha256:" and 64 hexadecimal digits, not {describe_json(data_hash)}.'
         )
 
 
-def _build_gate(saved: Saved) -> Gate:
+def _build_gate(saved: SavedGate) -> Gate:
     """Build the gate of a document."""
     arguments: dict[str, Any] = {
         "stages": build_stages(saved.stages, saved.certificate),
@@ -268,7 +268,7 @@ def _build_gate(saved: Saved) -> Gate:
         "data_hash": saved.data_hash,
         "sketch": saved.sketch,
     }
-    gate: Gate = built(Gate, arguments, "stages")
+    gate: Gate = construct(Gate, arguments, "stages")
     return replace(gate, reject_label=_check_reject_label(saved.reject_label, gate))
 
 
@@ -282,13 +282,13 @@ def _check_reject_label(label: Any, gate: Gate) -> Any:
     if not rejects_classes:
         if label is not None:
             raise ArtifactError(
-                f"reject_label must be null where no class is rejected, not {shown(label)}."
+                f"reject_label must be null where no class is rejected, not {describe_json(label)}."
             )
         return _NO_REJECT_LABEL
     label_type = str if gate.classes.dtype.kind == "U" else int
     if not isinstance(label, label_type) or label in gate.classes.tolist():
         raise ArtifactError(
-            f"reject_label must be of the type of the classes and none of them, not {shown(label)}."
+            f"reject_label must be of the type of the classes and none of them, not {describe_json(label)}."
         )
     return label
 
@@ -381,11 +381,11 @@ def read_content(
     """
     verification_key = None if key is None else read_key(key)
     raw = read_file(path, max_bytes)
-    with naming(os.fspath(path)):
-        return loaded(raw, verification_key, max_bytes)
+    with prefix_errors_with(os.fspath(path)):
+        return load_bytes(raw, verification_key, max_bytes)
 
 
-def text_that_loads(
+def verified_text(
     content: Content, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> str:
     """Return the text of a file, after checking that it loads to an equal gate.
@@ -411,8 +411,8 @@ def text_that_loads(
         If the content cannot be saved, or could not be loaded again.
     """
     signing_key = None if key is None else read_key(key)
-    document = document_of(content)
-    text = text_of(document, signing_key)
+    document = encode_document(content)
+    text = file_text(document, signing_key)
     raw = text.encode()
     if len(raw) > (max_bytes or MAX_BYTES):
         raise ArtifactError(
@@ -421,22 +421,22 @@ def text_that_loads(
             " be so large."
         )
     try:
-        loaded_content, _ = loaded(raw, signing_key, max_bytes)
+        loaded_content, _ = load_bytes(raw, signing_key, max_bytes)
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
-    if document_of(loaded_content) != document:
+    if encode_document(loaded_content) != document:
         raise ArtifactError(
             "this cannot be saved: what is read back is another gate; please report it."
         )
     return text
 
 
-def loaded(
+def load_bytes(
     raw: bytes, key: Key | None = None, max_bytes: int | None = None
 ) -> tuple[Content, Wrapping]:
     """Parse and check the bytes of a file; see `read_content`."""
-    document, wrapping = unwrapped(raw, max_bytes=max_bytes, key=key)
+    document, wrapping = parse_file(raw, max_bytes=max_bytes, key=key)
     try:
-        return content_of(document), wrapping
+        return decode_document(document), wrapping
     except (RecursionError, MemoryError) as error:
         raise ArtifactError("it is nested too deeply or too large.") from error

@@ -18,7 +18,7 @@ import numpy as np
 
 from metacal.errors import ArtifactError
 from metacal.io.artifact.arrays import decode_array, encode_array
-from metacal.io.artifact.messages import article, brief, exact_keys, shown
+from metacal.io.artifact.messages import check_keys, describe_json, error_summary, with_article
 from metacal.io.artifact.registry import (
     BUILDERS,
     CHOICES,
@@ -135,7 +135,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
         raise ArtifactError(
-            f"{location} is {article(str(name))}, which a file cannot hold; give a plain value or"
+            f"{location} is {with_article(str(name))}, which a file cannot hold; give a plain value or"
             " one of metacal's own."
         )
     json_object: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def _name_in_family(cls: type, location: str) -> str:
         if member is cls:
             return name
     raise ArtifactError(
-        f"{location} is {article(cls.__name__)}; what can be saved is {', '.join(members)}."
+        f"{location} is {with_article(cls.__name__)}; what can be saved is {', '.join(members)}."
     )
 
 
@@ -231,7 +231,9 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
             if candidate != annotation:
                 return decode(candidate, data, location, depth)
             return _decode_checked(annotation, data, location, depth)
-    raise ArtifactError(f"{location} must be {_describe_type(annotation)}, not {shown(data)}.")
+    raise ArtifactError(
+        f"{location} must be {_describe_type(annotation)}, not {describe_json(data)}."
+    )
 
 
 def _decode_checked(annotation: Any, data: Any, location: str, depth: int) -> Any:
@@ -257,7 +259,7 @@ def _decode_family_member(members: Mapping[str, type], data: Any, location: str,
     cls = members.get(type_name) if isinstance(type_name, str) else None
     if cls is None:
         raise ArtifactError(
-            f"{location} must be one of {', '.join(members)}, not {shown(type_name)}."
+            f"{location} must be one of {', '.join(members)}, not {describe_json(type_name)}."
         )
     values = decode_entries(cls, data, location, depth, has_type_name=True)
     return _construct_object(cls, values, location)
@@ -314,7 +316,7 @@ def decode_entries(
         for name in layout.field_types
         if name in present_keys or name not in layout.omitted_defaults
     ]
-    exact_keys(data, ["type", *names] if has_type_name else names, location)
+    check_keys(data, ["type", *names] if has_type_name else names, location)
     values = {}
     for name in names:
         field_type = layout.field_types[name]
@@ -332,24 +334,24 @@ def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
     differ from those of the constructed object.
     """
     if cls in BUILDERS:
-        return built(BUILDERS[cls], values, location)
+        return construct(BUILDERS[cls], values, location)
     field_names = {field.name for field in fields(cls)}
     field_values = {name: value for name, value in values.items() if name in field_names}
-    constructed = built(cls, field_values, location)
+    constructed = construct(cls, field_values, location)
     for name in values.keys() - field_names:
         if getattr(constructed, name) != values[name]:
             raise ArtifactError(
-                f"{location}: {name} {shown(values[name])} does not follow from the rest."
+                f"{location}: {name} {describe_json(values[name])} does not follow from the rest."
             )
     return constructed
 
 
-def built(constructor: Callable[..., Any], values: Mapping[str, Any], location: str) -> Any:
+def construct(constructor: Callable[..., Any], values: Mapping[str, Any], location: str) -> Any:
     """Call a constructor with keyword arguments, and convert its errors to ArtifactError."""
     try:
         return constructor(**values)
     except (ValueError, TypeError, ArithmeticError, IndexError) as error:
-        raise ArtifactError(f"{location}: {brief(error)}") from error
+        raise ArtifactError(f"{location}: {error_summary(error)}") from error
 
 
 def _has_json_type(annotation: Any, data: Any) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.messages import brief, shown
+from metacal.io.artifact.messages import describe_json, error_summary
 from metacal.io.artifact.registry import STORED_FORMS, StoredForm, Unsigned
 from metacal.rows import validate
 
@@ -56,7 +56,7 @@ class LabelList:
     values: tuple[str | bool | int | Unsigned | float, ...]
 
 
-def describe_labels(labels: Any, location: str = "classes") -> LabelList:
+def encode_labels(labels: Any, location: str = "classes") -> LabelList:
     """Convert class labels to their stored form.
 
     Parameters
@@ -78,7 +78,7 @@ def describe_labels(labels: Any, location: str = "classes") -> LabelList:
 
     Examples
     --------
-    >>> describe_labels(np.array(["cat", "dog"]))
+    >>> encode_labels(np.array(["cat", "dog"]))
     LabelList(dtype='str', values=('cat', 'dog'))
     """
     array = np.asarray(labels)
@@ -94,7 +94,7 @@ def describe_labels(labels: Any, location: str = "classes") -> LabelList:
     return LabelList(dtype_name, values)
 
 
-def read_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
+def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     """Convert the stored form of class labels to an array.
 
     Parameters
@@ -116,7 +116,7 @@ def read_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
 
     Examples
     --------
-    >>> read_labels(LabelList("int8", (1, 300)))
+    >>> decode_labels(LabelList("int8", (1, 300)))
     Traceback (most recent call last):
     metacal.errors.ArtifactError: classes[1] must be of type int8, not 300.
     """
@@ -127,14 +127,14 @@ def read_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     for index, value in enumerate(values):
         if not _has_dtype(value, dtype_name):
             raise ArtifactError(
-                f"{location}[{index}] must be of type {dtype_name}, not {shown(value)}."
+                f"{location}[{index}] must be of type {dtype_name}, not {describe_json(value)}."
             )
     if dtype_name == "str":
         _check_name_lengths(values, location)
     try:
         return validate.class_list(np.array(values, dtype=np.dtype(dtype_name)), len(values))
     except (InputError, OverflowError, ValueError) as error:
-        raise ArtifactError(f"{location}: {brief(error)}") from None
+        raise ArtifactError(f"{location}: {error_summary(error)}") from None
 
 
 def _has_dtype(value: Any, dtype_name: str) -> bool:
@@ -165,5 +165,5 @@ def _check_name_lengths(names: Sequence[str], location: str) -> None:
 
 
 STORED_FORMS[Labels] = StoredForm(
-    stored_type=LabelList, to_stored=describe_labels, from_stored=read_labels
+    stored_type=LabelList, to_stored=encode_labels, from_stored=decode_labels
 )

@@ -13,7 +13,7 @@ _MAX_ERROR_LENGTH = 300
 _MAX_VALUE_LENGTH = 40
 
 
-def exact_keys(data: Any, names: Sequence[str], location: str) -> None:
+def check_keys(data: Any, names: Sequence[str], location: str) -> None:
     """Check that a JSON value is an object with exactly the given keys.
 
     Parameters
@@ -34,28 +34,28 @@ def exact_keys(data: Any, names: Sequence[str], location: str) -> None:
 
     Examples
     --------
-    >>> exact_keys({"a": 1, "c": 2}, ["a", "b"], "map")
+    >>> check_keys({"a": 1, "c": 2}, ["a", "b"], "map")
     Traceback (most recent call last):
     metacal.errors.ArtifactError: map: 'b' is missing.
     """
     if not isinstance(data, dict):
-        raise ArtifactError(f"{location} must be an object, not {shown(data)}.")
+        raise ArtifactError(f"{location} must be an object, not {describe_json(data)}.")
     for name in names:
         if name not in data:
             raise ArtifactError(f"{location}: {name!r} is missing.")
     for name in data:
         if name not in names:
-            raise ArtifactError(f"{location}: {shown(name)} does not belong here.")
+            raise ArtifactError(f"{location}: {describe_json(name)} does not belong here.")
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
+def prefix_errors_with(path: str) -> Iterator[None]:
     """Prefix the message of an ArtifactError with a file name.
 
     Examples
     --------
-    >>> with naming("cal.json"):
-    ...     exact_keys([], ["a"], "map")
+    >>> with prefix_errors_with("cal.json"):
+    ...     check_keys([], ["a"], "map")
     Traceback (most recent call last):
     metacal.errors.ArtifactError: cal.json: map must be an object, not a list.
     """
@@ -65,7 +65,7 @@ def naming(path: str) -> Iterator[None]:
         raise ArtifactError(f"{path}: {error}") from error.__cause__
 
 
-def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Build a JSON object from its key-value pairs. Raise KeyError for a duplicate key.
 
     This is an `object_pairs_hook` for the json module, which would keep the last duplicate.
@@ -80,7 +80,7 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return json_object
 
 
-def brief(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Return the message of an error on one line of limited length.
 
     Characters that cannot be printed are escaped, because the message may quote the file.
@@ -97,14 +97,14 @@ def brief(error: BaseException) -> str:
     return summary
 
 
-def article(noun: str) -> str:
+def with_article(noun: str) -> str:
     """Return a noun with its indefinite article."""
     if noun[:1] in "AEIOUaeiou":
         return f"an {noun}"
     return f"a {noun}"
 
 
-def shown(data: Any) -> str:
+def describe_json(data: Any) -> str:
     """Describe a JSON value in a few words for an error message."""
     if isinstance(data, dict):
         return "an object"

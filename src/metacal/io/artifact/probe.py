@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
-from metacal.io.artifact.messages import brief
+from metacal.io.artifact.messages import error_summary
 from metacal.rows.arrays import first_row
 
 # Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
@@ -88,7 +88,7 @@ def _apply(fitted: Any, logits: NDArray[Any]) -> NDArray[Any]:
             probabilities = np.asarray(fitted(logits, **group_argument))
     except Exception as error:
         raise ArtifactError(
-            f"the map does not work on {n_classes} columns ({brief(error)})."
+            f"the map does not work on {n_classes} columns ({error_summary(error)})."
         ) from error
     if probabilities.shape != logits.shape:
         raise ArtifactError(f"the map does not give probabilities of {n_classes} columns.")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from metacal.errors import ArtifactError, InputError, MetacalWarning, needs_extra
-from metacal.io.artifact.messages import exact_keys, shown
+from metacal.io.artifact.messages import check_keys, describe_json
 from metacal.io.journal import Seal
 from metacal.io.opening import plain_read_errors
 
@@ -189,18 +189,18 @@ def checked_signature(data: Any) -> Signature:
     Traceback (most recent call last):
     metacal.errors.ArtifactError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
     """
-    exact_keys(data, ["algorithm", "value"], "signature")
+    check_keys(data, ["algorithm", "value"], "signature")
     algorithm = data["algorithm"]
     if type(algorithm) is not str or algorithm not in DIGITS:
         raise ArtifactError(
-            f"signature.algorithm must be {' or '.join(DIGITS)}, not {shown(algorithm)}."
+            f"signature.algorithm must be {' or '.join(DIGITS)}, not {describe_json(algorithm)}."
         )
     value = data["value"]
     n_digits = DIGITS[algorithm]
     has_length = type(value) is str and len(value) == n_digits
     if not has_length or not set(value) <= set("0123456789abcdef"):
         raise ArtifactError(
-            f"signature.value must be {n_digits} hexadecimal digits, not {shown(value)}."
+            f"signature.value must be {n_digits} hexadecimal digits, not {describe_json(value)}."
         )
     return Signature(algorithm=cast(Algorithm, algorithm), value=value)
 

@@ -17,7 +17,7 @@ from metacal.gate.gate import Source
 from metacal.gate.marks import HigherIs, Marks, Truth
 from metacal.gate.table import Recipe, Table
 from metacal.io.artifact.labels import Labels
-from metacal.io.artifact.messages import article
+from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (
     BUILDERS,
     CHOICES,
@@ -88,7 +88,7 @@ def calibrator_kinds() -> list[str]:
     return sorted(method.public_name for method in every_method().values())
 
 
-def parameters_of(method: Method) -> dict[str, Any]:
+def recipe_parameter_types(method: Method) -> dict[str, Any]:
     """Return the parameters of a method's estimator and their types, sorted by name."""
     parameter_types = {name: option.annotation for name, option in method.options.items()}
     parameter_types["classes"] = Labels | None
@@ -130,7 +130,7 @@ def method_of_table(source: Table) -> Method:
 def unsupported_calibrator(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
     return ArtifactError(
-        f"the base calibrator is {article(name)}, which only pickle could store; "
+        f"the base calibrator is {with_article(name)}, which only pickle could store; "
         f"use one of metacal's own ({', '.join(calibrator_kinds())})."
     )
 
@@ -145,7 +145,7 @@ def check_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
 @cache
 def _stored_recipe_class(method: Method) -> type:
     """Create the subclass of `StoredRecipe` for a method."""
-    parameter_types = parameters_of(method)
+    parameter_types = recipe_parameter_types(method)
     return make_dataclass(method.public_name, parameter_types.items(), bases=(StoredRecipe,))
 
 
@@ -164,7 +164,7 @@ def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
     values |= {"input": "logits", "n_jobs": None, "classes": None}
     values |= recipe.parameters
     stored_class = _stored_recipe_class(method)
-    return stored_class(**{name: values[name] for name in parameters_of(method)})
+    return stored_class(**{name: values[name] for name in recipe_parameter_types(method)})
 
 
 def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:

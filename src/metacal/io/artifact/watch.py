@@ -14,7 +14,7 @@ from metacal.errors import ArtifactError
 from metacal.gate import Gate
 from metacal.gate.traffic import LONGEST_ID, Counts, Id, Point, Waiting
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
-from metacal.io.artifact.document import Content, document_of
+from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.encoding import decode_entries, encode
 from metacal.io.artifact.registry import (
     FIELD_TYPES,
@@ -98,18 +98,18 @@ STORED_FORMS[dict[Id, None]] = StoredForm(
 # ── state ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def describe_watch(watch: Watch) -> dict[str, Any]:
+def encode_watch(watch: Watch) -> dict[str, Any]:
     """Convert the state of a watch to a JSON object, with the fingerprint of its gate."""
     return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **encode(watch, "the watch")}
 
 
-def watch_from(document: Any, gate: Any) -> Watch:
+def decode_watch(document: Any, gate: Any) -> Watch:
     """Convert a JSON object to a watch on a gate.
 
     Parameters
     ----------
     document : JSON value
-        Object from `describe_watch`.
+        Object from `encode_watch`.
 
     gate : Gate or estimator
         Gate that is watched, or an estimator that contains it.
@@ -146,10 +146,10 @@ def watch_from(document: Any, gate: Any) -> Watch:
 
 def _fingerprint(gate: Gate) -> str:
     """Return the checksum of a gate's document."""
-    return checksum(document_of(Content(gate)))
+    return checksum(encode_document(Content(gate)))
 
 
-def begun(watch: Watch) -> dict[str, Any]:
+def watch_settings(watch: Watch) -> dict[str, Any]:
     """Return the settings of a watch, which stay the same while it runs.
 
     Parameters

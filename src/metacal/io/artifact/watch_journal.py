@@ -1,7 +1,7 @@
 """Journal of a monitor: the state of a watch, and the rows received since.
 
 The first record of the journal contains the whole state of the watch. Every later record contains
-one batch of rows and labels (`Taken`). The current state is obtained by replaying the records in
+one batch of rows and labels (`ReceivedBatch`). The current state is obtained by replaying the records in
 order, however the process ended.
 """
 
@@ -21,8 +21,8 @@ from metacal.gate.judged import by_model
 from metacal.gate.traffic import Late, Lines, kept_id
 from metacal.gate.watch import Watch
 from metacal.io.artifact.encoding import decode
-from metacal.io.artifact.messages import exact_keys, naming
-from metacal.io.artifact.watch import MONITOR, describe_watch, watch_from
+from metacal.io.artifact.messages import check_keys, prefix_errors_with
+from metacal.io.artifact.watch import MONITOR, decode_watch, encode_watch
 from metacal.io.journal import Journal, read_journal
 
 #: Position up to which a source was read, as a JSON object.
@@ -36,7 +36,7 @@ _ROW_DTYPES = ("<f4", "<f8")
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableLine:
     """Line that could not be read.
 
     Attributes
@@ -61,7 +61,7 @@ class Unreadable:
 
 
 @dataclass(eq=False)
-class Taken:
+class ReceivedBatch:
     """Batch of rows and late labels.
 
     Attributes
@@ -100,8 +100,8 @@ class Taken:
     --------
     >>> late_labels = [Late(1, "b", "dog")]
     >>> rows = np.array([[2.5, -1.0]])
-    >>> taken = Taken(rows, ["cat"], ["a"], late=late_labels, rows_on=[0], lines=2)
-    >>> Taken.of(taken.described()).described() == taken.described()
+    >>> taken = ReceivedBatch(rows, ["cat"], ["a"], late=late_labels, rows_on=[0], lines=2)
+    >>> ReceivedBatch.from_json(taken.to_json()).to_json() == taken.to_json()
     True
     """
 
@@ -114,10 +114,10 @@ class Taken:
     late: list[Late] = field(default_factory=list)
     rows_on: list[int] = field(default_factory=list)
     lines: int = 0
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadableLine] = field(default_factory=list)
     gaps: int = 0
 
-    def into(self, watch: Watch) -> None:
+    def apply_to(self, watch: Watch) -> None:
         """Update a watch with the batch."""
         probability = None
         if self.probability is not None:
@@ -144,7 +144,7 @@ class Taken:
         )
         watch.gaps += self.gaps
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Convert the batch to a JSON object."""
         dtype_name = "<f4" if self.rows.dtype == np.float32 else "<f8"
         row_bytes = np.ascontiguousarray(self.rows, dtype=dtype_name).tobytes()
@@ -162,7 +162,7 @@ class Taken:
         }
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> Taken:
+    def from_json(cls, data: dict[str, Any]) -> ReceivedBatch:
         """Convert a JSON object to a batch. Raise ArtifactError if it is not valid."""
         try:
             dtype_name = data["dtype"]
@@ -173,14 +173,14 @@ class Taken:
             values = {each_field.name: data[each_field.name] for each_field in fields(cls)}
             values["rows"] = stored_rows.astype(np.dtype(dtype_name).newbyteorder("="))
             values["late"] = [Late(*entries) for entries in data["late"]]
-            values["unreadable"] = [Unreadable(*entries) for entries in data["unreadable"]]
+            values["unreadable"] = [UnreadableLine(*entries) for entries in data["unreadable"]]
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError("a record is none of what a monitor takes in.") from error
 
 
 @dataclass
-class Kept:
+class MonitorState:
     """State of a monitor.
 
     Attributes
@@ -201,9 +201,9 @@ class Kept:
     watch: Watch
     sources: dict[str, Source] = field(default_factory=dict)
     serial: int = 0
-    last: Taken | None = None
+    last: ReceivedBatch | None = None
 
-    def add(self, taken: Taken, name: str, source: Source) -> dict[str, Any]:
+    def add(self, taken: ReceivedBatch, name: str, source: Source) -> dict[str, Any]:
         """Update the state with a batch.
 
         Parameters
@@ -222,7 +222,7 @@ class Kept:
         dict
             Record for the journal.
         """
-        taken.into(self.watch)
+        taken.apply_to(self.watch)
         self.sources.pop(name, None)
         self.sources[name] = source
         if len(self.sources) > MOST_SOURCES:
@@ -230,7 +230,7 @@ class Kept:
             del self.sources[oldest_name]
         self.serial += 1
         self.last = taken
-        return {"n": self.serial, "taken": taken.described(), "name": name, "source": source}
+        return {"n": self.serial, "taken": taken.to_json(), "name": name, "source": source}
 
     def replay(self, records: Sequence[dict[str, Any]]) -> None:
         """Update the state with the batches of journal records."""
@@ -244,7 +244,7 @@ class Kept:
 
     def _replay_record(self, record: dict[str, Any]) -> None:
         """Update the state with the batch of one record."""
-        taken = Taken.of(record["taken"])
+        taken = ReceivedBatch.from_json(record["taken"])
         name = record["name"]
         source = record["source"]
         if record["n"] != self.serial + 1:
@@ -278,7 +278,7 @@ def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
     True
     """
     with Journal(os.fspath(path), MONITOR) as journal:
-        journal.rewrite([checkpoint(Kept(watch))])
+        journal.rewrite([state_record(MonitorState(watch))])
 
 
 def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
@@ -305,15 +305,15 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
     records = read_journal(file_name, MONITOR)
     if not records:
         raise ArtifactError(f"{file_name}: there is no state of a monitor.")
-    return kept_from(records, gate, file_name).watch
+    return restore_state(records, gate, file_name).watch
 
 
-def checkpoint(kept: Kept) -> dict[str, Any]:
+def state_record(kept: MonitorState) -> dict[str, Any]:
     """Return the journal record of the whole state of a monitor."""
-    return {"watch": describe_watch(kept.watch), "sources": dict(kept.sources), "n": kept.serial}
+    return {"watch": encode_watch(kept.watch), "sources": dict(kept.sources), "n": kept.serial}
 
 
-def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
+def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> MonitorState:
     """Build the state of a monitor from the records of a journal.
 
     Parameters
@@ -336,9 +336,9 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
     ArtifactError
         If the records are inconsistent, or belong to another gate.
     """
-    with naming(path):
+    with prefix_errors_with(path):
         first_record = records[0]
-        exact_keys(first_record, ["watch", "sources", "n"], "the first record")
+        check_keys(first_record, ["watch", "sources", "n"], "the first record")
         serial = decode(int, first_record["n"], "n")
         sources = first_record["sources"]
         has_positions = isinstance(sources, dict) and all(
@@ -346,7 +346,7 @@ def kept_from(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Kept:
         )
         if not has_positions:
             raise ArtifactError("sources must say how far each was read.")
-        watch = watch_from(first_record["watch"], gate)
-        state = Kept(watch=watch, sources=sources, serial=serial)
+        watch = decode_watch(first_record["watch"], gate)
+        state = MonitorState(watch=watch, sources=sources, serial=serial)
         state.replay(records[1:])
     return state

@@ -17,7 +17,7 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.messages import brief, shown, without_duplicates
+from metacal.io.artifact.messages import describe_json, error_summary, object_without_duplicates
 from metacal.io.artifact.signature import Key, checked_signature, verify
 from metacal.io.disk import plain_write_errors
 from metacal.io.opening import detect_file_kind, plain_read_errors
@@ -82,7 +82,7 @@ class Wrapping:
     verified: bool = False
 
 
-def text_of(document: dict[str, Any], key: Key | None = None) -> str:
+def file_text(document: dict[str, Any], key: Key | None = None) -> str:
     """Return the text of a file.
 
     Parameters
@@ -105,12 +105,12 @@ def text_of(document: dict[str, Any], key: Key | None = None) -> str:
     }
     entries = {**content, "checksum": checksum(content)}
     if key is not None:
-        signature = key.compute(canonical(content))
+        signature = key.compute(canonical_json(content))
         entries["signature"] = {"algorithm": key.algorithm, "value": signature}
     return _format_json(entries) + "\n"
 
 
-def unwrapped(
+def parse_file(
     raw: bytes, *, max_bytes: int | None = None, key: Key | None = None
 ) -> tuple[dict[str, Any], Wrapping]:
     """Parse a file and check its format, version, checksum and signature.
@@ -139,17 +139,17 @@ def unwrapped(
 
     Examples
     --------
-    >>> document, wrapping = unwrapped(text_of({"kind": "MetaCal"}).encode())
+    >>> document, wrapping = parse_file(file_text({"kind": "MetaCal"}).encode())
     >>> document, wrapping.format_version, wrapping.signature
     ({'kind': 'MetaCal'}, 3, None)
     """
-    entries = parsed(raw, max_bytes or MAX_BYTES)
+    entries = parse_bytes(raw, max_bytes or MAX_BYTES)
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
     format_version = _check_format_version(entries.get("version"))
     metacal_version = _check_metacal_version(entries.get("metacal_version"))
     try:
-        signed_content = canonical(entries)
+        signed_content = canonical_json(entries)
     except (RecursionError, ValueError):
         raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
     stored_checksum = entries.get("checksum")
@@ -178,13 +178,13 @@ def _check_format_version(version: Any) -> int:
     """Return the format version. Raise ArtifactError if it is not supported."""
     if type(version) is not int or version < 1:
         raise ArtifactError(
-            f"the format version must be a whole number from 1, not {shown(version)}."
+            f"the format version must be a whole number from 1, not {describe_json(version)}."
         )
     if version < VERSION:
         raise ArtifactError("it was written by a metacal before the first release; fit it again.")
     if version > VERSION:
         raise ArtifactError(
-            f"written by a newer metacal (format {shown(version)}); update metacal."
+            f"written by a newer metacal (format {describe_json(version)}); update metacal."
         )
     return version
 
@@ -246,7 +246,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
             )
 
 
-def canonical(document: dict[str, Any]) -> bytes:
+def canonical_json(document: dict[str, Any]) -> bytes:
     """Return the canonical JSON of all entries except the checksum and the signature.
 
     Canonical JSON has sorted keys, no spaces, and only ASCII characters.
@@ -260,7 +260,7 @@ def canonical(document: dict[str, Any]) -> bytes:
 
 def checksum(document: dict[str, Any]) -> str:
     """Return the SHA-256 of the canonical JSON."""
-    return _sha256(canonical(document))
+    return _sha256(canonical_json(document))
 
 
 def _sha256(content: bytes) -> str:
@@ -268,7 +268,7 @@ def _sha256(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def parsed(raw: bytes, max_bytes: int) -> Any:
+def parse_bytes(raw: bytes, max_bytes: int) -> Any:
     """Parse the JSON of a file with bounded memory.
 
     Parameters
@@ -327,21 +327,23 @@ def _parse_json(raw: bytes) -> Any:
     try:
         return json.loads(
             raw.decode("utf-8-sig"),
-            object_pairs_hook=without_duplicates,
+            object_pairs_hook=object_without_duplicates,
             parse_float=_parse_finite_float,
             parse_constant=_reject_constant,
         )
     except ArtifactError:
         raise
     except KeyError as error:
-        raise ArtifactError(f"the entry {shown(error.args[0])} stands there twice.") from None
+        raise ArtifactError(
+            f"the entry {describe_json(error.args[0])} stands there twice."
+        ) from None
     except UnicodeDecodeError:
         raise ArtifactError("this is not UTF-8 text, so no metacal file.") from None
     except RecursionError:
         raise ArtifactError("it is nested too deeply; no metacal file is.") from None
     except (ValueError, MemoryError) as error:
         raise ArtifactError(
-            f"this is not JSON, or it is damaged or cut short ({brief(error)})."
+            f"this is not JSON, or it is damaged or cut short ({error_summary(error)})."
         ) from None
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
 from metacal.formulas import Float
-from metacal.io.artifact.messages import shown, without_duplicates
+from metacal.io.artifact.messages import describe_json, object_without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_writer import TextWriter
@@ -34,7 +34,7 @@ MAX_LINE_BYTES = 1 << 26
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 # One decoder for all lines, because json.loads would create a new one for each line.
-_DECODER = json.JSONDecoder(object_pairs_hook=without_duplicates)
+_DECODER = json.JSONDecoder(object_pairs_hook=object_without_duplicates)
 
 # Types of labels and ids, and their dtypes.
 _LABEL_DTYPES: dict[type, Any] = {
@@ -249,7 +249,7 @@ def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
         hint = ""
         if isinstance(value, list):
             hint = "; an array of objects becomes lines by jq -c '.[]' FILE"
-        reason = f"this line is {shown(value)}, not an object such as {{...}}{hint}"
+        reason = f"this line is {describe_json(value)}, not an object such as {{...}}{hint}"
     except UnicodeDecodeError:
         reason = "this is not UTF-8 text; save it as UTF-8"
     except KeyError as error:
@@ -296,7 +296,7 @@ class _Entries:
         for line_number, row in zip(self.line_numbers, lists):
             if not isinstance(row, list):
                 raise InputError(
-                    f"{self.path}:{line_number}: the entry {name!r} is {shown(row)}, not a list of"
+                    f"{self.path}:{line_number}: the entry {name!r} is {describe_json(row)}, not a list of"
                     " numbers."
                 )
             if len(row) != first_length:
@@ -305,7 +305,7 @@ class _Entries:
             for value in row:
                 if not _is_number(value):
                     raise InputError(
-                        f"{self.path}:{line_number}: the entry {name!r} holds {shown(value)}, which"
+                        f"{self.path}:{line_number}: the entry {name!r} holds {describe_json(value)}, which"
                         " is not a number."
                     )
         return self._float_array(lists)
@@ -316,7 +316,7 @@ class _Entries:
         for line_number, value in zip(self.line_numbers, values):
             if _is_number(value):
                 continue
-            problem = f"is {shown(value)}, which is not a number"
+            problem = f"is {describe_json(value)}, which is not a number"
             if value is None:
                 problem = "is missing or null"
             raise InputError(
@@ -344,15 +344,15 @@ class _Entries:
         first_value = values[0]
         for line_number, value in zip(self.line_numbers, values):
             if type(value) not in _LABEL_DTYPES:
-                problem = "is missing or null" if value is None else f"is {shown(value)}"
+                problem = "is missing or null" if value is None else f"is {describe_json(value)}"
                 raise InputError(
                     f"{self.path}:{line_number}: {name!r} {problem}; labels and ids must be numbers"
                     " or texts, one per row."
                 )
             if type(value) is not type(first_value):
                 raise InputError(
-                    f"{self.path}:{line_number}: {name!r} is {shown(value)} but the first row's is"
-                    f" {shown(first_value)}; write all as numbers, or all as texts."
+                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)} but the first row's is"
+                    f" {describe_json(first_value)}; write all as numbers, or all as texts."
                 )
 
     def _float_array(self, values: list[Any]) -> Float:
