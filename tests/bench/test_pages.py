@@ -69,7 +69,10 @@ def test_every_result_is_known_and_says_what_it_was_made_with():
 def test_what_is_stale_is_known_to_be():
     stale = {one.entry.name: one.words for one in states() if one.stale}
     unknown = {name: words for name, words in stale.items() if name not in accepted()}
-    assert not unknown, f"run python -m benchmarks all --stale: {unknown}"
+    assert not unknown, (
+        f"{unknown}\nif nothing that they compute has changed, run: python -m benchmarks all"
+        f" {' '.join(unknown)} --same-as COMMIT --data FOLDER; else measure them again"
+    )
     assert set(accepted()) <= set(stale), "measured again: take it off accepted-stale.json"
     assert len(accepted()) <= MOST_STALE
 
