@@ -1,12 +1,10 @@
-"""The matrix: every Python, oldest and newest dependencies, with and without the C kernel, one core
-and all.
+"""Test matrix: Python versions, oldest and newest dependencies, kernels, and numbers of cores.
 
-    nox -s tests                                             every cell for which there is a Python
-    here nox -s "tests-3.12(newest, c, all)"                      one cell nox -s tests-3.14 --
-    tests/unit                          other tests than the quick ones of .ci/smoke
-    METACAL_DIST=dist nox -s tests                           of the wheels in dist/, not of the
-    source nox -s sanitize                                          the C kernel under
-    AddressSanitizer and UBSan
+    nox -s tests                          every cell for which a Python is installed
+    nox -s "tests-3.12(newest, c, all)"   one cell
+    nox -s tests-3.14 -- tests/unit       other tests than the quick ones of .ci/smoke
+    METACAL_DIST=dist nox -s tests        test the wheels in dist/, not the source
+    nox -s sanitize                       the C kernel under AddressSanitizer and UBSan
 
 A session installs metacal as a user would, without the repository on the path.
 """

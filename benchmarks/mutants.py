@@ -1,14 +1,13 @@
 """Change one operator or number of the source at a time, and ask whether the tests notice.
 
-    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=      # which
-    test runs which line python benchmarks/mutants.py --contexts .coverage
+    pytest --cov=metacal.promises --cov=metacal.gate --cov-context=test --cov-report=      # which test runs which line
+    python benchmarks/mutants.py --contexts .coverage
 
-Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of
-`promises/` and `gate/` that no message holds. A mutant is tried on the tests that run its line
-until one fails: those of `pytest -m "not slow"` first, then the slow ones, the shortest of each
-first; `--seconds` of CPU each. One whose line no test runs is not tried: it lives. In the end every
-test that killed one is run on the source as it is, where it must pass. Results go to
-benchmarks/results/mutants.json.
+Mutants are drawn with a seed from every comparison, sum, product, number, `and`, `or` and `not` of `promises/` and
+`gate/` that no message holds. A mutant is tried on the tests that run its line until one fails: those of
+`pytest -m "not slow"` first, then the slow ones, the shortest of each first; `--seconds` of CPU each. One
+whose line no test runs is not tried: it lives. In the end every test that killed one is run on the source as it is,
+where it must pass. Results go to benchmarks/results/mutants.json.
 """
 
 from __future__ import annotations

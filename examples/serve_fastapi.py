@@ -5,19 +5,19 @@ Attach a fitted gate to the classifier, then serve the file:
     metacal attach model.onnx cal.json --logits logits -o served.onnx
     METACAL_MODEL=served.onnx uvicorn --factory serve_fastapi:create_app
 
-    POST /predict    {"inputs": [[…], …]}                       a batch of items, each shaped as the
-    model wants it POST /feedback   {"outcomes": [{"id": …, "label": …}, …]}   the truth about
-    earlier answers, once it is known GET  /promise    the certificate that came with the model GET
-    /metrics    for Prometheus GET  /healthz    whether the service is up
+    POST /predict    {"inputs": [[…], …]}                       a batch of items, each shaped as the model wants it
+    POST /feedback   {"outcomes": [{"id": …, "label": …}, …]}   the truth about earlier answers, once it is known
+    GET  /promise    the certificate that came with the model
+    GET  /metrics    for Prometheus
+    GET  /healthz    whether the service is up
 
-What cannot be read is answered with 422 and a reason, too large a body with 413, one that does not
-arrive in time with 408: JSON is taken by the letter (no NaN or Infinity, no key twice), and an
-input is a finite number, never a text, true or null.
+What cannot be read is answered with 422 and a reason, too large a body with 413, one that does not arrive in time with
+408: JSON is taken by the letter (no NaN or Infinity, no key twice), and an input is a finite number, never a text, true
+or null.
 
-No single request stops the others. A body is counted before it is parsed: it may hold at most twice
-the values, lists and objects that the model can use. Parsing and inference run in threads, not in
-the event loop. How many requests a client may send is for the proxy in front of the service to
-limit.
+No single request stops the others. A body is counted before it is parsed: it may hold at most twice the values, lists
+and objects that the model can use. Parsing and inference run in threads, not in the event loop. How many requests a
+client may send is for the proxy in front of the service to limit.
 
 Needs: onnxruntime, fastapi, uvicorn, prometheus-client, and metacal for the monitor of the promise
 (`pip install "metacal[onnx,monitor]" fastapi uvicorn`).

@@ -1,12 +1,11 @@
 """What the gate costs in onnxruntime, as a multiple of a plain Softmax node on the same batch.
 
-    python -m benchmarks.export.latency                   # 256 × 1,000 and the other sizes: about a
-    minute python -m benchmarks.export.latency --json latency.json
+    python -m benchmarks.export.latency                   # 256 × 1,000 and the other sizes: about a minute
+    python -m benchmarks.export.latency --json latency.json
 
-One thread, processor time, the graphs interleaved call by call, medians. Besides the gates: the
-plain Softmax, and the floor that any such gate has, one softmax for the score and one at the
-temperature. Logits are made up: a normal cloud with a margin for one class, so that the gate
-rejects about a tenth.
+One thread, processor time, the graphs interleaved call by call, medians. Besides the gates: the plain Softmax, and the
+floor that any such gate has, one softmax for the score and one at the temperature. Logits are made up: a normal cloud
+with a margin for one class, so that the gate rejects about a tenth.
 """
 
 from __future__ import annotations

@@ -80,12 +80,13 @@ def command(
 
     \b
     Examples:
-      python -m benchmarks paper python -m benchmarks paper --data benchmarks/data --data
-      more-logits -o bench-paper python -m benchmarks paper --runs 5 --methods uncal,ts,meta-acc
-      --sets cifar10-resnet110 python -m benchmarks paper --sets cifar10-wrn32 --data
-      benchmarks/data --keep benchmarks/results/paper -o again python -m benchmarks paper --logits
-      mine.npz --runs 20 python -m benchmarks paper --list python -m benchmarks paper --from
-      benchmarks/results/paper
+      python -m benchmarks paper
+      python -m benchmarks paper --data benchmarks/data --data more-logits -o bench-paper
+      python -m benchmarks paper --runs 5 --methods uncal,ts,meta-acc --sets cifar10-resnet110
+      python -m benchmarks paper --sets cifar10-wrn32 --data benchmarks/data --keep benchmarks/results/paper -o again
+      python -m benchmarks paper --logits mine.npz --runs 20
+      python -m benchmarks paper --list
+      python -m benchmarks paper --from benchmarks/results/paper
     """  # noqa: D301
     from benchmarks.paper import output as paper_output
     from benchmarks.paper import tables as paper_tables

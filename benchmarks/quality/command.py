@@ -54,11 +54,11 @@ def command(
 
     \b
     Examples:
-      python -m benchmarks quality python -m benchmarks quality --sizes 500,1000,5000 --splits 3
-      --variants plain,floored,sharpened python -m benchmarks quality --methods
-      temperature,spline,auto --sets cifar10-resnet110 python -m benchmarks quality --from
-      benchmarks/results/quality python -m benchmarks quality --from bench-ours,bench-peers -o
-      bench-both
+      python -m benchmarks quality
+      python -m benchmarks quality --sizes 500,1000,5000 --splits 3 --variants plain,floored,sharpened
+      python -m benchmarks quality --methods temperature,spline,auto --sets cifar10-resnet110
+      python -m benchmarks quality --from benchmarks/results/quality
+      python -m benchmarks quality --from bench-ours,bench-peers -o bench-both
     """  # noqa: D301
     from benchmarks.quality import output as quality_output
     from benchmarks.quality import tables as quality_tables

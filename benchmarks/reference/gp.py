@@ -2,12 +2,11 @@
 
 Run from the repository::
 
-    python -m benchmarks.reference.gp splits      # 40 merged splits of the paper's DenseNet-40
-    file, both centrings python -m benchmarks.reference.gp thousand    # 25,000 x 1,000 float32:
-    seconds of CPU, memory
+    python -m benchmarks.reference.gp splits      # 40 merged splits of the paper's DenseNet-40 file, both centrings
+    python -m benchmarks.reference.gp thousand    # 25,000 x 1,000 float32: seconds of CPU, memory
 
-`METACAL_DATA` names the folder that holds cifar10_densenet40_paper.npz (default: ../shared/data).
-Ma & Blaschko (ICML 2021), Table 1, print .00634 for Gaussian-process calibration on this file.
+`METACAL_DATA` names the folder that holds cifar10_densenet40_paper.npz (default: ../shared/data). Ma & Blaschko
+(ICML 2021), Table 1, print .00634 for Gaussian-process calibration on this file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What other packages say about the metrics, on one seeded sample; prints the golden values of the
-reference tests.
+"""What other packages say about the metrics, on one seeded sample; prints the golden values of the reference tests.
 
 Run in an environment of its own (the peers bring heavy dependencies that metacal does not need)::
 
-    pip install torch==2.13.0 torchmetrics==1.9.0 relplot==1.0.3 uncertainty-calibration==0.1.4
-    netcal==1.4.0 python -m benchmarks.reference.metrics
+    pip install torch==2.13.0 torchmetrics==1.9.0 relplot==1.0.3 uncertainty-calibration==0.1.4 netcal==1.4.0
+    python -m benchmarks.reference.metrics
 
 A peer that is not installed is reported and left out.
 """

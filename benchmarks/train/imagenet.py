@@ -1,20 +1,17 @@
-"""Logits of DenseNet-161 or ResNet-152 on a folder of ImageNet's validation images: the paper's
-last two rows.
+"""Logits of DenseNet-161 or ResNet-152 on a folder of ImageNet's validation images: the paper's last two rows.
 
     python -m benchmarks.train.imagenet densenet161 val --weights densenet161-8d451a50.pth -o logits
-    python -m benchmarks.train.imagenet resnet152 val --weights resnet152-394f9c45.pth --labels
-    val.txt -o logits
+    python -m benchmarks.train.imagenet resnet152 val --weights resnet152-394f9c45.pth --labels val.txt -o logits
 
-VAL holds the images in a folder per class (n01440764/ILSVRC2012_val_00000293.JPEG, ...; the classes
-are the folders in alphabetical order), or all in one folder with --labels, a text with the class
-number 0 … 999 of each image in the order of their names. An image becomes what torchvision's
-weights expect: the shorter side 256, the middle 224 × 224, colours less their mean over their
-deviation.
+VAL holds the images in a folder per class (n01440764/ILSVRC2012_val_00000293.JPEG, ...; the classes are the folders in
+alphabetical order), or all in one folder with --labels, a text with the class number 0 … 999 of each image in the order
+of their names. An image becomes what torchvision's weights expect: the shorter side 256, the middle 224 × 224, colours
+less their mean over their deviation.
 
-The weights are torchvision's own files (https://download.pytorch.org/models/NAME), read as tensors
-and nothing else; torchvision itself is not needed (`imagenet_networks.py` has its networks' names
-and numbers). --weights random tries the script out, and the card says so. Written are
-imagenet-NETWORK.npz and its card, for `python -m benchmarks paper --data`.
+The weights are torchvision's own files (https://download.pytorch.org/models/NAME), read as tensors and nothing else;
+torchvision itself is not needed (`imagenet_networks.py` has its networks' names and numbers). --weights random tries
+the script out, and the card says so. Written are imagenet-NETWORK.npz and its card, for
+`python -m benchmarks paper --data`.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ def command(small: str, large: str | None, options: Options) -> None:
 
     \b
     Examples:
-      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same
-      --max-loss 0.01 metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
+      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same --max-loss 0.01
+      metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
       metacal cascade small.npz large.npz --min-accuracy 0.95 --review-cost 20 -o cascade.json
       metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv

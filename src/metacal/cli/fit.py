@@ -132,22 +132,24 @@ def command(file: str, options: Options) -> None:
 
     \b
     Examples:
-      metacal fit val.npz --min-accuracy 0.97 -o cal.json metacal fit val.parquet --max-miscoverage
-      0.05 --confidence 0.95 -o cal.json metacal fit val.npz --min-accuracy 0.97 --max-miscoverage
-      0.1 --after-looking -o cal.json metacal fit new.parquet --max-review 0.2 -o cal.json metacal
-      fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json metacal fit val.npz --cheapest
-      --cost-matrix costs.csv --cost-review 1 -o cal.json metacal fit val.npz --min-accuracy 0.95
-      --per-class -o cal.json metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o
-      cal.json metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
-      metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json metacal fit val.npz
-      --min-accuracy 0.97 -o cal.json --sign secret.key metacal fit val.npz --max-miscoverage 0.05
-      --rule paper --seed 7 metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy
-      0.97 -o cal.json metacal fit judge.jsonl --score-key confidence --correct-key ok
-      --min-accuracy 0.9 -o cal.json metacal fit answers.jsonl --score-key judge.score --loss-key
-      loss --max-risk 0.1 -o cal.json metacal fit scores.csv --positive-key margin --positive fraud
-      --min-precision 0.9 --min-recall 0.95 -o cal.json metacal fit frames.parquet --unit-key video
-      --min-accuracy 0.97 -o cal.json metacal fit visits.csv --unit-key patient --every-row
-      --largest-unit 40 --min-accuracy 0.9 -o cal.json
+      metacal fit val.npz --min-accuracy 0.97 -o cal.json
+      metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
+      metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
+      metacal fit new.parquet --max-review 0.2 -o cal.json
+      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
+      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
+      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
+      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
+      metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
+      metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
+      metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
+      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
+      metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
+      metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
+      metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
+      metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
+      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
+      metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     _check_options(file, options)
