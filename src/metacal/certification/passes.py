@@ -1,40 +1,39 @@
-r"""Passes: rows that nobody can sort, counted again and again; Tally: their ranking by counts,
-finer where asked.
+r"""Certification of rows that are too many to sort: rows are counted in cells of their score.
 
-Sorting holds every score in one place. A promise looks at few of them: a miscoverage at one order
-statistic, an accuracy at the ranks where a test comes close to failing. So rows are counted, right
-and wrong ones, by the top bits of their scores (`metacal.kernels.keys`); a promise says which cells
-it must know more finely, these alone are counted again by their next bits, and so on until it has
-what it needs. Scores on the grid have 42 bits that matter; the first pass takes 22, the second up
-to 20 more: two or three passes in all, each of which reads, or makes, every score once.
+Sorting holds every score in memory. A rule reads few of them: an order statistic for a miscoverage,
+and for an accuracy the ranks at which a test comes close to failing. So correct and incorrect rows are
+counted by the top bits of their scores (`metacal.kernels.keys`). If the counts do not determine the
+certificate, the rule names cells (`Undecided`), and only these are counted again by their next bits.
+Scores on the grid have 42 bits. The first pass uses 22 of them and the second up to 20 more, so that
+two or three passes over the rows suffice.
 
-**Why the certificate is the one that sorting gives, bit for bit.**
+**The certificate is the one that sorting gives, bit for bit.**
 
-1. *Counts know ranks.* Cells are stretches of scores, in order. With m rows, e of them wrong, in the cells below a cell
-   of r right and w wrong rows, its rows have ranks m + 1 … m + r + w, and the errors up to its end
-   are e + w: exactly, whatever the order inside.
-2. *What is inside matters only where it could matter.* A question is answered from counts only if every order inside
-   the cells gives the same answer: the order statistic of a rank lies in the cell that has the
-   rank; no test inside a cell can fail if it would pass with all wrong rows first (see below).
-   Otherwise `Undecided` names the cells.
-3. *A cell of one score has no inside.* Rows of one score are tied, and tied rows have one order, wrong rows first: the
-   cell is a block of ties as sorting finds it. A cell in which only one multiple of 2^unit lies,
-   unit being the bits at the end that are zero in every key, is such a cell. Every refinement
-   splits each cell that is named, so the passes come to an end.
-4. What is then asked of the cells around the threshold, rank, score, neighbours, is asked of the same functions
-   (`metacal.promises.sample.Ranking`) with the same numbers. ∎
+1. *Counts determine ranks.* Cells are intervals of scores, in order. If m rows, e of them errors, lie
+   in the cells below a cell with r correct rows and w errors, its rows have the ranks m + 1, ..., m + r
+   + w, and there are e + w errors up to its end, whatever the order inside the cell.
+2. *The order inside a cell is used only if it is known.* A question is answered from counts only if
+   every order inside the cells gives the same answer. The order statistic of a rank lies in the cell
+   that contains the rank. No test inside a cell can fail if it passes with all errors first (see
+   below). Otherwise `Undecided` names the cells.
+3. *A cell with one score has no inside.* Rows with one score are tied, and tied rows have one order,
+   errors first. A cell that contains only one multiple of 2^unit is such a cell, where `unit` is the
+   number of trailing bits that are zero in every key. Every refinement divides each named cell, so the
+   passes come to an end.
+4. Rank, score and neighbours of the threshold are then computed by the same functions (`Ranking`) from
+   the same numbers. ∎
 
-**The test sequence of an accuracy** (`rules.fixed_sequence`) from counts. p(e, m) =
-P(Bin(m, q) <= e) rises with e and falls with m. In a cell of w wrong and r right rows behind m rows
-with e errors, the test at any rank m + k sees at most e + min(w, k) errors, which is what it sees
-with the wrong rows first; of those values p(e + w, m + w) is the largest, since a wrong row more
-raises p and a right one lowers it. If that one passes, every test inside does. Where all rows of a
-cell are right, all are wrong, or all have one score, the errors at each rank are known, and the
-first that fails is found.
+**The test sequence of an accuracy** (`rules.fixed_sequence`) from counts. p(e, m) = P(Bin(m, q) <= e)
+increases with e and decreases with m. In a cell of w errors and r correct rows behind m rows with e
+errors, the test at rank m + k has at most e + min(w, k) errors, which is the number with the errors
+first. The largest of these p-values is p(e + w, m + w), because one more error increases p and one more
+correct row decreases it. If it passes, every test inside the cell does. If all rows of a cell are
+correct, all are errors, or all have one score, the errors at each rank are known, and the first rank
+that fails is found.
 
-Counts are whole numbers, added in any order; each block's counts are added once, however often a
-worker was lost and the block counted again. What one process holds is the counts of cells that have
-rows: it depends on how many cells there are, not on how many rows.
+Counts are integers that may be added in any order. The counts of each block are added once, even if a
+worker was lost and the block was counted again. A process holds only the counts of nonempty cells, so
+its memory does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -60,30 +59,31 @@ from metacal.rows.executors import ExecutorLike, executor_of
 from metacal.rows.tasks import in_order
 
 Ints = NDArray[np.int64]
-#: One pass over all rows: counts them in the cells of a cut.
+# Function that counts all rows in the cells of a cut, in one pass over them.
 Pass = Callable[[Cut], CellCounts]
-#: Blocks that are under way at a time.
+# Number of blocks that are counted at a time.
 _WINDOW = 64
-#: Rows that are rounded and counted at once: they stay in a core's cache.
+# Number of rows that are rounded and counted at a time. They fit into the cache of a core.
 _AT_ONCE = 1 << 15
-#: Cells that are refined in one pass, at most, as a share of the cells of a pass: each is split in
-#: four or more.
+# Number of new cells per refined cell, at least.
 _REFINED = 4
 
 
 @dataclass(frozen=True)
 class Tally:
-    """Right and wrong rows by rising score, counted in cells.
+    """Numbers of correct rows and of errors in the nonempty cells of a score.
 
     Attributes
     ----------
-    low, high : int64 arrays
-        The lowest and the highest key that each cell has room for.
-    right, wrong : int64 arrays
-        Rows of each cell; every cell has some.
+    low, high : arrays of int64 of shape (n_cells,)
+        Lowest and highest key of each cell, in increasing order.
+    right, wrong : arrays of int64 of shape (n_cells,)
+        Number of correct rows and of errors in each cell.
     unit : int
         Every key is a multiple of 2^unit.
 
+    Examples
+    --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
     >>> tally = Tally.first(partial(_counted_array, scores, correct))
     >>> tally.ranking
@@ -98,7 +98,7 @@ class Tally:
 
     @classmethod
     def first(cls, count: Pass, cells: int = CELLS) -> Tally:
-        """From a first pass, by the top bits."""
+        """Count all rows by the top bits of their scores."""
         cut = Cut.whole(cells)
         counts = count(cut)
         if counts.missing:
@@ -108,7 +108,7 @@ class Tally:
         return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
     def refined(self, wanted: Iterable[int], count: Pass, cells: int = CELLS) -> Tally:
-        """The same with these cells counted more finely: another pass."""
+        """Count the rows of some cells again, by the next bits of their scores."""
         asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
         counts = count(cut)
@@ -130,7 +130,7 @@ class Tally:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """The cells as if each were a block of equal scores: true of those that are not `mixed`."""
+        """Ranking with one block per cell. A cell with several scores is marked as mixed."""
         ranks, errors = np.cumsum(self.right + self.wrong), np.cumsum(self.wrong)
         below = np.int64((1 << self.unit) - 1)
         lowest = (self.low + below) & ~below  # the lowest multiple of 2^unit in each cell
@@ -139,7 +139,7 @@ class Tally:
         return Ranking(ranks, errors, scores_of(lowest), mixed)
 
     def open_at(self, ranks: Sequence[int]) -> list[int]:
-        """The cells that have these ranks and more than one score."""
+        """Return the cells with several scores that contain one of these ranks."""
         cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
         return [
             int(cell)
@@ -149,15 +149,26 @@ class Tally:
 
 
 class Passes(Evidence):
-    """Rows that are in no one place, or too many to sort: they are counted, two or three times, and
-    never held.
+    """Rows that are counted in two or three passes and never held in memory.
 
-    `count(cut)` is a pass over all rows; `Passes.over` makes it from blocks that workers read. The
-    certificate is that of all rows at once; memory does not grow with their number. `ranks` are
-    those whose blocks of equal scores are to be known in the end, in `ranking`.
+    The certificate is the one of all rows at once.
+
+    Parameters
+    ----------
+    count : callable
+        Function that counts all rows in the cells of a cut. `Passes.over` builds it from blocks
+        that workers read.
+    cells : int
+        Number of cells that one pass counts.
+    ranks : sequence of int
+        Ranks whose blocks of equal scores must be known in the final `ranking`.
+
+    Attributes
+    ----------
+    ranking : Ranking
+        Ranking as far as it is known, once a promise was certified.
     """
 
-    #: The ranking as far as it is known, once a promise was certified.
     ranking: Ranking
 
     def __init__(self, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> None:
@@ -215,7 +226,7 @@ class Passes(Evidence):
 
 
 def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
-    """Every block counted once."""
+    """Count every block once."""
     pieces = ((block,) for block in blocks)
     task = partial(_count_block, read, cut)
     parts = (
