@@ -126,11 +126,11 @@ class Onnx:
 
     def score(self, name, table):
         from metacal.export.onnx.graph import ELEMENT_TYPES
+        from metacal.export.onnx.operations import OnnxOperations
         from metacal.export.onnx.scores import exact_scores
-        from metacal.export.onnx.traced import Traced
 
         def write(graph, dtype):
-            xp = Traced(graph, dtype, table.shape[1])
+            xp = OnnxOperations(graph, dtype, table.shape[1])
             graph.rename(exact_scores(xp, xp.value("logits"), name).name, "found")
             return ELEMENT_TYPES["float64"]
 
@@ -139,10 +139,10 @@ class Onnx:
     def softmax(self, table, b):
         from metacal.export.onnx.graph import ELEMENT_TYPES
         from metacal.export.onnx.maps import probabilities
-        from metacal.export.onnx.traced import Traced
+        from metacal.export.onnx.operations import OnnxOperations
 
         def write(graph, dtype):
-            xp = Traced(graph, dtype, table.shape[1])
+            xp = OnnxOperations(graph, dtype, table.shape[1])
             graph.rename(probabilities(xp, TemperatureMap(b), xp.value("logits")).name, "found")
             return ELEMENT_TYPES[dtype]
 
@@ -151,10 +151,10 @@ class Onnx:
     def predicted(self, table):
         from onnx import TensorProto
 
-        from metacal.export.onnx.traced import Traced
+        from metacal.export.onnx.operations import OnnxOperations
 
         def write(graph, dtype):
-            xp = Traced(graph, dtype)
+            xp = OnnxOperations(graph, dtype)
             graph.rename(xp.argmax(xp.value("logits")).name, "found")
             return TensorProto.INT64
 

@@ -29,7 +29,7 @@ ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Casca
 _UNCHECKED_PARAMETERS = ("score_name", "calibrator", "large_score", "people")
 
 
-def content_of(estimator: Any) -> Content:
+def file_content(estimator: Any) -> Content:
     """Return the content of a saved file for a fitted estimator.
 
     Parameters
@@ -100,7 +100,7 @@ def _is_registered_calibrator(estimator: Any) -> bool:
     return method is not None and type(estimator) is method.estimator_class()
 
 
-def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
+def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the fitted estimator for the content of a saved file.
 
     Parameters
@@ -116,7 +116,7 @@ def estimator_of(content: Content) -> MetaCal | Calibrator[Any] | Cascade | Scor
     --------
     >>> from metacal.gate import Table
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> estimator_of(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
+    >>> build_estimator(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
     gate = content.gate

@@ -26,7 +26,7 @@ _EXPORTABLE_TYPES = (
 )
 
 
-def exportable(gate: Gate, input: str | None = None) -> Gate:
+def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
     """Return a gate whose stages read the requested input, if it can be exported.
 
     Parameters
@@ -52,7 +52,7 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
     --------
     >>> import metacal as mc
     >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> exportable(gate_of(cal), "probabilities").source.input
+    >>> prepare_gate(extract_gate(cal), "probabilities").source.input
     'probabilities'
     """
     has_promise = gate.certificate is not None
@@ -77,7 +77,7 @@ def exportable(gate: Gate, input: str | None = None) -> Gate:
 
 
 def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> Table:
-    """Return a source that reads the requested input, see `exportable`."""
+    """Return a source that reads the requested input, see `prepare_gate`."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")
@@ -106,7 +106,7 @@ def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> T
     return replace(source, input=input)
 
 
-def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
+def extract_gate(cal: Any, *, on_tables: bool = False) -> Gate:
     """Return a gate, or the gate of a fitted estimator.
 
     Parameters
@@ -128,7 +128,7 @@ def gate_of(cal: Any, *, on_tables: bool = False) -> Gate:
 
     Examples
     --------
-    >>> gate_of(0.5)
+    >>> extract_gate(0.5)
     Traceback (most recent call last):
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """

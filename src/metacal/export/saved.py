@@ -169,14 +169,14 @@ def _file_content(fitted: Any) -> Content:
     if is_gate:
         return Content(fitted)
     # This module imports scikit-learn, which a gate does not need.
-    from metacal.export.estimator import content_of
+    from metacal.export.estimator import file_content
 
-    return content_of(fitted)
+    return file_content(fitted)
 
 
 def _build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the fitted estimator for the content of a file."""
     # This module imports scikit-learn, which a gate does not need.
-    from metacal.export.estimator import estimator_of
+    from metacal.export.estimator import build_estimator
 
-    return estimator_of(content)
+    return build_estimator(content)

@@ -8,7 +8,7 @@ from typing import Any
 
 import metacal
 from metacal.errors import InputError, needs_extra
-from metacal.export.fitted import gate_of
+from metacal.export.fitted import extract_gate
 from metacal.formulas import Array
 
 with needs_extra("metacal.export.transformers", "transformers"):
@@ -53,7 +53,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             raise InputError(
                 "this gate has a threshold for each group of rows, and a pipeline knows no groups."
             )
-        self._check_model(gate_of(fitted).classes)
+        self._check_model(extract_gate(fitted).classes)
 
     def _check_model(self, classes: Array) -> None:
         """Raise InputError unless the model returns logits of the gate's classes."""

@@ -29,7 +29,7 @@ from metacal.formulas import Array, Flags
 from metacal.gate import Decision, Gate
 
 if TYPE_CHECKING:
-    from metacal.export.onnx.gate import Attached
+    from metacal.export.onnx.gate import AttachedGate
 
 # Memory of the child process in bytes, in addition to several copies of the model.
 _MEMORY_BYTES = 192 * 2**20
@@ -79,7 +79,7 @@ class Checked:
 # ── comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
-def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checked:
+def check_gate_model(path: Path, alone: AttachedGate, dtype: str, n_bytes: int) -> Checked:
     """Check a file that contains only a gate, and compare its outputs with Python.
 
     Parameters
@@ -87,7 +87,7 @@ def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checke
     path : Path
         File to check.
 
-    alone : Attached
+    alone : AttachedGate
         Gate in the file.
 
     dtype : str
@@ -121,8 +121,8 @@ def check_alone(path: Path, alone: Attached, dtype: str, n_bytes: int) -> Checke
     return checked
 
 
-def check_behind(
-    path: Path, served: Attached, n_bytes: int, inputs: dict[str, Array] | None = None
+def check_attached_model(
+    path: Path, served: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
 ) -> Checked:
     """Check a file that contains a classifier with a gate.
 
@@ -131,7 +131,7 @@ def check_behind(
     path : Path
         File to check.
 
-    served : Attached
+    served : AttachedGate
         Classifier with its gate.
 
     n_bytes : int

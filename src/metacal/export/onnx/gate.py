@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.export.onnx.graph import Graph, tensor_info
+from metacal.export.onnx.operations import OnnxOperations
 from metacal.export.onnx.probe import GUARD
-from metacal.export.onnx.reading import all_names, opset_of
+from metacal.export.onnx.reading import all_names, model_opset
 from metacal.export.onnx.stages import (
     Outputs,
     append_score_stage,
     append_table_stage,
-    working_type,
+    working_dtype,
 )
-from metacal.export.onnx.traced import Traced
 from metacal.gate import Gate
 
 _GROUP_DESCRIPTION = (
@@ -35,15 +35,15 @@ _OUTPUT_DTYPES = {
 }
 
 
-def inputs_of(gate: Gate) -> tuple[str, ...]:
+def input_names(gate: Gate) -> tuple[str, ...]:
     """Return the names of the inputs of a gate's graph, one per stage.
 
     Examples
     --------
     >>> from metacal.gate import Marks, Stage
-    >>> inputs_of(Gate.of(Marks()))
+    >>> input_names(Gate.of(Marks()))
     ('scores',)
-    >>> inputs_of(Gate((Stage(Marks(), name="judge"), Stage(Marks(), name="panel"))))
+    >>> input_names(Gate((Stage(Marks(), name="judge"), Stage(Marks(), name="panel"))))
     ('scores_judge', 'scores_panel')
     """
     if len(gate.stages) == 1:
@@ -52,7 +52,7 @@ def inputs_of(gate: Gate) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Attached:
+class AttachedGate:
     """Model with a gate appended to it.
 
     Attributes
@@ -88,7 +88,7 @@ def append_gate(
     batch: int | str,
     *,
     guarded: bool = False,
-) -> Attached:
+) -> AttachedGate:
     """Append the nodes of a gate to a model. The model keeps its own outputs.
 
     Parameters
@@ -115,10 +115,10 @@ def append_gate(
 
     Returns
     -------
-    Attached
+    AttachedGate
     """
     taken_names = all_names(model)
-    graph = Graph(opset_of(model), taken=taken_names, constants_as_nodes=model.ir_version < 4)
+    graph = Graph(model_opset(model), taken=taken_names, constants_as_nodes=model.ir_version < 4)
     group_input = _unused_name("group", taken_names) if gate.by_group else None
     table_names = given
     if guarded:
@@ -128,7 +128,7 @@ def append_gate(
     stage_outputs = []
     for index, table_name in enumerate(table_names):
         stage_outputs.append(append_stage(graph, gate.stage(index), table_name, dtype, group_input))
-    outputs = _combine_stages(Traced(graph, "int64"), stage_outputs)
+    outputs = _combine_stages(OnnxOperations(graph, "int64"), stage_outputs)
 
     output_names = {name: _unused_name(name, taken_names) for name in outputs}
     for name, value in outputs.items():
@@ -139,11 +139,13 @@ def append_gate(
         model.graph.input.append(tensor_info(group_input, "int64", [batch], _GROUP_DESCRIPTION))
     for name, output_name in output_names.items():
         if name == "probs":
-            info = tensor_info(output_name, working_type(dtype), [batch, gate.n_classes])
+            info = tensor_info(output_name, working_dtype(dtype), [batch, gate.n_classes])
         else:
             info = tensor_info(output_name, _OUTPUT_DTYPES[name], [batch])
         model.graph.output.append(info)
-    return Attached(model=model, gate=gate, given=given, outputs=output_names, group=group_input)
+    return AttachedGate(
+        model=model, gate=gate, given=given, outputs=output_names, group=group_input
+    )
 
 
 def _guard_columns(graph: Graph, table_names: Sequence[str], n_classes: int) -> tuple[str, ...]:
@@ -163,7 +165,7 @@ def _unused_name(name: str, taken_names: set[str]) -> str:
     return name
 
 
-def _combine_stages(xp: Traced, stage_outputs: list[Outputs]) -> Outputs:
+def _combine_stages(xp: OnnxOperations, stage_outputs: list[Outputs]) -> Outputs:
     """Append the nodes that select the outputs of the first stage that accepts a row.
 
     The outputs of a row that no stage accepts are those of the last stage.

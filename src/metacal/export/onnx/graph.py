@@ -227,7 +227,7 @@ class Graph:
             return known_output[0]
         return self.along_classes(op_type, value, keepdims=1)
 
-    def is_reduced(self, op_type: str, value: str, result: str) -> None:
+    def declare_reduction(self, op_type: str, value: str, result: str) -> None:
         """Declare that `result` (n × 1) is the reduction of `value` by an operator.
 
         A later call of `over_classes` then returns it without appending a node.

@@ -197,7 +197,7 @@ def _find_inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logit
     )
 
 
-def refuse_probabilities(model: Any, name: str) -> None:
+def check_not_probabilities(model: Any, name: str) -> None:
     """Raise InputError if a value is obviously the output of a softmax.
 
     A gate that was fitted on logits would silently return wrong results.

@@ -20,7 +20,12 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
+from metacal.export.onnx.operations import (
+    GraphValue,
+    OnnxOperations,
+    branch_on_masks,
+    replace_finite_masks,
+)
 from metacal.formulas import curves, parts, temperature
 from metacal.formulas.logits import limit_logits_formula
 from metacal.formulas.probabilities import limit_probabilities, probability_limits
@@ -32,7 +37,7 @@ from metacal.maps.methods import METHODS
 _PROBABILITY_BOUND = 2.0
 
 
-def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
+def probabilities(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
     """Append the nodes that compute the probabilities of a map.
 
     Smooth maps are computed in the precision of the table. The others are computed in double
@@ -40,18 +45,18 @@ def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the table.
 
     fitted : Map
         Fitted map.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits in float32 or float64.
 
     Returns
     -------
-    Value of shape (n, K)
+    GraphValue of shape (n, K)
         Probabilities in the precision of the table.
 
     Raises
@@ -75,55 +80,55 @@ def probabilities(xp: Traced, fitted: Map, x: Value) -> Value:
     return _exclude_zero_and_one(xp, x, probs)
 
 
-def _exclude_zero_and_one(xp: Traced, x: Value, probs: Value) -> Value:
+def _exclude_zero_and_one(xp: OnnxOperations, x: GraphValue, probs: GraphValue) -> GraphValue:
     """Clip probabilities to the open interval (0, 1), except those of masked classes."""
 
-    def clip_all(inner: Traced) -> Value:
+    def clip_all(inner: OnnxOperations) -> GraphValue:
         smallest, largest = probability_limits(np.finfo(xp.dtype))
         clipped = inner.value(probs)
         clipped = inner.where(clipped < smallest, smallest, clipped)
         return inner.where(clipped > largest, largest, clipped)
 
-    def clip_unmasked(inner: Traced) -> Value:
-        logits = inner.value(x) if inner.masks_read else with_masks(inner, x)
+    def clip_unmasked(inner: OnnxOperations) -> GraphValue:
+        logits = inner.value(x) if inner.masks_read else replace_finite_masks(inner, x)
         return limit_probabilities(inner, logits, inner.value(probs))
 
-    return unless_masked(xp, x, clip_all, clip_unmasked)
+    return branch_on_masks(xp, x, clip_all, clip_unmasked)
 
 
-def _double_logits(xp: Traced, x: Value) -> Value:
+def _double_logits(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Convert logits to double precision, with -inf for masks and limited magnitude."""
 
-    def cast_unmasked(inner: Traced) -> Value:
+    def cast_unmasked(inner: OnnxOperations) -> GraphValue:
         return inner.cast(x)
 
-    def cast_masked(inner: Traced) -> Value:
-        return inner.cast(with_masks(inner.to(xp.dtype), x))
+    def cast_masked(inner: OnnxOperations) -> GraphValue:
+        return inner.cast(replace_finite_masks(inner.to(xp.dtype), x))
 
-    logits = unless_masked(xp, x, cast_unmasked, cast_masked, "float64")
+    logits = branch_on_masks(xp, x, cast_unmasked, cast_masked, "float64")
     if xp.dtype == "float64":
         return limit_logits_formula(xp, logits)
     # All float32 numbers are small enough in double precision.
     return logits
 
 
-def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
+def has_probabilities(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue:
     """Append the nodes that check whether the probabilities of each row are not NaN.
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the probabilities.
 
     fitted : Map
         Map that computed the probabilities.
 
-    probs : Value of shape (n, K)
+    probs : GraphValue of shape (n, K)
         Probabilities.
 
     Returns
     -------
-    Value of shape (n,)
+    GraphValue of shape (n,)
         Boolean of each row.
     """
     if fitted.ends_in_softmax:
@@ -133,7 +138,7 @@ def are_numbers(xp: Traced, fitted: Map, probs: Value) -> Value:
     return xp.squeeze(xp.sum(probs)) <= _PROBABILITY_BOUND
 
 
-def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
+def tempered(xp: OnnxOperations, x: GraphValue, inverse_temperature: float) -> GraphValue:
     """Append the nodes of softmax(b·x) in the precision of the table.
 
     b·x may overflow although x does not, and ∞ - ∞ is NaN. This requires b > 1 and a largest logit
@@ -143,10 +148,10 @@ def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     inverse_temperature : float
@@ -154,11 +159,11 @@ def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
 
     Returns
     -------
-    Value of shape (n, K)
+    GraphValue of shape (n, K)
     """
     if inverse_temperature == 1.0:
         return xp.softmax(x)
-    factor: Value | float = inverse_temperature
+    factor: GraphValue | float = inverse_temperature
     # If masks have been read, the magnitude of the logits has been limited as well.
     if inverse_temperature > 1.0 and not xp.masks_read:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
@@ -167,7 +172,7 @@ def tempered(xp: Traced, x: Value, inverse_temperature: float) -> Value:
     return xp.softmax(x * factor)
 
 
-def _uniform_temperature(xp: Traced, fitted: Any, x: Value) -> Value:
+def _uniform_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     """Append the nodes of a `UniformTemperatureMap`."""
     probs = tempered(xp, x, fitted.inverse_temperature)
     if fitted.uniform == 0.0:
@@ -175,7 +180,7 @@ def _uniform_temperature(xp: Traced, fitted: Any, x: Value) -> Value:
     return _add_uniform(xp, probs * (1.0 - fitted.uniform), fitted.uniform, x)
 
 
-def _ensemble(xp: Traced, fitted: Any, x: Value) -> Value:
+def _ensemble(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     """Append the nodes of an `EnsembleTemperatureMap`."""
     tempered_weight, softmax_weight, uniform_weight = fitted.weights
     tempered_part = tempered(xp, x, fitted.inverse_temperature) * tempered_weight
@@ -185,20 +190,22 @@ def _ensemble(xp: Traced, fitted: Any, x: Value) -> Value:
     return _add_uniform(xp, mixture, uniform_weight, x)
 
 
-def _add_uniform(xp: Traced, mixture: Value, weight: float, x: Value) -> Value:
+def _add_uniform(
+    xp: OnnxOperations, mixture: GraphValue, weight: float, x: GraphValue
+) -> GraphValue:
     """Add a uniform distribution over the classes that are not masked, times a weight."""
 
-    def add_to_all(inner: Traced) -> Value:
+    def add_to_all(inner: OnnxOperations) -> GraphValue:
         return inner.value(mixture) + weight / xp.n_classes
 
-    def add_to_unmasked(inner: Traced) -> Value:
+    def add_to_unmasked(inner: OnnxOperations) -> GraphValue:
         is_unmasked = _unmasked_indicator(inner, x)
         return inner.value(mixture) + is_unmasked / (inner.sum(is_unmasked) / weight)
 
-    return unless_masked(xp, x, add_to_all, add_to_unmasked)
+    return branch_on_masks(xp, x, add_to_all, add_to_unmasked)
 
 
-def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
+def _lifted(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     """Append the nodes of a spline on a temperature map, see `metacal.kernels.columns`.
 
     The softmax is computed in the precision of the table. The few numbers per row that it is
@@ -223,33 +230,33 @@ def _lifted(xp: Traced, fitted: Any, x: Value) -> Value:
     top_prob = xp.cast(top_prob)
     scaled_probs = other_probs * scale + shift
 
-    def keep_all(inner: Traced) -> Value:
+    def keep_all(inner: OnnxOperations) -> GraphValue:
         return inner.op("Identity", scaled_probs)
 
-    def keep_unmasked(inner: Traced) -> Value:
+    def keep_unmasked(inner: OnnxOperations) -> GraphValue:
         return inner.value(scaled_probs) * _unmasked_indicator(inner, x)
 
-    unmasked_probs = unless_masked(xp, x, keep_all, keep_unmasked)
+    unmasked_probs = branch_on_masks(xp, x, keep_all, keep_unmasked)
     return xp.put(unmasked_probs, prediction, top_prob)
 
 
-def _inverse_class_count(xp: Traced, x: Value) -> Value:
+def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Compute one over the number of unmasked classes (n × 1) in double precision."""
 
-    def count_all(inner: Traced) -> Value:
+    def count_all(inner: OnnxOperations) -> GraphValue:
         return inner.value(inner.name([[1.0 / xp.n_classes]]))
 
-    def count_unmasked(inner: Traced) -> Value:
+    def count_unmasked(inner: OnnxOperations) -> GraphValue:
         in_table_precision = inner.to(xp.dtype)
         n_unmasked = in_table_precision.sum(_unmasked_indicator(in_table_precision, x))
         return 1.0 / inner.cast(n_unmasked)
 
-    return unless_masked(xp, x, count_all, count_unmasked, "float64")
+    return branch_on_masks(xp, x, count_all, count_unmasked, "float64")
 
 
-def _unmasked_indicator(xp: Traced, x: Value) -> Value:
+def _unmasked_indicator(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Compute a table with 1 for each class that is not masked, and 0 otherwise."""
-    logits = xp.value(x) if xp.masks_read else with_masks(xp, x)
+    logits = xp.value(x) if xp.masks_read else replace_finite_masks(xp, x)
     return xp.to_float(xp.unmasked(logits))
 
 

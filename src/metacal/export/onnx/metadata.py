@@ -20,7 +20,7 @@ from metacal.io.artifact.wrapping import checksum
 PREFIX = "metacal."
 
 
-def metadata_of(
+def gate_metadata(
     gate: Gate, exported: Gate, outputs: dict[str, str], group: str | None = None
 ) -> dict[str, str]:
     """Return the metadata properties of an exported gate.
@@ -58,7 +58,7 @@ def metadata_of(
     --------
     >>> import metacal as mc
     >>> gate = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1]).gate_
-    >>> properties = metadata_of(gate, gate, {"probs": "probs"})
+    >>> properties = gate_metadata(gate, gate, {"probs": "probs"})
     >>> properties["metacal.calibrator"], properties["metacal.classes"]
     ('TemperatureMap', '[0, 1]')
     >>> "metacal.promise" in properties

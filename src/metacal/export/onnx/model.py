@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import ArtifactError, InputError, MissingExtraError, option, spelled
-from metacal.export.fitted import exportable, gate_of
-from metacal.export.onnx.checking import Checked, check_alone, check_behind
-from metacal.export.onnx.gate import Attached, append_gate, inputs_of
+from metacal.export.fitted import extract_gate, prepare_gate
+from metacal.export.onnx.checking import Checked, check_attached_model, check_gate_model
+from metacal.export.onnx.gate import AttachedGate, append_gate, input_names
 from metacal.export.onnx.graph import onnx_library, tensor_info
-from metacal.export.onnx.logits import Logits, find_logits, refuse_probabilities
-from metacal.export.onnx.metadata import PREFIX, metadata_of, write_metadata
-from metacal.export.onnx.reading import check_opset, opset_of, read_model
+from metacal.export.onnx.logits import Logits, check_not_probabilities, find_logits
+from metacal.export.onnx.metadata import PREFIX, gate_metadata, write_metadata
+from metacal.export.onnx.reading import check_opset, model_opset, read_model
 from metacal.gate import Gate
 from metacal.io.disk import plain_write_errors
 from metacal.io.writing import atomic_path
@@ -140,14 +140,14 @@ def to_onnx(
 
 def _build_gate_model(
     cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None
-) -> Attached:
+) -> AttachedGate:
     """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
     onnx = onnx_library("ONNX export")
     check_choice("dtype", dtype, *_DTYPES)
     opset = _check_version("opset", _OPSET if opset is None else opset)
     ir_version = _check_version("ir_version", _IR_VERSION if ir_version is None else ir_version)
-    fitted_gate = gate_of(cal)
-    gate = exportable(fitted_gate, input)
+    fitted_gate = extract_gate(cal)
+    gate = prepare_gate(fitted_gate, input)
     empty_graph = onnx.helper.make_graph([], "metacal", _describe_inputs(gate, dtype), [])
     model = onnx.helper.make_model(
         empty_graph,
@@ -155,8 +155,8 @@ def _build_gate_model(
         ir_version=ir_version,
         producer_name="metacal",
     )
-    attached = append_gate(model, gate, inputs_of(gate), dtype, "batch")
-    properties = metadata_of(fitted_gate, gate, attached.outputs, attached.group)
+    attached = append_gate(model, gate, input_names(gate), dtype, "batch")
+    properties = gate_metadata(fitted_gate, gate, attached.outputs, attached.group)
     write_metadata(model, properties)
     return attached
 
@@ -165,7 +165,7 @@ def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
     """Describe the inputs of a graph that contains only a gate."""
     reads_tables = gate.source.kind == "logits"
     infos = []
-    for name, stage in zip(inputs_of(gate), gate.stages):
+    for name, stage in zip(input_names(gate), gate.stages):
         if reads_tables:
             description = f"{gate.source.input}, one column per class"
             infos.append(tensor_info(name, dtype, ["batch", gate.n_classes], description))
@@ -207,23 +207,23 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
 
 def _attach_gate(
     model: Any, cal: Any, logits: str | None, input: str | None
-) -> tuple[Attached, Logits]:
+) -> tuple[AttachedGate, Logits]:
     """Attach a gate to a parsed model; the other parameters are those of `attach`."""
     if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
     check_opset(model)
     table = find_logits(model, logits)
-    fitted_gate = gate_of(cal, on_tables=True)
-    gate = exportable(fitted_gate, input)
+    fitted_gate = extract_gate(cal, on_tables=True)
+    gate = prepare_gate(fitted_gate, input)
     if table.width is not None and table.width != gate.n_classes:
         raise InputError(
             f"output {table.name!r} has {table.width} columns, but the calibration has"
             f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
         )
     if gate.source.input == "logits":
-        refuse_probabilities(model, table.name)
+        check_not_probabilities(model, table.name)
     attached = append_gate(model, gate, (table.name,), table.dtype, table.batch, guarded=True)
-    properties = metadata_of(fitted_gate, gate, attached.outputs, attached.group)
+    properties = gate_metadata(fitted_gate, gate, attached.outputs, attached.group)
     properties[f"{PREFIX}logits"] = table.name
     write_metadata(model, properties)
     return attached, table
@@ -267,7 +267,7 @@ def save(
     attached = _build_gate_model(cal, opset, ir_version, dtype, input)
     with atomic_path(path) as temporary_path:
         n_bytes = _write_model(attached.model, temporary_path, path)
-        checked = check_alone(temporary_path, attached, dtype, n_bytes)
+        checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
     return _saved_model(path, attached.model, checked)
 
 
@@ -331,7 +331,9 @@ def save_attached(
     with atomic_path(path) as temporary_path:
         checked_model = _with_logits_output(attached.model, table)
         n_bytes = _write_model(checked_model, temporary_path, path)
-        checked = check_behind(temporary_path, attached, source.n_bytes + n_bytes, input_arrays)
+        checked = check_attached_model(
+            temporary_path, attached, source.n_bytes + n_bytes, input_arrays
+        )
         if not checked.ran and not unchecked:
             gate = attached.gate
             raise InputError(
@@ -370,7 +372,7 @@ def _saved_model(path: str | os.PathLike[str], model: Any, checked: Checked) -> 
     metadata = {key: text for key, text in checked.metadata.items() if key.startswith(PREFIX)}
     return Saved(
         path=os.fspath(path),
-        opset=opset_of(model),
+        opset=model_opset(model),
         ir_version=int(model.ir_version),
         outputs=tuple(output.name for output in model.graph.output),
         ran=checked.ran,

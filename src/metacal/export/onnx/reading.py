@@ -36,7 +36,7 @@ _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
-class Source:
+class ParsedModel:
     """Parsed model.
 
     Attributes
@@ -56,7 +56,7 @@ class Source:
     n_bytes: int
 
 
-def read_model(model: Any) -> Source:
+def read_model(model: Any) -> ParsedModel:
     """Parse a model and check its references to external data.
 
     Parameters
@@ -66,7 +66,7 @@ def read_model(model: Any) -> Source:
 
     Returns
     -------
-    Source
+    ParsedModel
 
     Raises
     ------
@@ -85,7 +85,7 @@ def read_model(model: Any) -> Source:
     onnx = onnx_library("reading an ONNX model")
     if isinstance(model, onnx.ModelProto):
         _check_model(model)
-        return Source(model=deepcopy(model), folder=None, n_bytes=model.ByteSize())
+        return ParsedModel(model=deepcopy(model), folder=None, n_bytes=model.ByteSize())
     if not isinstance(model, str | os.PathLike):
         raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
     path = os.fspath(model)
@@ -99,7 +99,7 @@ def read_model(model: Any) -> Source:
         file_sizes = _external_file_sizes(parsed_model, str(folder))
     except (ArtifactError, InputError) as error:
         raise type(error)(f"{path}: {error}") from None
-    return Source(
+    return ParsedModel(
         model=parsed_model,
         folder=folder if file_sizes else None,
         n_bytes=len(raw) + sum(file_sizes.values()),
@@ -243,7 +243,7 @@ def all_names(model: Any) -> set[str]:
     return names
 
 
-def opset_of(model: Any) -> int:
+def model_opset(model: Any) -> int:
     """Return the operator set of a model that imports the default domain."""
     return next(
         int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS
@@ -258,7 +258,7 @@ def check_opset(model: Any) -> None:
     """
     if not any(entry.domain in _DEFAULT_DOMAINS for entry in model.opset_import):
         model.opset_import.add(domain="", version=_DEFAULT_OPSET)
-    opset = opset_of(model)
+    opset = model_opset(model)
     if not OLDEST_OPSET <= opset <= _MAX_VERSION:
         raise InputError(
             f"the model is at operator set {opset}; the gate needs at least"

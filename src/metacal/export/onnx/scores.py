@@ -20,7 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from metacal.export.onnx.traced import Traced, Value, unless_masked, with_masks
+from metacal.export.onnx.operations import (
+    GraphValue,
+    OnnxOperations,
+    branch_on_masks,
+    replace_finite_masks,
+)
 from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 
@@ -50,44 +55,44 @@ class Estimate:
 
     Attributes
     ----------
-    score : Value of shape (n, 1)
+    score : GraphValue of shape (n, 1)
         Estimated score.
 
-    error_scale : Value of shape (n, 1) or None
+    error_scale : GraphValue of shape (n, 1) or None
         Number that the rounding error is proportional to. None if the error is bounded by a
         constant.
 
-    is_valid : Value of shape (n, 1)
+    is_valid : GraphValue of shape (n, 1)
         Whether all logits of the row are finite, and the estimate has lost no digits to underflow.
     """
 
-    score: Value
-    error_scale: Value | None
-    is_valid: Value
+    score: GraphValue
+    error_scale: GraphValue | None
+    is_valid: GraphValue
 
 
-def _entropy_estimate(xp: Traced, x: Value) -> Estimate:
+def _entropy_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
     """Estimate the entropy as log Σ e^x - Σ p x, which is not finite if a logit is not."""
     log_sum_exp, error_scale, is_valid = _log_sum_exp(xp, x)
     entropy = log_sum_exp - xp.sum(xp.softmax(x) * x)
     return Estimate(score=entropy, error_scale=error_scale, is_valid=is_valid)
 
 
-def _doubt_estimate(xp: Traced, x: Value) -> Estimate:
+def _doubt_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
     """Estimate 1 - max p. The sum of the logits is finite only if all of them are."""
     largest_probability = xp.max(xp.softmax(x))
     is_valid = xp.absolute(xp.sum(x)) < _MAX_FINITE
     return Estimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_valid)
 
 
-def _energy_estimate(xp: Traced, x: Value) -> Estimate:
+def _energy_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
     """Estimate the energy -log Σ e^x."""
     log_sum_exp, error_scale, has_digits = _log_sum_exp(xp, x)
     is_finite = xp.absolute(xp.sum(x)) < _MAX_FINITE
     return Estimate(score=-log_sum_exp, error_scale=error_scale, is_valid=has_digits & is_finite)
 
 
-def _log_sum_exp(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
+def _log_sum_exp(xp: OnnxOperations, x: GraphValue) -> tuple[GraphValue, GraphValue, GraphValue]:
     """Append the nodes that compute log Σ e^x without the largest logit.
 
     The largest logit of the row is not needed, which saves two passes over the table:
@@ -96,12 +101,12 @@ def _log_sum_exp(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
 
     Returns
     -------
-    log_sum_exp : Value of shape (n, 1)
+    log_sum_exp : GraphValue of shape (n, 1)
 
-    error_scale : Value of shape (n, 1)
+    error_scale : GraphValue of shape (n, 1)
         Absolute value of the result, which its error is proportional to.
 
-    has_digits : Value of shape (n, 1)
+    has_digits : GraphValue of shape (n, 1)
         Whether the result has lost no digits to underflow.
     """
     logit = xp.max(_reference_columns(xp, x))
@@ -110,7 +115,7 @@ def _log_sum_exp(xp: Traced, x: Value) -> tuple[Value, Value, Value]:
     return log_sum_exp, xp.absolute(log_sum_exp), probability > _MIN_PROBABILITY
 
 
-def _reference_columns(xp: Traced, table: Value) -> Value:
+def _reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
     """Select a few evenly spaced columns of a table."""
     step = -(-xp.n_classes // _N_REFERENCE_COLUMNS)
     start_index = xp.graph.integers(0)
@@ -120,15 +125,15 @@ def _reference_columns(xp: Traced, table: Value) -> Value:
 
 
 @dataclass(frozen=True)
-class Quick:
+class QuickScores:
     """Scores in single precision, and which of them are settled.
 
     Attributes
     ----------
-    estimate : Value of shape (n, 1)
+    estimate : GraphValue of shape (n, 1)
         Score in single precision.
 
-    settled : Value of shape (n, 1)
+    settled : GraphValue of shape (n, 1)
         Whether rounding errors cannot have changed the decision. All logits of a settled row are
         finite.
 
@@ -136,33 +141,35 @@ class Quick:
         Whether the logits of a settled row can be so large that a multiple of them overflows.
     """
 
-    estimate: Value
-    settled: Value
+    estimate: GraphValue
+    settled: GraphValue
     unbounded: bool
 
-    def as_they_are(self, xp: Traced) -> Value:
+    def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
         """Return the single-precision scores (n) as doubles."""
         return xp.to("float64").cast(xp.squeeze(self.estimate))
 
-    def close_ones_again(self, xp: Traced, x: Value, score: str) -> Value:
+    def with_exact_unsettled(self, xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
         """Return the scores (n), with those of unsettled rows computed in double precision."""
         double = xp.to("float64")
         row_indices, scatter_indices = double.rows_where(~xp.squeeze(self.settled))
         unsettled_rows = double.cast(xp.take(x, row_indices))
-        estimates = self.as_they_are(xp)
+        estimates = self.estimates_in_double(xp)
         exact = _double_scores(double, unsettled_rows, score)
         return double.op("ScatterND", estimates, scatter_indices, exact)
 
 
-def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | None:
+def quick_scores(
+    xp: OnnxOperations, x: GraphValue, score: str, threshold: float
+) -> QuickScores | None:
     """Append the nodes that score a wide float32 table in single precision.
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     score : str
@@ -173,7 +180,7 @@ def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | 
 
     Returns
     -------
-    Quick or None
+    QuickScores or None
         None if single precision does not pay, or the score has no estimate.
     """
     estimate_function = ESTIMATES.get(NAMED[score].formula_function())
@@ -181,14 +188,14 @@ def quick_scores(xp: Traced, x: Value, score: str, threshold: float) -> Quick | 
     if estimate_function is None or xp.dtype == "float64" or is_narrow:
         return None
     estimate = estimate_function(xp, x)
-    return Quick(
+    return QuickScores(
         estimate=estimate.score,
         settled=_is_settled(xp, estimate, threshold),
         unbounded=estimate.error_scale is None,
     )
 
 
-def _is_settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
+def _is_settled(xp: OnnxOperations, estimate: Estimate, threshold: float) -> GraphValue:
     """Append the nodes that check whether rounding cannot have changed the decision (n × 1).
 
     Proof of the bound, with u the unit roundoff:
@@ -204,7 +211,7 @@ def _is_settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
     """
     has_threshold = np.isfinite(threshold)
     distance = xp.absolute(estimate.score - (threshold if has_threshold else 0.0))
-    is_settled: Value = (distance < _MAX_FINITE) & estimate.is_valid
+    is_settled: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
     if not has_threshold:
         if estimate.error_scale is None:
             return is_settled
@@ -217,15 +224,15 @@ def _is_settled(xp: Traced, estimate: Estimate, threshold: float) -> Value:
     return is_settled & (distance > estimate.error_scale * relative_error + constant_error)
 
 
-def exact_scores(xp: Traced, x: Value, score: str) -> Value:
+def exact_scores(xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
     """Append the nodes that compute the score of each row in double precision.
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the table.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     score : str
@@ -233,7 +240,7 @@ def exact_scores(xp: Traced, x: Value, score: str) -> Value:
 
     Returns
     -------
-    Value of shape (n,)
+    GraphValue of shape (n,)
         Score, or NaN for a row that Python would reject as invalid.
     """
     double = xp.to("float64")
@@ -244,24 +251,24 @@ def exact_scores(xp: Traced, x: Value, score: str) -> Value:
     return _double_scores(double, double_logits, score)
 
 
-def _double_scores(double: Traced, x: Value, score: str) -> Value:
+def _double_scores(double: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
     """Append the formula of a score for logits in double precision."""
     formula = NAMED[score].formula_function()
 
-    def score_unmasked(xp: Traced) -> Value:
+    def score_unmasked(xp: OnnxOperations) -> GraphValue:
         return formula(xp, xp.value(x))
 
-    def score_masked(xp: Traced) -> Value:
-        return formula(xp, with_masks(xp, x))
+    def score_masked(xp: OnnxOperations) -> GraphValue:
+        return formula(xp, replace_finite_masks(xp, x))
 
     if NAMED[score].reads_masks:
-        scores = unless_masked(double, x, score_unmasked, score_masked)
+        scores = branch_on_masks(double, x, score_unmasked, score_masked)
     else:
         scores = score_unmasked(double)
-    return double.squeeze(double.where(is_usable(double, x), scores, np.nan))
+    return double.squeeze(double.where(is_valid_row(double, x), scores, np.nan))
 
 
-def _negative_margin(xp: Traced, x: Value) -> Value:
+def _negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Append the nodes that compute the second largest logit minus the largest (n × 1).
 
     Only the two largest logits are converted to double precision, so the difference is exact for
@@ -272,7 +279,7 @@ def _negative_margin(xp: Traced, x: Value) -> Value:
     top_two, has_no_nan = _two_largest(xp, x)
     largest = xp.column(top_two, 0)
     second = xp.column(top_two, 1)
-    xp.graph.is_reduced("ReduceMax", x.name, largest.name)
+    xp.graph.declare_reduction("ReduceMax", x.name, largest.name)
     largest = double.cast(largest)
     second = double.cast(second)
     margin = double.maximum(second - largest, -np.finfo(np.float64).max)
@@ -280,7 +287,7 @@ def _negative_margin(xp: Traced, x: Value) -> Value:
     return double.where(is_valid, margin, np.nan)
 
 
-def _two_largest(xp: Traced, x: Value) -> list[Value]:
+def _two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
     """Append the nodes that find the two largest logits of each row.
 
     TopK is used if there are rows and the sum of every row is a number. TopK of an empty table
@@ -289,7 +296,7 @@ def _two_largest(xp: Traced, x: Value) -> list[Value]:
 
     Returns
     -------
-    list of Value
+    list of GraphValue
         The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
     """
     single = xp.to("float32")
@@ -297,19 +304,19 @@ def _two_largest(xp: Traced, x: Value) -> list[Value]:
     # The minimum is 0 or 1, or +inf if there are no rows.
     smallest_flag = single.op("ReduceMin", single.cast(is_number), keepdims=0)
 
-    def use_top_k(inner: Traced) -> list[Value]:
+    def use_top_k(inner: OnnxOperations) -> list[GraphValue]:
         top_values, _ = inner.graph.ops("TopK", 2, x.name, inner.graph.integers(2), axis=1)
         return [inner.value(top_values), inner.op("Identity", is_number)]
 
-    def use_two_maxima(inner: Traced) -> list[Value]:
+    def use_two_maxima(inner: OnnxOperations) -> list[GraphValue]:
         table = inner.value(x)
         others = inner.put(table, inner.argmax(table), -np.inf)
-        return [inner.join_columns(inner.max(table), inner.max(others)), is_usable(inner, table)]
+        return [inner.join_columns(inner.max(table), inner.max(others)), is_valid_row(inner, table)]
 
     return xp.choose(smallest_flag == 1.0, use_top_k, use_two_maxima, [xp.dtype, "bool"])
 
 
-def is_usable(xp: Traced, x: Value) -> Value:
+def is_valid_row(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Append the nodes that check whether each row is valid (n × 1).
 
     A valid row contains no NaN, and its largest logit is finite. Python rejects other rows.
@@ -322,7 +329,7 @@ def is_usable(xp: Traced, x: Value) -> Value:
 
 
 #: Functions that estimate a score in single precision, by the formula of the score.
-ESTIMATES: dict[Callable[..., Any], Callable[[Traced, Value], Estimate]] = {
+ESTIMATES: dict[Callable[..., Any], Callable[[OnnxOperations, GraphValue], Estimate]] = {
     rowwise.entropy: _entropy_estimate,
     rowwise.doubt: _doubt_estimate,
     rowwise.free_energy: _energy_estimate,

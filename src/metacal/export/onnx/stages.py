@@ -13,9 +13,9 @@ import numpy as np
 
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.graph import Graph
-from metacal.export.onnx.maps import are_numbers, probabilities
-from metacal.export.onnx.scores import Quick, exact_scores, is_usable, quick_scores
-from metacal.export.onnx.traced import Traced, Value
+from metacal.export.onnx.maps import has_probabilities, probabilities
+from metacal.export.onnx.operations import GraphValue, OnnxOperations
+from metacal.export.onnx.scores import QuickScores, exact_scores, is_valid_row, quick_scores
 from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate
 from metacal.maps.confidence import ConfidenceCurve
@@ -23,10 +23,10 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.promises.parts.thresholds import One, Policy, Thresholds
 
 #: Values of the outputs, by output name.
-Outputs = dict[str, Value]
+Outputs = dict[str, GraphValue]
 
 
-def working_type(dtype: str) -> str:
+def working_dtype(dtype: str) -> str:
     """Return the precision in which a table is processed: at least float32, as in Python."""
     return "float64" if dtype == "float64" else "float32"
 
@@ -59,11 +59,11 @@ def append_score_stage(
 
     Returns
     -------
-    dict of str to Value
+    dict of str to GraphValue
         The output `accept` and, if there is a confidence curve, `confidence`. A score that is not
         finite is rejected, and its confidence is NaN.
     """
-    xp = Traced(graph, "float64")
+    xp = OnnxOperations(graph, "float64")
     source = gate.source
     policy = gate.policy
     if isinstance(policy, One):
@@ -81,7 +81,7 @@ def append_score_stage(
     return outputs
 
 
-def _interpolate(xp: Traced, curve: ConfidenceCurve, uncertainty: Value) -> Value:
+def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:
     """Append the nodes that evaluate a piecewise linear curve.
 
     The value is the first value of the curve, plus the change along each segment up to the
@@ -126,10 +126,10 @@ def append_table_stage(
 
     Returns
     -------
-    dict of str to Value
+    dict of str to GraphValue
         The outputs `probs`, `score` and `accept`. A calibrator without a promise has only `probs`.
     """
-    xp = Traced(graph, working_type(dtype), gate.n_classes)
+    xp = OnnxOperations(graph, working_dtype(dtype), gate.n_classes)
     table = xp.value(given) if dtype == xp.dtype else _widen(xp, given)
     x = table
     if gate.source.input == "probabilities":
@@ -158,7 +158,9 @@ def append_table_stage(
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _shift_decision(double: Traced, gate: Gate, x: Value, group: str | None) -> Value:
+def _shift_decision(
+    double: OnnxOperations, gate: Gate, x: GraphValue, group: str | None
+) -> GraphValue:
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.source.decision_at
     policy = gate.policy
@@ -171,7 +173,9 @@ def _shift_decision(double: Traced, gate: Gate, x: Value, group: str | None) -> 
     return double_logits - decision_offset * np.array([[0.0, 1.0]])
 
 
-def _append_quick_outputs(xp: Traced, gate: Gate, quick: Quick, x: Value) -> Outputs:
+def _append_quick_outputs(
+    xp: OnnxOperations, gate: Gate, quick: QuickScores, x: GraphValue
+) -> Outputs:
     """Append two branches: all scores are settled, which is the rule, or some are not.
 
     If all scores are settled, all logits are finite. Temperature scaling can then compute the
@@ -180,36 +184,36 @@ def _append_quick_outputs(xp: Traced, gate: Gate, quick: Quick, x: Value) -> Out
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations in the precision of the table.
 
     gate : Gate
         Gate with a single stage and threshold.
 
-    quick : Quick
+    quick : QuickScores
         Scores in single precision.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     Returns
     -------
-    dict of str to Value
+    dict of str to GraphValue
         The outputs `probs`, `score` and `accept`.
     """
     is_temperature = isinstance(gate.source.map, TemperatureMap)
     inverse_temperature = gate.source.map.inverse_temperature if is_temperature else 1.0
 
-    def write_settled(inner: Traced) -> list[Value]:
-        score = quick.as_they_are(inner)
+    def write_settled(inner: OnnxOperations) -> list[GraphValue]:
+        score = quick.estimates_in_double(inner)
         accept = _is_accepted(gate.policy, score)
         if not is_temperature:
             return [score, accept]
         factor = inner.where(inner.unsqueeze(accept), inverse_temperature, 0.0)
         return [score, accept, inner.softmax(inner.value(x) * factor)]
 
-    def write_unsettled(inner: Traced) -> list[Value]:
-        score = quick.close_ones_again(inner, x, gate.source.score)
+    def write_unsettled(inner: OnnxOperations) -> list[GraphValue]:
+        score = quick.with_exact_unsettled(inner, x, gate.source.score)
         accept = _is_accepted(gate.policy, score)
         if not is_temperature:
             return [score, accept]
@@ -230,7 +234,7 @@ def _append_quick_outputs(xp: Traced, gate: Gate, quick: Quick, x: Value) -> Out
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _widen(xp: Traced, given: str) -> Value:
+def _widen(xp: OnnxOperations, given: str) -> GraphValue:
     """Convert narrow logits to float32, exactly as the model outputs them.
 
     If onnxruntime has no kernel for the narrow dtype, it computes in float32 and rounds. A cast
@@ -241,8 +245,8 @@ def _widen(xp: Traced, given: str) -> Value:
 
 
 def _is_accepted(
-    policy: Policy, score: Value, x: Value | None = None, group: str | None = None
-) -> Value:
+    policy: Policy, score: GraphValue, x: GraphValue | None = None, group: str | None = None
+) -> GraphValue:
     """Append the nodes that compare each score with its threshold.
 
     Parameters
@@ -250,10 +254,10 @@ def _is_accepted(
     policy : Policy
         Single threshold, or thresholds by predicted class, by group, or by both.
 
-    score : Value of shape (n,)
+    score : GraphValue of shape (n,)
         Score of each row.
 
-    x : Value of shape (n, K) or None, default=None
+    x : GraphValue of shape (n, K) or None, default=None
         Logits, for thresholds by predicted class.
 
     group : str or None, default=None
@@ -261,13 +265,13 @@ def _is_accepted(
 
     Returns
     -------
-    Value of shape (n,)
+    GraphValue of shape (n,)
     """
     if isinstance(policy, One):
         return score <= policy.threshold
     xp = score.xp
 
-    def predicted_class() -> Value:
+    def predicted_class() -> GraphValue:
         return xp.to("int64").op("ArgMax", x, axis=1, keepdims=0)
 
     has_threshold_per_group_and_class = bool(policy.at)
@@ -281,7 +285,7 @@ def _is_accepted(
     return score <= xp.take(thresholds, threshold_index)
 
 
-def _group_index(xp: Traced, policy: Thresholds, group: str | None) -> Value:
+def _group_index(xp: OnnxOperations, policy: Thresholds, group: str | None) -> GraphValue:
     """Append the nodes that replace the index of an unknown group by the last index."""
     integers = xp.to("int64")
     n_groups = len(policy.names)
@@ -290,7 +294,7 @@ def _group_index(xp: Traced, policy: Thresholds, group: str | None) -> Value:
     return integers.where(is_known, index, n_groups)
 
 
-def _logits_of_probabilities(xp: Traced, table: Value, tolerance: float) -> Value:
+def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: float) -> GraphValue:
     """Append the logarithms of probabilities, computed in double precision and rounded.
 
     A row that is not a probability distribution results in NaN.
@@ -305,20 +309,22 @@ def _logits_of_probabilities(xp: Traced, table: Value, tolerance: float) -> Valu
     return xp.where(is_distribution, logits, np.nan)
 
 
-def _reset_rejected_rows(xp: Traced, gate: Gate, x: Value, accept: Value) -> tuple[Value, Value]:
+def _reset_rejected_rows(
+    xp: OnnxOperations, gate: Gate, x: GraphValue, accept: GraphValue
+) -> tuple[GraphValue, GraphValue]:
     """Append the map, and replace the probabilities of rejected rows by 1/K.
 
     The rows are overwritten, which is faster than a choice for every element and leaves no NaN.
 
     Returns
     -------
-    probs : Value of shape (n, K)
+    probs : GraphValue of shape (n, K)
 
-    accept : Value of shape (n,)
+    accept : GraphValue of shape (n,)
         False for rows whose probabilities are NaN, whatever their score.
     """
     probs = probabilities(xp, gate.source.map, x)
-    accept = accept & are_numbers(xp, gate.source.map, probs)
+    accept = accept & has_probabilities(xp, gate.source.map, probs)
     _, rejected_indices = xp.rows_where(~accept)
     n_rejected = xp.take(xp.op("Shape", rejected_indices), xp.value(xp.graph.integers(0)))
     shape = xp.op("Concat", n_rejected, xp.graph.integers(gate.n_classes), axis=0)
@@ -326,7 +332,7 @@ def _reset_rejected_rows(xp: Traced, gate: Gate, x: Value, accept: Value) -> tup
     return xp.op("ScatterND", probs, rejected_indices, uniform_rows), accept
 
 
-def _probabilities_of_valid_rows(xp: Traced, gate: Gate, x: Value) -> Value:
+def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, x: GraphValue) -> GraphValue:
     """Append the map of a calibrator without a promise, with NaN for invalid rows.
 
     The row sums show whether all logits are finite. Only if one is not, each row is checked.
@@ -334,11 +340,11 @@ def _probabilities_of_valid_rows(xp: Traced, gate: Gate, x: Value) -> Value:
     probs = probabilities(xp, gate.source.map, x)
     all_finite = xp.all(xp.absolute(xp.sum(x)) < np.inf)
 
-    def keep_all(inner: Traced) -> list[Value]:
+    def keep_all(inner: OnnxOperations) -> list[GraphValue]:
         return [inner.op("Identity", probs)]
 
-    def keep_valid(inner: Traced) -> list[Value]:
-        return [inner.where(is_usable(inner, x), probs, np.nan)]
+    def keep_valid(inner: OnnxOperations) -> list[GraphValue]:
+        return [inner.where(is_valid_row(inner, x), probs, np.nan)]
 
     (valid_probs,) = xp.choose(all_finite, keep_all, keep_valid)
     return valid_probs

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from metacal import gate as gates
 from metacal.errors import InputError
-from metacal.export.fitted import SUM_TOLERANCE, gate_of
-from metacal.export.torch.maps import Fixed, MapModule, beside, work_type
+from metacal.export.fitted import SUM_TOLERANCE, extract_gate
+from metacal.export.torch.maps import FixedDtypeModule, MapModule, match_table, working_dtype
 from metacal.export.torch.scores import score_module
 from metacal.formulas.logits import (
     MAX_LOGIT_SIZE,
@@ -32,7 +32,7 @@ _FLOAT32_REACH = 1e15
 _MAX_QUOTED_GROUPS = 5
 
 
-class Gate(Fixed):
+class Gate(FixedDtypeModule):
     """Module that returns probabilities, score and decision for a table of logits.
 
     A row is accepted if its score is at most the threshold. The probabilities of a rejected row are
@@ -83,8 +83,10 @@ class Gate(Fixed):
             offset_of_unknown_group = 0.0
             decision_offsets = [*fitted.policy.at, offset_of_unknown_group]
         if self.has_offset:
-            self.keep(decision_at=[[0.0, offset] for offset in decision_offsets])
-        self.keep(threshold=fitted.threshold if thresholds is None else thresholds.table.tolist())
+            self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
+        self.register_numbers(
+            threshold=fitted.threshold if thresholds is None else thresholds.table.tolist()
+        )
         self.eval()
 
     def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -158,7 +160,7 @@ class Gate(Fixed):
 
         Comparisons with NaN are false, so rows that contain NaN are not valid.
         """
-        table = source.to(work_type(source.device))
+        table = source.to(working_dtype(source.device))
         if self.input == "logits":
             largest_logit = TORCH.max(table)[:, 0]
             is_finite = (largest_logit < torch.inf) & (largest_logit > -torch.inf)
@@ -190,14 +192,14 @@ class Gate(Fixed):
         """Subtract the decision offset from the logits of the second class."""
         if not self.has_offset:
             return table
-        offsets = beside(self.decision_at, table)
+        offsets = match_table(self.decision_at, table)
         if self.has_group_offsets:
             offsets = offsets[group_index]
         return table - offsets
 
     def _row_thresholds(self, table: Tensor, group_index: Tensor | None) -> Tensor:
         """Return the threshold of each row, or a single one for all rows."""
-        thresholds = beside(self.threshold, table)
+        thresholds = match_table(self.threshold, table)
         if self.by is None:
             return thresholds
         if group_index is None:
@@ -265,7 +267,7 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(gate_of(cal, on_tables=True))
+    return Gate(extract_gate(cal, on_tables=True))
 
 
 class CalibratedModule(nn.Module):
@@ -334,11 +336,11 @@ class CalibratedModule(nn.Module):
         # An exported graph has no gradients, and disabling them would add a node to it.
         with nullcontext() if is_exporting() else torch.no_grad():
             output = self.model(*arguments, **named)
-        probs, score, accept = self.gate(logits_of(output), group)
+        probs, score, accept = self.gate(extract_logits(output), group)
         return probs, score, accept
 
 
-def logits_of(output: Any) -> Tensor:
+def extract_logits(output: Any) -> Tensor:
     """Return the logits in the output of a classifier.
 
     Parameters
@@ -357,9 +359,9 @@ def logits_of(output: Any) -> Tensor:
 
     Examples
     --------
-    >>> logits_of({"loss": None, "logits": torch.zeros(1, 2)}).shape
+    >>> extract_logits({"loss": None, "logits": torch.zeros(1, 2)}).shape
     torch.Size([1, 2])
-    >>> logits_of("cat")
+    >>> extract_logits("cat")
     Traceback (most recent call last):
     metacal.errors.InputError: the model returned str; a CalibratedModule needs logits as a tensor, ...
     """

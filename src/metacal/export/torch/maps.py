@@ -21,7 +21,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
 
-class Fixed(nn.Module):
+class FixedDtypeModule(nn.Module):
     """Module whose buffers follow a change of device, but not a change of dtype.
 
     Otherwise `model.half()` or `model.to(torch.bfloat16)` would round a certified threshold
@@ -29,13 +29,13 @@ class Fixed(nn.Module):
 
     Examples
     --------
-    >>> module = Fixed()
-    >>> module.keep(threshold=0.1)
+    >>> module = FixedDtypeModule()
+    >>> module.register_numbers(threshold=0.1)
     >>> module.half().threshold.dtype
     torch.float64
     """
 
-    def keep(self, **arrays: Any) -> None:
+    def register_numbers(self, **arrays: Any) -> None:
         """Register numbers as buffers: integers as int64, all others as float64."""
         for name, value in arrays.items():
             # The copy is writable, unlike the arrays of fitted maps.
@@ -48,13 +48,13 @@ class Fixed(nn.Module):
 
         def move(buffer: Tensor) -> Tensor:
             device = fn(torch.zeros(0, device=buffer.device)).device
-            dtype = work_type(device) if buffer.is_floating_point() else buffer.dtype
+            dtype = working_dtype(device) if buffer.is_floating_point() else buffer.dtype
             return buffer.to(device=device, dtype=dtype)
 
         return super()._apply(move, recurse)
 
 
-def work_type(device: torch.device) -> torch.dtype:
+def working_dtype(device: torch.device) -> torch.dtype:
     """Return the floating-point dtype of computations on a device.
 
     It is float64, so that decisions do not depend on the dtype of the logits, and float32 on a
@@ -62,7 +62,7 @@ def work_type(device: torch.device) -> torch.dtype:
 
     Examples
     --------
-    >>> work_type(torch.device("cpu")), work_type(torch.device("mps"))
+    >>> working_dtype(torch.device("cpu")), working_dtype(torch.device("mps"))
     (torch.float64, torch.float32)
     """
     if device.type == "mps":
@@ -70,7 +70,7 @@ def work_type(device: torch.device) -> torch.dtype:
     return torch.float64
 
 
-def beside(buffer: Tensor, table: Tensor) -> Tensor:
+def match_table(buffer: Tensor, table: Tensor) -> Tensor:
     """Return a buffer on the device of a table and, if it holds floats, in its dtype."""
     dtype = table.dtype if buffer.is_floating_point() else buffer.dtype
     if buffer.device == table.device and buffer.dtype == dtype:
@@ -78,7 +78,7 @@ def beside(buffer: Tensor, table: Tensor) -> Tensor:
     return buffer.to(device=table.device, dtype=dtype)
 
 
-class MapModule(Fixed):
+class MapModule(FixedDtypeModule):
     """Module of a fitted map.
 
     Numbers are buffers with the names of the map's fields, and nested maps are submodules.
@@ -120,7 +120,7 @@ class MapModule(Fixed):
         elif isinstance(value, tuple) and isinstance(value[0], Map):
             self.add_module(name, nn.ModuleList(map(MapModule, value)))
         elif isinstance(value, float | tuple | np.ndarray):
-            self.keep(**{name: value})
+            self.register_numbers(**{name: value})
         else:
             setattr(self, name, value)
 
@@ -151,5 +151,5 @@ class _FieldsOnDevice:
     def __getattr__(self, name: str) -> Any:
         value = getattr(self.module, name)
         if isinstance(value, Tensor):
-            return beside(value, self.table)
+            return match_table(value, self.table)
         return value

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from metacal.errors import InputError
-from metacal.export.torch.maps import Fixed, beside
+from metacal.export.torch.maps import FixedDtypeModule, match_table
 from metacal.formulas import rowwise
 from metacal.formulas.logits import replace_finite_masks_formula
 from metacal.formulas.torch import TORCH
@@ -20,7 +20,7 @@ from metacal.scores.learned import FARTHEST, LARGEST_GAP, Ranker
 from metacal.scores.registry import LEARNED
 
 
-class NamedScore(Fixed):
+class NamedScore(FixedDtypeModule):
     """Module of a named score.
 
     Parameters
@@ -46,7 +46,7 @@ class NamedScore(Fixed):
         return self.name
 
 
-class RankerScore(Fixed):
+class RankerScore(FixedDtypeModule):
     """Module of a learned score: a linear function of the features in `scores.learned`.
 
     Parameters
@@ -58,14 +58,18 @@ class RankerScore(Fixed):
     def __init__(self, ranker: Ranker) -> None:
         super().__init__()
         self.n_top = min(ranker.n_top, ranker.n_classes_)
-        self.keep(means=ranker.means_, scales=ranker.scales_, coefficients=ranker.coefficients_)
+        self.register_numbers(
+            means=ranker.means_, scales=ranker.scales_, coefficients=ranker.coefficients_
+        )
 
     def forward(self, table: Tensor) -> Tensor:
         """Compute the score of each row of logits."""
         features = self._features(table)
-        standardized = (features - beside(self.means, features)) / beside(self.scales, features)
+        standardized = (features - match_table(self.means, features)) / match_table(
+            self.scales, features
+        )
         clipped = torch.clamp(standardized, min=-FARTHEST, max=FARTHEST)
-        return (clipped * beside(self.coefficients, clipped)).sum(dim=1)
+        return (clipped * match_table(self.coefficients, clipped)).sum(dim=1)
 
     def _features(self, table: Tensor) -> Tensor:
         """Compute the features of each row of logits.
@@ -89,7 +93,7 @@ class RankerScore(Fixed):
         return torch.cat(features, dim=1)
 
 
-def score_module(score: str | Score) -> Fixed:
+def score_module(score: str | Score) -> FixedDtypeModule:
     """Build the module of a score.
 
     Parameters
@@ -99,7 +103,7 @@ def score_module(score: str | Score) -> Fixed:
 
     Returns
     -------
-    Fixed
+    FixedDtypeModule
 
     Raises
     ------

@@ -1,6 +1,6 @@
 """Formulas as ONNX nodes.
 
-`Traced` implements the operations of `metacal.formulas.operations` such that each one appends nodes
+`OnnxOperations` implements the operations of `metacal.formulas.operations` such that each one appends nodes
 to a graph. Evaluating a formula with it writes the formula into the graph, in one precision.
 """
 
@@ -21,25 +21,25 @@ from metacal.formulas.operations import Operations
 _LESS_OR_EQUAL_OPSET = 12
 
 
-def _left_operand(op_type: str) -> Callable[[Value, Any], Value]:
+def _left_operand(op_type: str) -> Callable[[GraphValue, Any], GraphValue]:
     """Return a method that applies an operator with the value as its first operand."""
     return lambda self, other: self.xp.op(op_type, self, other)
 
 
-def _right_operand(op_type: str) -> Callable[[Value, Any], Value]:
+def _right_operand(op_type: str) -> Callable[[GraphValue, Any], GraphValue]:
     """Return a method that applies an operator with the value as its second operand."""
     return lambda self, other: self.xp.op(op_type, other, self)
 
 
 @dataclass(frozen=True, eq=False)
-class Value:
+class GraphValue:
     """Value of a graph. Arithmetic with it appends nodes.
 
     The other operand of an operation can be a value, a number or an array.
 
     Attributes
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations that the value was created by.
 
     name : str
@@ -48,29 +48,29 @@ class Value:
     Examples
     --------
     >>> graph = Graph(opset=17)
-    >>> x = Traced(graph, "float64").value("x")
+    >>> x = OnnxOperations(graph, "float64").value("x")
     >>> _ = (1.0 - x * np.array([0.5, 2.0])) <= 0.0
     >>> [node.op_type for node in graph.nodes], len(graph.initializers)
     (['Mul', 'Sub', 'LessOrEqual'], 3)
     """
 
-    xp: Traced
+    xp: OnnxOperations
     name: str
 
     # An array as the left operand leaves the operation to this class.
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
-    def __le__(self, other: Any) -> Value:
+    def __le__(self, other: Any) -> GraphValue:
         return self.xp.at_most(self, other)
 
-    def __ge__(self, other: Any) -> Value:
+    def __ge__(self, other: Any) -> GraphValue:
         return self.xp.at_most(other, self)
 
-    def __neg__(self) -> Value:
+    def __neg__(self) -> GraphValue:
         return self.xp.op("Neg", self)
 
-    def __invert__(self) -> Value:
+    def __invert__(self) -> GraphValue:
         return self.xp.op("Not", self)
 
     __add__ = _left_operand("Add")
@@ -90,21 +90,21 @@ class Value:
 
 
 #: Function that writes a branch of a graph and returns its values.
-Branch = Callable[["Traced"], Sequence[Value]]
+Branch = Callable[["OnnxOperations"], Sequence[GraphValue]]
 
 
-def _elementwise(op_type: str) -> Callable[..., Value]:
+def _elementwise(op_type: str) -> Callable[..., GraphValue]:
     """Return a method that applies an elementwise operator."""
     return lambda self, *operands: self.op(op_type, *operands)
 
 
-def _reduction(op_type: str) -> Callable[..., Value]:
+def _reduction(op_type: str) -> Callable[..., GraphValue]:
     """Return a method that reduces a table over the classes."""
     return lambda self, table: self.value(self.graph.over_classes(op_type, table.name))
 
 
 @dataclass(frozen=True)
-class Traced(Operations):
+class OnnxOperations(Operations):
     """Operations that append nodes to a graph.
 
     Attributes
@@ -129,7 +129,7 @@ class Traced(Operations):
     --------
     >>> from metacal.formulas.rowwise import doubt
     >>> graph = Graph(opset=17)
-    >>> xp = Traced(graph, "float64")
+    >>> xp = OnnxOperations(graph, "float64")
     >>> _ = doubt(xp, xp.value("x"))
     >>> [node.op_type for node in graph.nodes][:4]
     ['ArgMax', 'ReduceMax', 'Sub', 'Exp']
@@ -141,39 +141,39 @@ class Traced(Operations):
     masks_read: bool = False
     kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
-    def value(self, value: str | Value) -> Value:
+    def value(self, value: str | GraphValue) -> GraphValue:
         """Return the value with a name, or a value of another branch or precision, unchanged."""
-        name = value.name if isinstance(value, Value) else value
-        return Value(self, name)
+        name = value.name if isinstance(value, GraphValue) else value
+        return GraphValue(self, name)
 
     def name(self, operand: Any) -> str:
         """Return the name of an operand. A number or array becomes a constant."""
         if isinstance(operand, str):
             return operand
-        if isinstance(operand, Value):
+        if isinstance(operand, GraphValue):
             return operand.name
         return self.graph.constant(np.asarray(operand, dtype=self.dtype))
 
-    def op(self, op_type: str, *operands: Any, **attributes: Any) -> Value:
+    def op(self, op_type: str, *operands: Any, **attributes: Any) -> GraphValue:
         """Append an operator with one output."""
         return self.value(self.graph.op(op_type, *map(self.name, operands), **attributes))
 
-    def cast(self, value: str | Value) -> Value:
+    def cast(self, value: str | GraphValue) -> GraphValue:
         """Convert a value to this precision."""
         return self.op("Cast", value, to=ELEMENT_TYPES[self.dtype])
 
-    def to(self, dtype: str) -> Traced:
+    def to(self, dtype: str) -> OnnxOperations:
         """Return the same operations in another precision."""
         return replace(self, dtype=dtype)
 
     def choose(
-        self, condition: Value, yes: Branch, no: Branch, dtypes: Sequence[str] = ()
-    ) -> list[Value]:
+        self, condition: GraphValue, yes: Branch, no: Branch, dtypes: Sequence[str] = ()
+    ) -> list[GraphValue]:
         """Append a conditional operator, which computes only one of two branches.
 
         Parameters
         ----------
-        condition : Value
+        condition : GraphValue
             Single boolean.
 
         yes : callable
@@ -187,7 +187,7 @@ class Traced(Operations):
 
         Returns
         -------
-        list of Value
+        list of GraphValue
         """
         dtypes = dtypes or [self.dtype]
 
@@ -206,38 +206,38 @@ class Traced(Operations):
         )
         return [self.value(name) for name in output_names]
 
-    def squeeze(self, value: Value) -> Value:
+    def squeeze(self, value: GraphValue) -> GraphValue:
         """Change the shape n × 1 to n."""
         return self.value(self.graph.along_classes("Squeeze", value.name))
 
-    def unsqueeze(self, value: Value) -> Value:
+    def unsqueeze(self, value: GraphValue) -> GraphValue:
         """Change the shape n to n × 1."""
         return self.value(self.graph.along_classes("Unsqueeze", value.name))
 
-    def all(self, flags: Value) -> Value:
+    def all(self, flags: GraphValue) -> GraphValue:
         """Compute whether all elements are true, as a single boolean."""
         numbers = self.to("float32").cast(flags)
         return self.to("bool").cast(self.op("ReduceMin", numbers, keepdims=0))
 
-    def at_most(self, left: Any, right: Any) -> Value:
+    def at_most(self, left: Any, right: Any) -> GraphValue:
         """Compute left <= right, which is false for NaN. Not(Greater) would be true."""
         if self.graph.opset >= _LESS_OR_EQUAL_OPSET:
             return self.op("LessOrEqual", left, right)
         return self.op("Less", left, right) | self.op("Equal", left, right)
 
-    def rows_where(self, flags: Value) -> tuple[Value, Value]:
+    def rows_where(self, flags: GraphValue) -> tuple[GraphValue, GraphValue]:
         """Return the indices of the rows whose flag is true.
 
         Parameters
         ----------
-        flags : Value of shape (n,)
+        flags : GraphValue of shape (n,)
             Boolean of each row.
 
         Returns
         -------
-        indices : Value of shape (m,)
+        indices : GraphValue of shape (m,)
 
-        scatter_indices : Value of shape (m, 1)
+        scatter_indices : GraphValue of shape (m, 1)
             The same indices in the shape that ScatterND requires.
         """
         scatter_indices = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
@@ -253,7 +253,7 @@ class Traced(Operations):
     max = _reduction("ReduceMax")
     min = _reduction("ReduceMin")
 
-    def log1p(self, x: Value) -> Value:
+    def log1p(self, x: GraphValue) -> GraphValue:
         """Compute log(1 + x) without cancellation, for which ONNX has no operator.
 
         With u = 1 + x rounded, the result is log(u) · x / (u - 1). The rounding error of u is in
@@ -265,47 +265,49 @@ class Traced(Operations):
         denominator = self.where(is_tiny, 1.0, u - 1.0)
         return self.where(is_tiny, x, self.log(u) * x / denominator)
 
-    def logistic(self, x: Value) -> Value:
+    def logistic(self, x: GraphValue) -> GraphValue:
         return 1.0 / (self.exp(-x) + 1.0)
 
-    def softmax(self, x: Value) -> Value:
+    def softmax(self, x: GraphValue) -> GraphValue:
         # For tables of rank 2, the operator is the same before and after operator set 13.
         return self.op("Softmax", x, axis=1)
 
-    def where(self, condition: Value, if_true: Any, if_false: Any) -> Value:
+    def where(self, condition: GraphValue, if_true: Any, if_false: Any) -> GraphValue:
         if callable(if_true):
             if_true = if_true()
         if callable(if_false):
             if_false = if_false()
         return self.op("Where", condition, if_true, if_false)
 
-    def argmax(self, table: Value) -> Value:
+    def argmax(self, table: GraphValue) -> GraphValue:
         return self.op("ArgMax", table, axis=1, keepdims=1)
 
-    def put(self, table: Value, class_index: Value, value: Any) -> Value:
-        if not isinstance(value, Value):
+    def put(self, table: GraphValue, class_index: GraphValue, value: Any) -> GraphValue:
+        if not isinstance(value, GraphValue):
             value = self.op("Expand", value, self.op("Shape", class_index))
         return self.op("ScatterElements", table, class_index, value, axis=1)
 
-    def unmasked(self, x: Value) -> Value:
+    def unmasked(self, x: GraphValue) -> GraphValue:
         return x > -np.inf
 
-    def to_float(self, flags: Value) -> Value:
+    def to_float(self, flags: GraphValue) -> GraphValue:
         return self.cast(flags)
 
-    def count(self, flags: Value, table: Value) -> Value:
+    def count(self, flags: GraphValue, table: GraphValue) -> GraphValue:
         return self.sum(self.to_float(flags))
 
-    def column(self, table: Value, class_index: int) -> Value:
+    def column(self, table: GraphValue, class_index: int) -> GraphValue:
         return self.op("Gather", table, self.graph.integers(class_index), axis=1)
 
-    def join_columns(self, first: Value, second: Value) -> Value:
+    def join_columns(self, first: GraphValue, second: GraphValue) -> GraphValue:
         return self.op("Concat", first, second, axis=1)
 
-    def take(self, values: Any, indices: Value) -> Value:
+    def take(self, values: Any, indices: GraphValue) -> GraphValue:
         return self.op("Gather", values, indices, axis=0)
 
-    def find_piece(self, knots: Array, offsets: Array, max_knots: int, points: Value) -> Value:
+    def find_piece(
+        self, knots: Array, offsets: Array, max_knots: int, points: GraphValue
+    ) -> GraphValue:
         # A binary search in the knots of each column.
         integers = self.to("int64")
         first_index = integers.value(integers.name(offsets[:-1][None]))
@@ -319,28 +321,28 @@ class Traced(Operations):
             index = integers.where(self.take(knots, candidate) < points, candidate, index)
         return self.value(index)
 
-    def finfo(self, x: Value) -> Any:
+    def finfo(self, x: GraphValue) -> Any:
         return np.finfo(self.dtype)
 
-    def apply_map(self, fitted: Any, x: Value) -> Value:
+    def apply_map(self, fitted: Any, x: GraphValue) -> GraphValue:
         return fitted.formula(self, fitted, x)
 
 
-def unless_masked(
-    xp: Traced,
-    x: Value,
-    plainly: Callable[[Traced], Value],
-    masked: Callable[[Traced], Value],
+def branch_on_masks(
+    xp: OnnxOperations,
+    x: GraphValue,
+    plainly: Callable[[OnnxOperations], GraphValue],
+    masked: Callable[[OnnxOperations], GraphValue],
     dtype: str = "",
-) -> Value:
+) -> GraphValue:
     """Append two branches: one for tables without masked classes, one for the others.
 
     Parameters
     ----------
-    xp : Traced
+    xp : OnnxOperations
         Operations of the graph.
 
-    x : Value of shape (n, K)
+    x : GraphValue of shape (n, K)
         Logits.
 
     plainly : callable
@@ -354,7 +356,7 @@ def unless_masked(
 
     Returns
     -------
-    Value
+    GraphValue
     """
     has_no_masks = xp.op("ReduceMin", x, keepdims=0) > LARGEST_FINITE_MASK
     branch_operations = xp.to(dtype or xp.dtype)
@@ -364,6 +366,6 @@ def unless_masked(
     return result
 
 
-def with_masks(xp: Traced, x: Value) -> Value:
+def replace_finite_masks(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Replace finite masks in the logits by -inf, by the rule of `formulas.logits`."""
     return replace_finite_masks_formula(xp, xp.value(x))
