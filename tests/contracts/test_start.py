@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
+from metacal.errors import InputError
 from metacal.io.file_inspection import inspect_file
 
 N, NAMES = 300, np.array(["cat", "dog", "bird"])
@@ -298,3 +299,10 @@ def test_odd_files_are_asked_about_or_refused(tmp_path):
         assert done.exit_code == 2, name
         assert said in done.output, done.output
         assert "unexpected" not in done.output
+
+
+def test_a_label_column_that_is_not_there_is_named(tmp_path):
+    path = tmp_path / "val.csv"
+    path.write_text("a,b,truth\n0.9,0.1,a\n0.2,0.8,b\n")
+    with pytest.raises(InputError, match=r"no column 'label'; it has 'a', 'b', 'truth'"):
+        inspect_file(str(path), label_key="label")

@@ -157,6 +157,11 @@ def _find_truth_column(inspection: Inspection) -> str | None:
     options = inspection.options
     given_name = options.get("label_key") or options.get("correct_key") or options.get("loss_key")
     if given_name is not None:
+        if given_name not in inspection.columns:
+            raise InputError(
+                f"{inspection.path}: there is no column {given_name!r}; it has"
+                f" {listed(list(inspection.columns))}."
+            )
         inspection.add_finding(f"truth: {given_name}", "you said so")
         return str(given_name)
     if options.get("labels") is not None:

@@ -319,8 +319,6 @@ class StreamReader:
                 f"{self.request.path}: there is no {probability_key!r}, which --probability-key"
                 f" asks for; it has {listed(header)}."
             )
-        # If the header is not suitable, the following lines count as late labels.
-        self._layout = replace(self._layout, table=(), holds_lists=False)
         column_names = [name for name in header if name != probability_key]
         try:
             self._layout = self._select_columns(column_names, list_names)
