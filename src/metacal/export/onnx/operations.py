@@ -1,7 +1,8 @@
 """Formulas as ONNX nodes.
 
-`OnnxOperations` implements the operations of `metacal.formulas.operations` such that each one appends nodes
-to a graph. Evaluating a formula with it writes the formula into the graph, in one precision.
+`OnnxOperations` implements the operations of `metacal.formulas.operations` such that each one
+appends nodes to a graph. Evaluating a formula with it writes the formula into the graph, in one
+precision.
 """
 
 from __future__ import annotations

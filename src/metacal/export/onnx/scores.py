@@ -4,7 +4,7 @@ In onnxruntime, an exponential in double precision takes ten times as long as in
 A wide float32 table is therefore scored in two steps:
 
 1. All rows are scored in single precision, with a bound on the error.
-2. A row whose score is within the bound of the threshold, or is not a finite number, is *unsettled*.
+2. A row is *unsettled* if its score is within the bound of the threshold, or is not a finite number.
    Unsettled rows are scored again in double precision, as in Python.
 
 The decision on every row is that of double precision. The score of a settled row is accurate up to

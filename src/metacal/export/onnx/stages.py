@@ -1,7 +1,7 @@
 """Stages of a gate as ONNX nodes.
 
-A stage on logits has the outputs `probs`, `score` and `accept`. A stage on given scores has `accept`
-and `confidence`.
+A stage on logits has the outputs `probs`, `score` and `accept`. A stage on given scores has
+`accept` and `confidence`.
 """
 
 from __future__ import annotations

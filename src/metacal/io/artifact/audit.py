@@ -1,7 +1,7 @@
 """Certificates and notes in a file, with the checks that they must pass.
 
-A certificate from a file is checked before anyone relies on it: the types and ranges of its entries,
-and whether its numbers agree with each other and with the promise.
+A certificate from a file is checked before anyone relies on it: the types and ranges of its
+entries, and whether its numbers agree with each other and with the promise.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FIELD_TYPES[Certificate] = {
     "disagreement": NotRequired[float],
 }
 
-# The annotations of these classes are evaluated now, so that none is evaluated while a file is read.
+# The annotations of these classes are evaluated now, and not while a file is read.
 for _stored_class in (Stages, StageCount, Parts, Circumstances, Traffic):
     field_types(_stored_class)
 for _note in NOTES.values():

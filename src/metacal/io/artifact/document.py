@@ -254,7 +254,8 @@ def _check_fingerprint(saved: SavedGate) -> None:
         )
     if data_hash is not None and not re.fullmatch(_DATA_HASH_PATTERN, data_hash):
         raise ArtifactError(
-            f'data_hash must be "sha256:" and 64 hexadecimal digits, not {describe_json(data_hash)}.'
+            f'data_hash must be "sha256:" and 64 hexadecimal digits, not'
+            f" {describe_json(data_hash)}."
         )
 
 
@@ -288,7 +289,8 @@ def _check_reject_label(label: Any, gate: Gate) -> Any:
     label_type = str if gate.classes.dtype.kind == "U" else int
     if not isinstance(label, label_type) or label in gate.classes.tolist():
         raise ArtifactError(
-            f"reject_label must be of the type of the classes and none of them, not {describe_json(label)}."
+            f"reject_label must be of the type of the classes and none of them, not"
+            f" {describe_json(label)}."
         )
     return label
 

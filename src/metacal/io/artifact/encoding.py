@@ -135,8 +135,8 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
         raise ArtifactError(
-            f"{location} is {with_article(str(name))}, which a file cannot hold; give a plain value or"
-            " one of metacal's own."
+            f"{location} is {with_article(str(name))}, which a file cannot hold; give a plain"
+            " value or one of metacal's own."
         )
     json_object: dict[str, Any] = {}
     if family_base(cls) is not None:

@@ -3,8 +3,8 @@
 A file can contain float, int, bool, str, None, tuples of these, NumPy arrays and dataclasses. The
 other modules of this package register here how their types are stored:
 
-- *family*: a base class with several subclasses, for example the maps. The JSON object of a subclass
-  contains its name under "type".
+- *family*: a base class with several subclasses, for example the maps. The JSON object of a
+  subclass contains its name under "type".
 - *choice*: a text that must be one of several names.
 - *field types*: the entries of a class in a file and their types. By default, these are the fields
   of the dataclass. An entry that is *omitted* from the file has a default value.

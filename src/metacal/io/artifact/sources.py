@@ -1,8 +1,8 @@
 """Score sources of a gate in a file.
 
 A *source* computes the scores of a stage of a gate. There are two kinds: `Table` computes a ranking
-score from logits, and `Marks` takes scores as given. A `Table` contains a fitted map and, optionally,
-the *recipe* of the map: the estimator that fitted it, with its parameters.
+score from logits, and `Marks` takes scores as given. A `Table` contains a fitted map and,
+optionally, the *recipe* of the map: the estimator that fitted it, with its parameters.
 """
 
 from __future__ import annotations

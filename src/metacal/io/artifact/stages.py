@@ -156,7 +156,8 @@ def _check_stage(saved: SavedStage, certified: Any, location: str) -> None:
     name = getattr(certified, "name", "")
     if saved.name != name:
         raise ArtifactError(
-            f"{location}.name must be {name!r}, as in the certificate, not {describe_json(saved.name)}."
+            f"{location}.name must be {name!r}, as in the certificate, not"
+            f" {describe_json(saved.name)}."
         )
     if certified is not None and saved.source.score_name != certified.score:
         raise ArtifactError(
@@ -241,7 +242,8 @@ def _certified_marks(source: Marks, certificate: Certificate | None, location: s
     """Check a source of given scores, and add the information in the certificate."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(
-            f"{location}.source.score must be one line of plain text, not {describe_json(source.score)}."
+            f"{location}.source.score must be one line of plain text, not"
+            f" {describe_json(source.score)}."
         )
     n_knots = 0 if source.curve is None else len(source.curve.knots)
     if n_knots > _MAX_CURVE_KNOTS:

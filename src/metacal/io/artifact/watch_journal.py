@@ -1,8 +1,8 @@
 """Journal of a monitor: the state of a watch, and the rows received since.
 
 The first record of the journal contains the whole state of the watch. Every later record contains
-one batch of rows and labels (`ReceivedBatch`). The current state is obtained by replaying the records in
-order, however the process ended.
+one batch of rows and labels (`ReceivedBatch`). Replaying the records in order restores the current
+state, however the process ended.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class MonitorState:
     serial : int
         Number of batches received.
 
-    last : Taken or None
+    last : ReceivedBatch or None
         Last batch. None if there is none since the whole state was stored.
     """
 
@@ -203,12 +203,12 @@ class MonitorState:
     serial: int = 0
     last: ReceivedBatch | None = None
 
-    def add(self, taken: ReceivedBatch, name: str, source: Source) -> dict[str, Any]:
+    def add(self, batch: ReceivedBatch, name: str, source: Source) -> dict[str, Any]:
         """Update the state with a batch.
 
         Parameters
         ----------
-        taken : Taken
+        batch : ReceivedBatch
             Batch of rows and labels.
 
         name : str
@@ -222,15 +222,15 @@ class MonitorState:
         dict
             Record for the journal.
         """
-        taken.apply_to(self.watch)
+        batch.apply_to(self.watch)
         self.sources.pop(name, None)
         self.sources[name] = source
         if len(self.sources) > MOST_SOURCES:
             oldest_name = next(iter(self.sources))
             del self.sources[oldest_name]
         self.serial += 1
-        self.last = taken
-        return {"n": self.serial, "taken": taken.to_json(), "name": name, "source": source}
+        self.last = batch
+        return {"n": self.serial, "taken": batch.to_json(), "name": name, "source": source}
 
     def replay(self, records: Sequence[dict[str, Any]]) -> None:
         """Update the state with the batches of journal records."""
@@ -244,14 +244,14 @@ class MonitorState:
 
     def _replay_record(self, record: dict[str, Any]) -> None:
         """Update the state with the batch of one record."""
-        taken = ReceivedBatch.from_json(record["taken"])
+        batch = ReceivedBatch.from_json(record["taken"])
         name = record["name"]
         source = record["source"]
         if record["n"] != self.serial + 1:
             raise ValueError("the record has another serial number")
         if not isinstance(name, str) or not isinstance(source, dict):
             raise ValueError("the record has no source")
-        self.add(taken, name, source)
+        self.add(batch, name, source)
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
@@ -308,9 +308,9 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
     return restore_state(records, gate, file_name).watch
 
 
-def state_record(kept: MonitorState) -> dict[str, Any]:
+def state_record(state: MonitorState) -> dict[str, Any]:
     """Return the journal record of the whole state of a monitor."""
-    return {"watch": encode_watch(kept.watch), "sources": dict(kept.sources), "n": kept.serial}
+    return {"watch": encode_watch(state.watch), "sources": dict(state.sources), "n": state.serial}
 
 
 def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> MonitorState:

@@ -31,8 +31,8 @@ VERSION = 3
 
 _MEGABYTE = 1 << 20
 
-#: Largest size of a file in bytes, unless the caller raises it. Reading takes four times the size of
-#: the file. A full matrix for 2,000 classes has 43 MB; all other maps are far smaller.
+#: Largest size of a file in bytes, unless the caller raises it. Reading takes four times the size
+#: of the file. A full matrix for 2,000 classes has 43 MB; all other maps are far smaller.
 MAX_BYTES = 45 * _MEGABYTE
 
 # Largest size of a file that is not plain ASCII, because Python may store four bytes per character.

@@ -168,24 +168,24 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     path = request.path
     if source.n_rows == 0:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
-    picked = pick_arrow_columns(request, source.schema)
+    selection = pick_arrow_columns(request, source.schema)
     if request.scores:
-        return _read_score_columns(source, picked, path)
+        return _read_score_columns(source, selection, path)
 
-    layout = table_layout(picked, source, path)
+    layout = table_layout(selection, source, path)
     table: Any = None
     if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
         table = source.stored(layout)
     if table is None:
-        table, side_columns = _read_table(source, picked, layout, path)
+        table, side_columns = _read_table(source, selection, layout, path)
     else:
-        side_columns = _read_columns(source, picked.other_names, path)
+        side_columns = _read_columns(source, selection.other_names, path)
 
     class_names = None
     has_list_column = layout.list_size is not None
     if has_list_column:
         class_names = read_class_names(source.schema, path)
-    return picked.build_columns(
+    return selection.build_columns(
         table, side_columns.as_array, side_columns.as_list, class_names=class_names
     )
 
@@ -228,12 +228,12 @@ class _ColumnChunks:
         return values
 
 
-def _read_score_columns(source: BatchSource, picked: ColumnSelection, path: str) -> Columns:
+def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: str) -> Columns:
     """Read a column of scores and the side columns."""
-    columns = _read_columns(source, picked.all_names, path)
-    score_name = picked.table_names[0]
+    columns = _read_columns(source, selection.all_names, path)
+    score_name = selection.table_names[0]
     scores = scores_to_array(columns.as_arrow(score_name), score_name, path)
-    return picked.build_columns(scores, columns.as_array, columns.as_list)
+    return selection.build_columns(scores, columns.as_array, columns.as_list)
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -247,7 +247,7 @@ def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _Colu
 
 
 def _read_table(
-    source: BatchSource, picked: ColumnSelection, layout: TableLayout, path: str
+    source: BatchSource, selection: ColumnSelection, layout: TableLayout, path: str
 ) -> tuple[NDArray[Any], _ColumnChunks]:
     """Read the table into an array, and the side columns.
 
@@ -256,7 +256,7 @@ def _read_table(
     source : Batches
         Source of the record batches.
 
-    picked : ColumnSelection
+    selection : ColumnSelection
         Names of the table and side columns.
 
     layout : Layout
@@ -273,14 +273,14 @@ def _read_table(
     """
     # Repeated values compress to almost nothing, so the limit applies to the number of rows that
     # the metadata claim, before memory is allocated.
-    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(picked.other_names)
+    row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.other_names)
     check_unpacked_size(path, source.n_rows * row_bytes, source.held)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)
     side_batches = []
-    for start, record_batch in _iterate_batches(source, picked.all_names, row_bytes):
+    for start, record_batch in _iterate_batches(source, selection.all_names, row_bytes):
         stop = start + record_batch.num_rows
         table[start:stop] = table_to_array(record_batch, layout, path, start)
-        side_batches.append(record_batch.select(picked.other_names))
+        side_batches.append(record_batch.select(selection.other_names))
     return table, _ColumnChunks(record_batches=side_batches, source=source, path=path)
 
 
@@ -330,24 +330,24 @@ def pick_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
         if is_type(field.type, LIST_TYPES) and is_type(field.type.value_type, NUMBER_TYPES):
             list_columns.append(field.name)
 
-    picked = select_columns(request, column_names, list_columns)
-    has_column_per_class = picked.class_positions is not None
+    selection = select_columns(request, column_names, list_columns)
+    has_column_per_class = selection.class_positions is not None
     if has_column_per_class:
-        _check_class_columns(picked, schema, request.path)
-    _check_side_columns(picked, schema, request.path)
-    return picked
+        _check_class_columns(selection, schema, request.path)
+    _check_side_columns(selection, schema, request.path)
+    return selection
 
 
-def _check_class_columns(picked: ColumnSelection, schema: Any, path: str) -> None:
+def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless every class column is numeric."""
-    for name in picked.table_names:
+    for name in selection.table_names:
         arrow_type = schema.field(name).type
         if is_type(arrow_type, NUMBER_TYPES):
             continue
         is_list = is_type(arrow_type, LIST_TYPES)
         content = f"lists of {arrow_type.value_type}" if is_list else str(arrow_type)
         label_hint = ""
-        if "labels" not in picked.role_names and not is_list:
+        if "labels" not in selection.role_names and not is_list:
             label_hint = label_column_advice(name)
         raise InputError(
             f"{path}: column {name!r} holds {content}, not numbers; {label_hint}say which"
@@ -356,9 +356,9 @@ def _check_class_columns(picked: ColumnSelection, schema: Any, path: str) -> Non
         )
 
 
-def _check_side_columns(picked: ColumnSelection, schema: Any, path: str) -> None:
+def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> None:
     """Raise InputError unless labels, ids and groups are numbers or text."""
-    for name in picked.role_names.values():
+    for name in selection.role_names.values():
         arrow_type = schema.field(name).type
         value_type = arrow_type
         if is_type(arrow_type, ("dictionary",)):
@@ -370,12 +370,12 @@ def _check_side_columns(picked: ColumnSelection, schema: Any, path: str) -> None
             )
 
 
-def table_layout(picked: ColumnSelection, source: BatchSource, path: str) -> TableLayout:
+def table_layout(selection: ColumnSelection, source: BatchSource, path: str) -> TableLayout:
     """Determine the layout of the table.
 
     Parameters
     ----------
-    picked : ColumnSelection
+    selection : ColumnSelection
         Names of the table columns.
 
     source : Batches
@@ -389,14 +389,14 @@ def table_layout(picked: ColumnSelection, source: BatchSource, path: str) -> Tab
     -------
     Layout
     """
-    arrow_types = [source.schema.field(name).type for name in picked.table_names]
-    has_column_per_class = picked.class_positions is not None
+    arrow_types = [source.schema.field(name).type for name in selection.table_names]
+    has_column_per_class = selection.class_positions is not None
     if has_column_per_class:
         dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
-        return TableLayout(columns=picked.table_names, list_size=None, dtype=common_dtype)
+        return TableLayout(columns=selection.table_names, list_size=None, dtype=common_dtype)
 
-    (name,) = picked.table_names
+    (name,) = selection.table_names
     (list_type,) = arrow_types
     list_size = getattr(list_type, "list_size", -1)
     if list_size < 0:

@@ -95,7 +95,8 @@ def build_record_batch(
     Examples
     --------
     >>> import pyarrow
-    >>> build_record_batch(pyarrow, {"probs": np.array([[0.25, 0.75]])}, ["cat", "dog"]).schema.metadata
+    >>> columns = {"probs": np.array([[0.25, 0.75]])}
+    >>> build_record_batch(pyarrow, columns, ["cat", "dog"]).schema.metadata
     {b'metacal.classes': b'["cat", "dog"]', b'metacal.classes.crc32': b'2c9e6562'}
     """
     arrow_arrays = {}

@@ -63,18 +63,18 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     line_numbers = None
     with open_text(path, request.source) as file:
         header, list_columns, delimiter = read_header(path, file, delimiter)
-        picked = select_columns(request, header, list_columns)
-        cells = _parse_cells(request, picked, file, header, delimiter)
-        first_cells = cells.column(picked.table_names[0])
+        selection = select_columns(request, header, list_columns)
+        cells = _parse_cells(request, selection, file, header, delimiter)
+        first_cells = cells.column(selection.table_names[0])
         if request.scores:
             table: Any = np.fromiter(
                 map(number_or_text, first_cells), dtype=object, count=len(first_cells)
             )
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
-        elif picked.class_positions is None:
-            table = parse_number_lists(path, picked.table_names[0], first_cells)
+        elif selection.class_positions is None:
+            table = parse_number_lists(path, selection.table_names[0], first_cells)
         else:
-            table = np.stack([cells.column(name) for name in picked.table_names], axis=1)
+            table = np.stack([cells.column(name) for name in selection.table_names], axis=1)
 
     def read_labels_or_ids(name: str) -> NDArray[Any]:
         return labels_from_cells(path, name, cells.column(name))
@@ -82,7 +82,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     def read_values(name: str) -> list[Any]:
         return numbers_or_texts(cells.column(name))
 
-    return picked.build_columns(table, read_labels_or_ids, read_values, lines=line_numbers)
+    return selection.build_columns(table, read_labels_or_ids, read_values, lines=line_numbers)
 
 
 read_tsv = partial(read, delimiter="\t")
@@ -187,7 +187,11 @@ def _detect_delimiter(file: IO[str], usual: str = ",") -> str:
 
 
 def _parse_cells(
-    request: Request, picked: ColumnSelection, file: IO[str], header: Sequence[str], delimiter: str
+    request: Request,
+    selection: ColumnSelection,
+    file: IO[str],
+    header: Sequence[str],
+    delimiter: str,
 ) -> _Cells:
     """Parse the cells below the header.
 
@@ -196,7 +200,7 @@ def _parse_cells(
     request : Request
         Columns to read.
 
-    picked : ColumnSelection
+    selection : ColumnSelection
         Names and positions of the requested columns.
 
     file : text stream
@@ -214,13 +218,13 @@ def _parse_cells(
     """
     label_column = None
     if not request.scores:
-        label_column = picked.role_names.get("labels")
+        label_column = selection.role_names.get("labels")
     return _Cells(
         path=request.path,
         file=file,
         header=header,
         delimiter=delimiter,
-        class_columns=picked.class_positions or (),
+        class_columns=selection.class_positions or (),
         label_column=label_column,
     )
 

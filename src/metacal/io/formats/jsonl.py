@@ -66,50 +66,52 @@ def read(request: Request) -> Columns:
         If a line is not a JSON object, or an entry is missing or invalid.
     """
     entries = _read_entries(request)
-    picked = entries.picked
-    first_name = picked.table_names[0]
+    selection = entries.selection
+    first_name = selection.table_names[0]
     if request.scores:
         table: Any = _object_array(entries.values[first_name])
-    elif picked.class_positions is None:
+    elif selection.class_positions is None:
         table = entries.list_table(first_name)
     else:
-        table = np.column_stack([entries.number_column(name) for name in picked.table_names])
+        table = np.column_stack([entries.number_column(name) for name in selection.table_names])
 
     if not request.scores:
-        return picked.build_columns(table, entries.label_column, entries.values.__getitem__)
+        return selection.build_columns(table, entries.label_column, entries.values.__getitem__)
 
-    correctness_name = picked.role_names.get("labels")
+    correctness_name = selection.role_names.get("labels")
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name == correctness_name:
             return _object_array(entries.values[name])
         return entries.label_column(name)
 
-    return picked.build_columns(
+    return selection.build_columns(
         table, read_side_column, entries.values.__getitem__, lines=entries.line_numbers
     )
 
 
 def _read_entries(request: Request) -> _Entries:
     """Read the requested entries of all lines; an entry that a line lacks is None."""
-    picked: ColumnSelection | None = None
+    selection: ColumnSelection | None = None
     values: dict[str, list[Any]] = {}
     line_numbers = []
     with open(request.source, "rb") as file:
         for line_number, json_object in iterate_objects(request.path, file):
             row = add_requested_entries(request, line_number, json_object)
-            if picked is None:
+            if selection is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
-                picked = select_columns(request, list(row), list_names)
-                values = {name: [] for name in picked.all_names}
+                selection = select_columns(request, list(row), list_names)
+                values = {name: [] for name in selection.all_names}
             line_numbers.append(line_number)
             for name, column in values.items():
                 column.append(row.get(name))
-    if picked is None:
+    if selection is None:
         raise NoRowsError(
             f"{request.path}: it holds no rows; give at least one, as a JSON object on a line."
         )
-    return _Entries(path=request.path, picked=picked, values=values, line_numbers=line_numbers)
+    return _Entries(
+        path=request.path, selection=selection, values=values, line_numbers=line_numbers
+    )
 
 
 def _object_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -145,8 +147,8 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
         line_number += 1
         if len(line) > MAX_LINE_BYTES:
             raise InputError(
-                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB; write one"
-                " object per line, and one row per object."
+                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB; write"
+                " one object per line, and one row per object."
             )
         if line_number == 1:
             line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
@@ -274,7 +276,7 @@ class _Entries:
     path : str
         File name used in error messages.
 
-    picked : ColumnSelection
+    selection : ColumnSelection
         Names of the requested entries.
 
     values : dict of str to list
@@ -285,7 +287,7 @@ class _Entries:
     """
 
     path: str
-    picked: ColumnSelection
+    selection: ColumnSelection
     values: dict[str, list[Any]]
     line_numbers: list[int]
 
@@ -296,8 +298,8 @@ class _Entries:
         for line_number, row in zip(self.line_numbers, lists):
             if not isinstance(row, list):
                 raise InputError(
-                    f"{self.path}:{line_number}: the entry {name!r} is {describe_json(row)}, not a list of"
-                    " numbers."
+                    f"{self.path}:{line_number}: the entry {name!r} is {describe_json(row)}, not a"
+                    " list of numbers."
                 )
             if len(row) != first_length:
                 entry_text = f"{self.path}:{line_number}: the entry {name!r}"
@@ -305,8 +307,8 @@ class _Entries:
             for value in row:
                 if not _is_number(value):
                     raise InputError(
-                        f"{self.path}:{line_number}: the entry {name!r} holds {describe_json(value)}, which"
-                        " is not a number."
+                        f"{self.path}:{line_number}: the entry {name!r} holds {describe_json(value)},"
+                        " which is not a number."
                     )
         return self._float_array(lists)
 
@@ -351,8 +353,8 @@ class _Entries:
                 )
             if type(value) is not type(first_value):
                 raise InputError(
-                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)} but the first row's is"
-                    f" {describe_json(first_value)}; write all as numbers, or all as texts."
+                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)} but the first row's"
+                    f" is {describe_json(first_value)}; write all as numbers, or all as texts."
                 )
 
     def _float_array(self, values: list[Any]) -> Float:

@@ -73,10 +73,10 @@ def read_npz(request: Request) -> Columns:
         descriptions = {
             name: f"{location.shape} {location.dtype}" for name, location in locations.items()
         }
-        picked = select_arrays(request, descriptions)
-        array_names = list(picked.all_names)
-        if picked.class_list_name is not None:
-            array_names.append(picked.class_list_name)
+        selection = select_arrays(request, descriptions)
+        array_names = list(selection.all_names)
+        if selection.class_list_name is not None:
+            array_names.append(selection.class_list_name)
 
         for name in array_names:
             _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
@@ -85,7 +85,7 @@ def read_npz(request: Request) -> Columns:
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }
-    return picked.build_columns(arrays[picked.table_names[0]], arrays.__getitem__)
+    return selection.build_columns(arrays[selection.table_names[0]], arrays.__getitem__)
 
 
 def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
@@ -254,7 +254,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
     # A field has one entry per row, so it cannot hold the class names.
-    picked = replace(select_arrays(request, field_types), class_list_name=None)
+    selection = replace(select_arrays(request, field_types), class_list_name=None)
     records = location.read_array(partial(file.fill, offset=location.offset))
 
     def read_field(name: str) -> NDArray[Any]:
@@ -264,7 +264,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
             return values.astype(np.float64)
         return values
 
-    return picked.build_columns(read_field(picked.table_names[0]), read_field)
+    return selection.build_columns(read_field(selection.table_names[0]), read_field)
 
 
 @dataclass(frozen=True)
@@ -378,7 +378,7 @@ class NpzWriter:
 
     def _open_member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
         """Open a new member of the archive for writing."""
-        # A ZipInfo has the fixed date 1980-01-01, so that the same columns result in the same bytes.
+        # A ZipInfo has the fixed date 1980-01-01, so the same columns result in the same bytes.
         member = zipfile.ZipInfo(f"{name}.npy")
         member.compress_type = self.compression
         return archive.open(member, "w", force_zip64=True)

@@ -4,7 +4,8 @@ Files are not memory-mapped, because a memory map ends the process with SIGBUS i
 shortens the file. A read that returns too few bytes raises an error instead. While the pages of the
 file are cached, the price is one copy into a buffer that stays in the processor's cache, a few
 percent of the time of the computations that follow. Every read also compares the size and the
-modification time of the file with those at opening, so that a table never mixes old and new numbers.
+modification time of the file with those at opening, so that a table never mixes old and new
+numbers.
 """
 
 from __future__ import annotations

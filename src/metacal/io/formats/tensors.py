@@ -123,7 +123,7 @@ def read_safetensors(request: Request) -> Columns:
     header = file.read_bytes(_LENGTH_BYTES, header_bytes)
     entries = _parse_header(header, n_data_bytes=file.size - data_offset)
     descriptions = {name: f"{entry.shape} {entry.type_name}" for name, entry in entries.items()}
-    picked = select_arrays(request, descriptions)
+    selection = select_arrays(request, descriptions)
 
     def read_tensor(name: str, *, may_stay: bool = False) -> Any:
         entry = entries[name]
@@ -137,8 +137,8 @@ def read_safetensors(request: Request) -> Columns:
         )
         return load_array(request, file, location, may_stay=may_stay, conversion=conversion)
 
-    table = read_tensor(picked.table_names[0], may_stay=not request.scores)
-    return picked.build_columns(table, read_tensor)
+    table = read_tensor(selection.table_names[0], may_stay=not request.scores)
+    return selection.build_columns(table, read_tensor)
 
 
 def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry]:
@@ -214,14 +214,14 @@ def read_torch(request: Request) -> Columns:
 
     values = {str(name): value for name, value in content.items()}
     descriptions = {name: _describe(value) for name, value in values.items()}
-    picked = select_arrays(request, descriptions)
+    selection = select_arrays(request, descriptions)
 
     def read_value(name: str) -> Any:
-        if name == picked.class_list_name:
+        if name == selection.class_list_name:
             return values[name]
         return _tensor_to_array(request, repr(name), values[name])
 
-    return picked.build_columns(read_value(picked.table_names[0]), read_value)
+    return selection.build_columns(read_value(selection.table_names[0]), read_value)
 
 
 def _load_torch_file(request: Request) -> Any:

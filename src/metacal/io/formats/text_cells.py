@@ -35,8 +35,8 @@ def escape_formula(text: str) -> str:
 
     Examples
     --------
-    >>> escape_formula("=1+1"), escape_formula("-0.5"), escape_formula("cat"), escape_formula("'=1+1")
-    ("'=1+1", '-0.5', 'cat', "''=1+1")
+    >>> [escape_formula(text) for text in ("=1+1", "-0.5", "cat", "'=1+1")]
+    ["'=1+1", '-0.5', 'cat', "''=1+1"]
     """
     if not _looks_like_formula(text) or _is_signed_number(text):
         return text
@@ -48,8 +48,8 @@ def unescape_formula(text: str) -> str:
 
     Examples
     --------
-    >>> unescape_formula("'=1+1"), unescape_formula("''=1+1"), unescape_formula("'tis"), unescape_formula("-0.5")
-    ('=1+1', "'=1+1", "'tis", '-0.5')
+    >>> [unescape_formula(text) for text in ("'=1+1", "''=1+1", "'tis", "-0.5")]
+    ['=1+1', "'=1+1", "'tis", '-0.5']
     """
     if text.startswith("'") and _looks_like_formula(text):
         return text[1:]
