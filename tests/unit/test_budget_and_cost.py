@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.certification.losses import candidate_ranks
+from metacal.certification.cheapest import candidate_ranks
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError

@@ -17,7 +17,7 @@ from metacal.certification.procedures import (
 )
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
-from metacal.certification.scopes import EachSubgroup, SubgroupTest
+from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import (
     build_certificate,
     clusters_error,
@@ -26,6 +26,7 @@ from metacal.certification.statements import (
     no_subgroup_error,
     subgroups_needed_error,
 )
+from metacal.certification.subgroups import SubgroupTest
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.certificate import Certificate, accepts

@@ -59,14 +59,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from metacal.certification.candidates import (
     CandidatePlan,
     CandidateSequence,
     run_candidates,
 )
-from metacal.certification.rows import CalibrationRows, Clusters
+from metacal.certification.cluster_counts import ClusterCounter
+from metacal.certification.cluster_plans import build_increasing_sequences, choose_thresholds
+from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
     ACCEPT_ALL_ROWS,
     NOTHING_CERTIFIED,
@@ -74,7 +74,6 @@ from metacal.certification.rules.rule import (
     Certifies,
     ThresholdResult,
 )
-from metacal.formulas import Flags, Float
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import Counts
 from metacal.promises.quantity import Quantity
@@ -96,201 +95,11 @@ _CLUSTERS_PER_PILOT_CLUSTER = 10
 # Smallest number of pilot clusters.
 _MIN_PILOT_CLUSTERS = 5
 
-# Largest number of finite thresholds that are tested.
-_MAX_FINITE_THRESHOLDS = 100
-
 # Number of bisection steps in the search for the highest certifiable accuracy.
 _N_BISECTION_STEPS = 12
 
 # Number of decimal places to which the highest certifiable accuracy is rounded down.
 _ACCURACY_DECIMALS = 4
-
-
-@dataclass(frozen=True)
-class _SequenceStart:
-    """Position and significance level of one test sequence.
-
-    Attributes
-    ----------
-    capital_margin : float
-        Expected log capital at the starting threshold if no row is bad, as a
-        multiple of the log capital at which the test passes. A larger margin gives a
-        later starting threshold that tolerates more bad rows.
-
-    level_fraction : float
-        Fraction of the significance level that the sequence receives.
-    """
-
-    capital_margin: float
-    level_fraction: float
-
-
-# Test sequences, from the earliest starting threshold to the latest.
-_SEQUENCE_STARTS = (
-    _SequenceStart(capital_margin=4.0, level_fraction=0.9),
-    _SequenceStart(capital_margin=10.0, level_fraction=0.1),
-)
-
-
-@dataclass(frozen=True, eq=False)
-class ClusterCounts:
-    """Numbers of bad and counted rows in each cluster at one threshold.
-
-    Attributes
-    ----------
-    n_bad : array of float of shape (n_clusters,)
-        Number of bad rows. If clusters count by their mean, fraction of bad rows.
-
-    n_counted : array of float of shape (n_clusters,)
-        Number of counted rows. If clusters count by their mean, 1 if the cluster has
-        any counted row, else 0.
-
-    max_counted : int
-        Upper bound on `n_counted` for any cluster, including future ones.
-    """
-
-    n_bad: Float
-    n_counted: Float
-    max_counted: int
-
-    def to_unit_interval(self, limit: float) -> Float:
-        """Map the counts of each cluster to a number in [0, 1].
-
-        The expected value of this number is at most `limit` if and only if the rate
-        of bad rows is at most `limit`. The promise is thus a statement about the
-        mean of independent bounded variables, which a betting test can check.
-
-        Parameters
-        ----------
-        limit : float
-            Largest allowed rate of bad rows.
-
-        Returns
-        -------
-        array of float of shape (n_clusters,)
-        """
-        n_excess_bad = self.n_bad - limit * self.n_counted
-        return n_excess_bad / self.max_counted + limit
-
-    @property
-    def bad_share(self) -> float | None:
-        """Share of bad rows among the counted rows, or None if no row is counted."""
-        if not self.n_counted.any():
-            return None
-        return float(self.n_bad.sum() / self.n_counted.sum())
-
-    def confidence_interval(self, level: float) -> tuple[float, float]:
-        """Compute an interval for the rate of bad rows.
-
-        Parameters
-        ----------
-        level : float
-            Probability that the rate lies below the lower end, and that it lies above the upper
-            end.
-
-        Returns
-        -------
-        tuple of float
-            Lower and upper end.
-        """
-        required_log_capital = -math.log(level)
-
-        def rules_out_lower(limit: float) -> bool:
-            values = self.to_unit_interval(limit)
-            stakes = betting.stakes(values, level, limit)
-            return betting.log_capital_above(values, limit, stakes) >= required_log_capital
-
-        def rules_out_higher(limit: float) -> bool:
-            values = self.to_unit_interval(limit)
-            stakes = betting.stakes(values, level, limit)
-            return betting.log_capital_below(values, limit, stakes) >= required_log_capital
-
-        lower, _ = betting.halved(lambda limit: not rules_out_lower(limit))
-        _, upper = betting.halved(rules_out_higher)
-        return lower, upper
-
-
-class ClusterCounter:
-    """Counter of bad and counted rows per cluster at any threshold.
-
-    Parameters
-    ----------
-    rows : CalibrationRows
-        Rows with cluster codes.
-
-    quantity : Quantity
-        Quantity that the promise limits. It defines the bad and the counted rows.
-    """
-
-    def __init__(self, rows: CalibrationRows, quantity: Quantity) -> None:
-        assert rows.clusters is not None
-        self.rows = rows
-        self.quantity = quantity
-        self.clusters = rows.clusters
-
-    def count(self, threshold: float) -> ClusterCounts:
-        """Count the bad and counted rows of each cluster.
-
-        Parameters
-        ----------
-        threshold : float
-            Rows with a score of at most `threshold` are accepted.
-
-        Returns
-        -------
-        ClusterCounts
-        """
-        is_accepted = accepts(self.rows.scores, threshold)
-        return count_clusters(self.quantity, self.clusters, is_accepted, self.rows.correct)
-
-
-def count_clusters(
-    quantity: Quantity, clusters: Clusters, is_accepted: Flags, correct: Flags | None
-) -> ClusterCounts:
-    """Count the bad and counted rows of each cluster.
-
-    The clusters are in the order of their codes, which is random. A betting test depends on the
-    order, and the order of the input may follow the labels.
-
-    Parameters
-    ----------
-    quantity : Quantity
-        Quantity that defines the bad and the counted rows.
-
-    clusters : Clusters
-        Cluster of each row.
-
-    is_accepted : array of bool of shape (n_rows,)
-        Whether each row is accepted.
-
-    correct : array of bool of shape (n_rows,) or None
-        Whether each prediction is correct.
-
-    Returns
-    -------
-    ClusterCounts
-    """
-    is_hit, is_counted = quantity.flags(is_accepted, correct)
-    is_bad = is_hit
-    if not quantity.at_most:
-        is_bad = is_counted & ~is_hit
-    n_bad = _count_per_cluster(clusters, is_bad)
-    n_counted = _count_per_cluster(clusters, is_counted)
-    if not clusters.count_means:
-        return ClusterCounts(n_bad=n_bad, n_counted=n_counted, max_counted=clusters.max_size)
-
-    # Each cluster counts once. The maximum avoids a division by zero.
-    return ClusterCounts(
-        n_bad=n_bad / np.maximum(n_counted, 1.0),
-        n_counted=np.minimum(n_counted, 1.0),
-        max_counted=1,
-    )
-
-
-def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
-    """Count the selected rows of each cluster."""
-    counts = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
-    return counts.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -349,14 +158,14 @@ class ClusterBettingRule:
         -------
         CandidatePlan
         """
-        increasing_thresholds = _choose_thresholds(pilot)
+        increasing_thresholds = choose_thresholds(pilot)
         if self.quantity.accepting_is_safe:
             # Accepting more rows never violates the promise, so the tests begin at
             # the largest threshold. One sequence receives the whole level.
             sequence = CandidateSequence(share=1.0, candidates=tuple(increasing_thresholds[::-1]))
             return CandidatePlan(limit=limit, sequences=(sequence,))
 
-        sequences = _build_increasing_sequences(
+        sequences = build_increasing_sequences(
             pilot,
             increasing_thresholds,
             n_test_clusters=n_test_clusters,
@@ -555,133 +364,3 @@ def split_pilot_clusters(
     # The clusters are numbered in random order, so the first ones are a random choice.
     is_pilot_row = rows.clusters.codes < n_pilot_clusters
     return rows.take(is_pilot_row), rows.take(~is_pilot_row)
-
-
-def _choose_thresholds(pilot: CalibrationRows) -> list[float]:
-    """Return quantiles of the pilot scores and +inf, in increasing order."""
-    n_rows = len(pilot)
-    n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
-    quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
-    sorted_scores = np.sort(pilot.scores)
-    # Ranks start at 1, array indices at 0. `unique` removes tied scores.
-    quantiles = np.unique(sorted_scores[quantile_ranks - 1])
-    return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
-
-
-def _build_increasing_sequences(
-    pilot: CalibrationRows,
-    increasing_thresholds: list[float],
-    *,
-    n_test_clusters: int,
-    limit: float,
-    significance_level: float,
-) -> tuple[CandidateSequence[float], ...]:
-    """Divide the thresholds into test sequences, one per entry of `_SEQUENCE_STARTS`.
-
-    A low threshold accepts too few rows for its test to pass, and the first failure
-    ends a sequence. Each sequence therefore starts at a threshold whose test would
-    pass with a margin if no row were bad. It ends where the next sequence starts.
-
-    Parameters
-    ----------
-    pilot : CalibrationRows
-        Rows of the pilot clusters.
-
-    increasing_thresholds : list of float
-        Thresholds in increasing order.
-
-    n_test_clusters : int
-        Number of test clusters.
-
-    limit : float
-        Largest allowed rate of bad rows.
-
-    significance_level : float
-        Significance level of all tests together.
-
-    Returns
-    -------
-    tuple of CandidateSequence
-        Sequences in increasing order of threshold. Starts that fall on the same
-        threshold are merged into one sequence with the sum of their levels.
-    """
-    log_capital = _estimate_error_free_log_capital(
-        pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
-    )
-    last_index = len(increasing_thresholds) - 1
-    previous_start = 0
-    # Dictionaries keep insertion order, so the keys are in increasing order.
-    level_fraction_by_start: dict[int, float] = {}
-    for sequence_start in _SEQUENCE_STARTS:
-        sequence_level = sequence_start.level_fraction * significance_level
-        required_log_capital = -math.log(sequence_level)
-        start = int(
-            np.searchsorted(log_capital, sequence_start.capital_margin * required_log_capital)
-        )
-        start = max(min(start, last_index), previous_start)
-        previous_start = start
-        level_fraction_by_start.setdefault(start, 0.0)
-        level_fraction_by_start[start] += sequence_start.level_fraction
-
-    starts = list(level_fraction_by_start)
-    stops = [*starts[1:], len(increasing_thresholds)]
-    sequences = []
-    for start, stop in zip(starts, stops):
-        sequence = CandidateSequence(
-            share=level_fraction_by_start[start],
-            candidates=tuple(increasing_thresholds[start:stop]),
-        )
-        sequences.append(sequence)
-    return tuple(sequences)
-
-
-def _estimate_error_free_log_capital(
-    pilot: CalibrationRows,
-    thresholds: list[float],
-    *,
-    n_test_clusters: int,
-    limit: float,
-) -> Float:
-    """Estimate the log capital of each test if no accepted row were bad.
-
-    Parameters
-    ----------
-    pilot : CalibrationRows
-        Rows of the pilot clusters. Only their scores are read.
-
-    thresholds : list of float
-        Thresholds of the tests.
-
-    n_test_clusters : int
-        Number of test clusters.
-
-    limit : float
-        Largest allowed rate of bad rows.
-
-    Returns
-    -------
-    array of float of shape (n_thresholds,)
-    """
-    assert pilot.clusters is not None
-    if pilot.clusters.count_means:
-        # A cluster counts once, as soon as its row with the lowest score is accepted.
-        counted_scores = _lowest_score_per_cluster(pilot)
-        max_counted_per_cluster = 1
-    else:
-        counted_scores = pilot.scores
-        max_counted_per_cluster = pilot.clusters.max_size
-
-    n_counted = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
-    mean_counted_per_cluster = n_counted / pilot.clusters.n_clusters
-    return n_test_clusters * mean_counted_per_cluster * limit / max_counted_per_cluster
-
-
-def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:
-    """Return the lowest score of each cluster, in increasing order of cluster code."""
-    assert rows.clusters is not None
-    # Sort by cluster code, then by score, and take the first row of each cluster.
-    row_order = np.lexsort((rows.scores, rows.clusters.codes))
-    sorted_codes = rows.clusters.codes[row_order]
-    sorted_scores = rows.scores[row_order]
-    _, first_row_indices = np.unique(sorted_codes, return_index=True)
-    return sorted_scores[first_row_indices]

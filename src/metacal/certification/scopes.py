@@ -64,14 +64,15 @@ Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Jo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from metacal.certification.procedures import SubgroupProcedure, SubgroupResult
 from metacal.certification.rows import CalibrationRows
+from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
 from metacal.formulas import Flags
-from metacal.promises.parts.part import By, Name, Shares
+from metacal.promises.parts.part import By, Shares
 
 # Number of rows per pooling pilot row.
 _ROWS_PER_POOLING_PILOT = 4
@@ -81,54 +82,6 @@ _MIN_ROW_RATIO = 2
 
 # Smallest number of small subgroups for which pooling has an effect.
 _MIN_POOLED_SUBGROUPS = 2
-
-
-@dataclass(frozen=True)
-class Subgroup:
-    """Rows that share one threshold.
-
-    Attributes
-    ----------
-    codes : tuple of int
-        Integer codes of the classes or groups in the subgroup. There is more than
-        one code if the subgroup is pooled.
-
-    names : tuple of str or int
-        Names of these classes or groups, in the same order.
-
-    rows : CalibrationRows
-        Calibration rows used to certify the subgroup.
-    """
-
-    codes: tuple[int, ...]
-    names: tuple[Name, ...]
-    rows: CalibrationRows
-
-
-@dataclass(frozen=True)
-class SubgroupTest:
-    """Outcome of the test of one subgroup.
-
-    Attributes
-    ----------
-    subgroup : Subgroup
-        The subgroup.
-
-    result : SubgroupResult or None
-        Result of the test, or None if the subgroup has too few rows to be tested.
-
-    significance_level : float or None
-        Significance level of the test, or None if the subgroup was not tested.
-    """
-
-    subgroup: Subgroup
-    result: SubgroupResult | None = None
-    significance_level: float | None = None
-
-    @property
-    def every_test_passed(self) -> bool:
-        """Whether the subgroup was tested and every test in its sequence passed."""
-        return self.result is not None and self.result.every_test_passed
 
 
 @dataclass(frozen=True)
@@ -183,18 +136,18 @@ class EachSubgroup:
         assert rows.subgroups is not None
         all_codes = range(len(rows.subgroups.names))
         if not self.pool_small:
-            return [_build_subgroup(rows, codes=(code,)) for code in all_codes]
+            return [build_subgroup(rows, codes=(code,)) for code in all_codes]
 
         is_pilot_row = _draw_pooling_pilot_rows(rows)
         small_codes = self._find_small_subgroups(procedure, rows, is_pilot_row, delta)
         if len(small_codes) < _MIN_POOLED_SUBGROUPS:
-            return [_build_subgroup(rows, codes=(code,)) for code in all_codes]
+            return [build_subgroup(rows, codes=(code,)) for code in all_codes]
 
         subgroups = [
-            _build_subgroup(rows, codes=(code,)) for code in all_codes if code not in small_codes
+            build_subgroup(rows, codes=(code,)) for code in all_codes if code not in small_codes
         ]
         # The pilot rows determined which classes or groups are pooled, so they are not tested.
-        pool = _build_subgroup(rows, codes=tuple(small_codes), is_tested=~is_pilot_row)
+        pool = build_subgroup(rows, codes=tuple(small_codes), is_tested=~is_pilot_row)
         return [*subgroups, pool]
 
     def certify(
@@ -489,24 +442,6 @@ def _count_rows(procedure: SubgroupProcedure, subgroup: Subgroup, significance_l
     """Count the rows that the tests use; with several rules, take the largest count."""
     requirements = procedure.requirements(subgroup.rows, significance_level)
     return max(requirement.n_counted for requirement in requirements)
-
-
-def _build_subgroup(
-    rows: CalibrationRows, codes: tuple[int, ...], is_tested: Flags | None = None
-) -> Subgroup:
-    """Build the subgroup of the given codes from those calibration rows that are tested."""
-    assert rows.subgroups is not None
-    if len(codes) == 1:
-        is_selected = rows.subgroups.codes == codes[0]
-    else:
-        is_selected = np.isin(rows.subgroups.codes, codes)
-    if is_tested is not None:
-        is_selected &= is_tested
-    subgroup_rows = rows.take(is_selected)
-    if rows.pilot is not None:
-        subgroup_rows = replace(subgroup_rows, pilot=rows.pilot.of_subgroups(codes))
-    names = tuple(rows.subgroups.names[code] for code in codes)
-    return Subgroup(codes=codes, names=names, rows=subgroup_rows)
 
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:

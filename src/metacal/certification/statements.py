@@ -23,7 +23,7 @@ from metacal.promises.words import at_least
 
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
-    from metacal.certification.two_sides import Side
+    from metacal.certification.sides import Side
 
 
 def build_certificate(

@@ -64,10 +64,7 @@ class DataclassEstimator(Verbs, BaseEstimator):
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters, those of the promise as `promise__beta`.
-
-        A promise is frozen, so it is replaced by a copy with the new parameters.
-        """
+        """Set parameters. For `promise__beta`, a copy replaces the promise, which is frozen."""
         prefix = "promise__"
         promise_params = {name: value for name, value in params.items() if name.startswith(prefix)}
         own_params = {name: value for name, value in params.items() if name not in promise_params}

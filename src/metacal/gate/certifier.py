@@ -34,15 +34,14 @@ from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
-from metacal.gate.labelled import gate_of, remarks_on_pool
-from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
+from metacal.gate.labelled import check_asked, gate_of, remarks_on_pool
+from metacal.gate.marks import HigherIs, Marks, plain_name
 from metacal.gate.table import check_score
 from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.circumstances import Circumstances
 from metacal.promises.fingerprint import RowSketch, fingerprint_rows, hash_in_order
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
-from metacal.promises.rules.max_risk import CostPromise
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, checked_random_state
 from metacal.rows.score_columns import correct_column, score_column
@@ -481,25 +480,3 @@ class Certifier:
         """
         scores = self.doubts[self.right != UNKNOWN]
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
-
-
-def check_asked(promise: Any, higher_is: Any) -> None:
-    """Raise, with the reason, unless labels of rows that were drawn can certify it."""
-    check_scored(promise, higher_is)
-    name = type(promise).__name__
-    if not isinstance(promise, Promise) or promise.guarantee == "none":
-        raise InputError(
-            f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
-        )
-    if promise.scope is not None:
-        raise InputError(
-            f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
-            " pool for all; label the rows, and fit it on them."
-        )
-    if not promise.needs_labels:
-        raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
-    if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
-        raise InputError(
-            f"{name} with a table of costs needs every true class; label the rows, and fit it on"
-            " them."
-        )

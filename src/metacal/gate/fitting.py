@@ -14,12 +14,8 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.background_map import WORTH_A_THREAD, BackgroundMap, plan_background_map
-from metacal.gate.certify_table import (
-    CalibrationData,
-    CertificationResult,
-    certify_table,
-    subgroups_of_table,
-)
+from metacal.gate.calibration_data import CalibrationData, CertificationResult
+from metacal.gate.certify_table import certify_table, subgroups_of_table
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions

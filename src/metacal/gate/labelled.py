@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from metacal.certification.arriving import CORRECT, UNKNOWN
+from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
-from metacal.gate.marks import Marks
+from metacal.gate.marks import Marks, check_scored
 from metacal.gate.table import Recipe, Table
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_rows
+from metacal.promises.promise import Promise
+from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows
@@ -80,3 +83,25 @@ def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:
     if len(codes) < _FEWEST_LABELS or (codes == certifier.predicted[labelled]).all():
         return TemperatureMap(1.0), (not_calibrated(),)
     return fit_temperature(certifier.rows.where(labelled), codes), ()
+
+
+def check_asked(promise: Any, higher_is: Any) -> None:
+    """Raise, with the reason, unless labels of rows that were drawn can certify it."""
+    check_scored(promise, higher_is)
+    name = type(promise).__name__
+    if not isinstance(promise, Promise) or promise.guarantee == "none":
+        raise InputError(
+            f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
+        )
+    if promise.scope is not None:
+        raise InputError(
+            f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
+            " pool for all; label the rows, and fit it on them."
+        )
+    if not promise.needs_labels:
+        raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
+    if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
+        raise InputError(
+            f"{name} with a table of costs needs every true class; label the rows, and fit it on"
+            " them."
+        )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from scipy.special import betainc, ndtri
 
-from metacal.certification.clusters import ClusterCounts, count_clusters
+from metacal.certification.cluster_counts import ClusterCounts, count_clusters
 from metacal.certification.rows import Clusters
 from metacal.display import outward
 from metacal.errors import InputError

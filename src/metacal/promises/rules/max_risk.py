@@ -6,12 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from metacal.certification.cheapest import CHEAPEST_CANDIDATES, CheapestThreshold
 from metacal.certification.losses import (
     BETTING,
-    CHEAPEST_CANDIDATES,
     EXPECTED_LOSS,
     ROUNDED,
-    CheapestThreshold,
     MeanLossLimit,
 )
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE

@@ -12,7 +12,8 @@ from metacal.certification.plans import ShareStarts
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import AcceptanceRateRule
 from metacal.certification.rules.rule import ThresholdRule
-from metacal.certification.two_sides import TWO_SIDED, Side, TwoSides
+from metacal.certification.sides import Side
+from metacal.certification.two_sides import TWO_SIDED, TwoSides
 from metacal.errors import InputError
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name

@@ -1,0 +1,238 @@
+"""CheapestThreshold: the threshold with the lowest cost of errors and reviews."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.loss_bets import (
+    LossRanking,
+)
+from metacal.certification.rules.rule import REJECT_ALL_ROWS
+from metacal.certification.statements import certify_threshold
+from metacal.formulas import Float
+from metacal.promises.certificate import Certificate
+from metacal.promises.circumstances import Circumstances, under
+from metacal.promises.notes import Note, review_is_cheapest
+from metacal.promises.quantity import COST_PER_ROW
+from metacal.promises.rules import betting, bounds
+from metacal.promises.rules.bands import DistributionBand
+from metacal.promises.rules.costs import Costs
+from metacal.promises.words import SAME_SOURCE, register_rule
+
+# Name of the rule that chooses the cheapest threshold.
+CHEAPEST_CANDIDATES = register_rule(
+    "cheapest-candidates",
+    "the cheapest of a fixed list of ranks; the cost of its rows and their share bounded for all of"
+    " them at once",
+    SAME_SOURCE,
+)
+
+# Fractions of delta for the bounds on the cost of accepted rows and on the coverage.
+_COST_SHARE = 0.8
+_COVERAGE_SHARE = 0.2
+
+# Number of candidate ranks at equal steps.
+_N_EVEN_STEPS = 24
+
+# Exponents k of further candidates, which reject n / 2**k rows.
+_REJECTED_EXPONENTS = range(5, 13)
+
+
+@dataclass(frozen=True)
+class CheapestThreshold:
+    r"""Procedure that chooses the threshold with the lowest cost, and bounds this cost.
+
+    Candidates are about thirty ranks that the number of rows determines. Candidate m accepts the
+    rows below the (m+1)-th smallest score x. The candidate with the lowest cost on the calibration
+    rows is chosen. (The cost of one more error is added to all but the first candidate, which
+    accepts nothing.) Its cost is
+
+        R = F A + (1 - F) review,   F = P(h < x),   A = E[cost | h < x].
+
+    **Bound.** A <= A+ for all candidates at once, at 0.8 delta that they share evenly, and F lies in
+    a band over all thresholds at 0.2 delta. Then R <= review + F (A+ - review), with the end of F
+    that makes it larger.
+
+    *Proof.* Given x and the number of rows below it, those rows are independent draws of the rows
+    below x. An exact binomial limit (one cost for every error) or bets (a table of costs) bound their
+    mean. This holds for every fixed m, also with ties, and the chosen candidate is one of them. By
+    the union bound all of it fails with probability at most delta. ∎
+
+    Implements `metacal.certification.procedures.Procedure`.
+
+    Parameters
+    ----------
+    costs : Costs
+        Costs of incorrect and of rejected rows.
+
+    random_state : int, optional
+        Seed of the order of the bets. By default it is derived from the rows.
+    """
+
+    costs: Costs
+    random_state: int | None = None
+
+    @property
+    def review_cost(self) -> float:
+        """Cost of a rejected row."""
+        return self.costs.rejected
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return None, because the candidates follow from the number of rows."""
+        return None
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Choose the cheapest threshold and bound its cost."""
+        assert delta is not None
+        n_rows = len(rows)
+        max_cost = self.costs.largest_of_answers
+        losses = rows.losses
+        if losses is None:
+            losses = self.costs.losses_of_correct(rows.is_correct)
+        draws = replace(rows, losses=losses).draws(self.random_state)
+        ranking = LossRanking.of(
+            rows.scores, losses.answered / max_cost, draws.seed("order of bets")
+        )
+
+        # Each candidate accepts the rows strictly below the next score.
+        block_ends = ranking.blocks.ranks
+        candidate_blocks = np.searchsorted(block_ends, candidate_ranks(n_rows), side="right")
+        n_accepted = np.append(0, block_ends)[candidate_blocks]
+        summed_costs = np.append(0.0, np.cumsum(ranking.losses)) * max_cost
+        mean_costs = summed_costs[n_accepted] + self.review_cost * (n_rows - n_accepted)
+        mean_costs = mean_costs / n_rows
+
+        # Few rows without an error are no reason to accept rows that could cost much.
+        cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)
+        cheapest = int(np.argmin(mean_costs + cost_of_one_more_error))
+        return self._state(rows, ranking, int(n_accepted[cheapest]), mean_costs[cheapest], delta)
+
+    def _state(
+        self,
+        rows: CalibrationRows,
+        ranking: LossRanking,
+        n_accepted: int,
+        mean_cost: float,
+        delta: float,
+    ) -> Certificate:
+        """Build the certificate of a candidate."""
+        threshold = REJECT_ALL_ROWS
+        notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
+        if n_accepted > 0:
+            threshold = ranking.blocks.just_below_next(n_accepted)
+            notes = ()
+        accepted_cost = self._bound_accepted_cost(ranking, n_accepted, delta)
+        bound = self._bound_cost(len(rows), n_accepted, accepted_cost, delta)
+        target = min(bound, self.costs.largest)
+        certificate = certify_threshold(
+            rows, COST_PER_ROW, target, delta, CHEAPEST_CANDIDATES, threshold, notes
+        )
+        certificate = replace(certificate, target=target, mean_cost=float(mean_cost))
+        if n_accepted == 0 or self.costs.is_uniform:
+            return certificate
+        return under(certificate, Circumstances(random_state=self.random_state))
+
+    def _bound_accepted_cost(self, ranking: LossRanking, n_accepted: int, delta: float) -> float:
+        """Bound the mean cost of the accepted rows, for all candidates at once."""
+        n_rows = ranking.blocks.n
+        if self.costs.is_uniform:
+            n_errors = int((ranking.losses[:n_accepted] > 0.0).sum())
+            return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
+        if n_accepted == 0:
+            return 0.0
+        max_cost = self.costs.largest_of_answers
+        guess = min(0.5, 0.5 * self.review_cost / max_cost)
+        level = _level_of_candidate(n_rows, delta)
+        return max_cost * betting.upper_mean(ranking.losses_up_to(n_accepted), level, guess)
+
+    def _bound_cost_of_errors(
+        self, n_errors: int, n_accepted: int, n_rows: int, delta: float
+    ) -> float:
+        """Bound the mean cost of the accepted rows if every error costs the same."""
+        error_rate = 0.0
+        if n_accepted > 0:
+            level = _level_of_candidate(n_rows, delta)
+            error_rate = bounds.clopper_pearson_upper(n_errors, n_accepted, level)
+        return self.costs.largest_of_answers * error_rate
+
+    def _bound_cost(
+        self, n_rows: int, n_accepted: int, accepted_cost: float, delta: float
+    ) -> float:
+        """Bound the mean cost of all rows."""
+        if n_accepted == 0:
+            return self.review_cost
+        if n_accepted == n_rows:
+            # The threshold accepts every row.
+            return accepted_cost
+        band = DistributionBand(np.arange(float(n_rows)))
+        threshold = np.array([n_accepted - 1.0])
+        level = _COVERAGE_SHARE * delta / 2
+        if accepted_cost < self.review_cost:
+            coverage = band.lower(threshold, level)
+        else:
+            coverage = band.upper(threshold, level)
+        return float(self.review_cost + coverage[0] * (accepted_cost - self.review_cost))
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check that the counts and the mean cost of a certificate support its bound."""
+        assert delta is not None
+        n_rows = certificate.n_rows
+        n_accepted = certificate.n_accepted
+        mean_cost = certificate.mean_cost
+        bound = certificate.target
+        if mean_cost is None:
+            return "a promise about costs needs a mean cost"
+        if not self.costs.is_uniform:
+            if bound * bounds.SLACK >= mean_cost:
+                return None
+            return _unsupported_bound_sentence(bound, mean_cost)
+
+        n_errors = n_accepted - certificate.n_correct_accepted
+        n_rejected = n_rows - n_accepted
+        cost_of_errors = n_errors * self.costs.largest_of_answers
+        expected_cost = (cost_of_errors + self.review_cost * n_rejected) / n_rows
+        if not is_close(mean_cost, expected_cost):
+            return (
+                f"{n_errors:,} wrong of {n_accepted:,} accepted and {n_rejected:,} rejected rows do"
+                f" not cost {mean_cost:g}"
+            )
+        accepted_cost = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
+        smallest_bound = self._bound_cost(n_rows, n_accepted, accepted_cost, delta)
+        smallest_bound = min(smallest_bound, self.costs.largest)
+        if math.isclose(bound, smallest_bound, rel_tol=RELATIVE_TOLERANCE):
+            return None
+        return _unsupported_bound_sentence(bound, smallest_bound)
+
+
+def candidate_ranks(n_rows: int) -> list[int]:
+    """Return the ranks among which the cheapest is chosen.
+
+    They are 0 (reject all rows), equal steps, ranks that reject few rows, and n (accept all rows).
+
+    Examples
+    --------
+    >>> candidate_ranks(300)
+    [0, 12, 25, 38, 50, 62, ..., 275, 288, 291, 295, 298, 299, 300]
+    """
+    even_ranks = [round(n_rows * step / _N_EVEN_STEPS) for step in range(_N_EVEN_STEPS + 1)]
+    high_ranks = [n_rows - round(n_rows / 2**exponent) for exponent in _REJECTED_EXPONENTS]
+    return sorted({*even_ranks, *high_ranks})
+
+
+def _level_of_candidate(n_rows: int, delta: float) -> float:
+    """Return the significance level of the bound on the cost of one candidate."""
+    return _COST_SHARE * delta / len(candidate_ranks(n_rows))
+
+
+def _unsupported_bound_sentence(bound: float, smallest_bound: float) -> str:
+    return f"these rows do not certify a cost of at most {bound:g} a row, but {smallest_bound:g}"

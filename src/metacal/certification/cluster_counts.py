@@ -1,0 +1,175 @@
+"""Counts of bad and counted rows per cluster. `certification.clusters` defines the terms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certification.rows import CalibrationRows, Clusters
+from metacal.formulas import Flags, Float
+from metacal.promises.certificate import accepts
+from metacal.promises.quantity import Quantity
+from metacal.promises.rules import betting
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterCounts:
+    """Numbers of bad and counted rows in each cluster at one threshold.
+
+    Attributes
+    ----------
+    n_bad : array of float of shape (n_clusters,)
+        Number of bad rows. If clusters count by their mean, fraction of bad rows.
+
+    n_counted : array of float of shape (n_clusters,)
+        Number of counted rows. If clusters count by their mean, 1 if the cluster has
+        any counted row, else 0.
+
+    max_counted : int
+        Upper bound on `n_counted` for any cluster, including future ones.
+    """
+
+    n_bad: Float
+    n_counted: Float
+    max_counted: int
+
+    def to_unit_interval(self, limit: float) -> Float:
+        """Map the counts of each cluster to a number in [0, 1].
+
+        The expected value of this number is at most `limit` if and only if the rate
+        of bad rows is at most `limit`. The promise is thus a statement about the
+        mean of independent bounded variables, which a betting test can check.
+
+        Parameters
+        ----------
+        limit : float
+            Largest allowed rate of bad rows.
+
+        Returns
+        -------
+        array of float of shape (n_clusters,)
+        """
+        n_excess_bad = self.n_bad - limit * self.n_counted
+        return n_excess_bad / self.max_counted + limit
+
+    @property
+    def bad_share(self) -> float | None:
+        """Share of bad rows among the counted rows, or None if no row is counted."""
+        if not self.n_counted.any():
+            return None
+        return float(self.n_bad.sum() / self.n_counted.sum())
+
+    def confidence_interval(self, level: float) -> tuple[float, float]:
+        """Compute an interval for the rate of bad rows.
+
+        Parameters
+        ----------
+        level : float
+            Probability that the rate lies below the lower end, and that it lies above the upper
+            end.
+
+        Returns
+        -------
+        tuple of float
+            Lower and upper end.
+        """
+        required_log_capital = -math.log(level)
+
+        def rules_out_lower(limit: float) -> bool:
+            values = self.to_unit_interval(limit)
+            stakes = betting.stakes(values, level, limit)
+            return betting.log_capital_above(values, limit, stakes) >= required_log_capital
+
+        def rules_out_higher(limit: float) -> bool:
+            values = self.to_unit_interval(limit)
+            stakes = betting.stakes(values, level, limit)
+            return betting.log_capital_below(values, limit, stakes) >= required_log_capital
+
+        lower, _ = betting.halved(lambda limit: not rules_out_lower(limit))
+        _, upper = betting.halved(rules_out_higher)
+        return lower, upper
+
+
+class ClusterCounter:
+    """Counter of bad and counted rows per cluster at any threshold.
+
+    Parameters
+    ----------
+    rows : CalibrationRows
+        Rows with cluster codes.
+
+    quantity : Quantity
+        Quantity that the promise limits. It defines the bad and the counted rows.
+    """
+
+    def __init__(self, rows: CalibrationRows, quantity: Quantity) -> None:
+        assert rows.clusters is not None
+        self.rows = rows
+        self.quantity = quantity
+        self.clusters = rows.clusters
+
+    def count(self, threshold: float) -> ClusterCounts:
+        """Count the bad and counted rows of each cluster.
+
+        Parameters
+        ----------
+        threshold : float
+            Rows with a score of at most `threshold` are accepted.
+
+        Returns
+        -------
+        ClusterCounts
+        """
+        is_accepted = accepts(self.rows.scores, threshold)
+        return count_clusters(self.quantity, self.clusters, is_accepted, self.rows.correct)
+
+
+def count_clusters(
+    quantity: Quantity, clusters: Clusters, is_accepted: Flags, correct: Flags | None
+) -> ClusterCounts:
+    """Count the bad and counted rows of each cluster.
+
+    The clusters are in the order of their codes, which is random. A betting test depends on the
+    order, and the order of the input may follow the labels.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that defines the bad and the counted rows.
+
+    clusters : Clusters
+        Cluster of each row.
+
+    is_accepted : array of bool of shape (n_rows,)
+        Whether each row is accepted.
+
+    correct : array of bool of shape (n_rows,) or None
+        Whether each prediction is correct.
+
+    Returns
+    -------
+    ClusterCounts
+    """
+    is_hit, is_counted = quantity.flags(is_accepted, correct)
+    is_bad = is_hit
+    if not quantity.at_most:
+        is_bad = is_counted & ~is_hit
+    n_bad = _count_per_cluster(clusters, is_bad)
+    n_counted = _count_per_cluster(clusters, is_counted)
+    if not clusters.count_means:
+        return ClusterCounts(n_bad=n_bad, n_counted=n_counted, max_counted=clusters.max_size)
+
+    # Each cluster counts once. The maximum avoids a division by zero.
+    return ClusterCounts(
+        n_bad=n_bad / np.maximum(n_counted, 1.0),
+        n_counted=np.minimum(n_counted, 1.0),
+        max_counted=1,
+    )
+
+
+def _count_per_cluster(clusters: Clusters, row_mask: Flags) -> Float:
+    """Count the selected rows of each cluster."""
+    counts = np.bincount(clusters.codes[row_mask], minlength=clusters.n_clusters)
+    return counts.astype(np.float64)

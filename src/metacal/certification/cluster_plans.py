@@ -1,0 +1,179 @@
+"""Thresholds and test sequences that pilot clusters determine.
+
+`certification.clusters` defines the terms and has the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certification.candidates import (
+    CandidateSequence,
+)
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.rule import (
+    ACCEPT_ALL_ROWS,
+)
+from metacal.formulas import Float
+
+# Largest number of finite thresholds that are tested.
+_MAX_FINITE_THRESHOLDS = 100
+
+
+@dataclass(frozen=True)
+class _SequenceStart:
+    """Position and significance level of one test sequence.
+
+    Attributes
+    ----------
+    capital_margin : float
+        Expected log capital at the starting threshold if no row is bad, as a
+        multiple of the log capital at which the test passes. A larger margin gives a
+        later starting threshold that tolerates more bad rows.
+
+    level_fraction : float
+        Fraction of the significance level that the sequence receives.
+    """
+
+    capital_margin: float
+    level_fraction: float
+
+
+# Test sequences, from the earliest starting threshold to the latest.
+_SEQUENCE_STARTS = (
+    _SequenceStart(capital_margin=4.0, level_fraction=0.9),
+    _SequenceStart(capital_margin=10.0, level_fraction=0.1),
+)
+
+
+def choose_thresholds(pilot: CalibrationRows) -> list[float]:
+    """Return quantiles of the pilot scores and +inf, in increasing order."""
+    n_rows = len(pilot)
+    n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
+    quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
+    sorted_scores = np.sort(pilot.scores)
+    # Ranks start at 1, array indices at 0. `unique` removes tied scores.
+    quantiles = np.unique(sorted_scores[quantile_ranks - 1])
+    return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
+
+
+def build_increasing_sequences(
+    pilot: CalibrationRows,
+    increasing_thresholds: list[float],
+    *,
+    n_test_clusters: int,
+    limit: float,
+    significance_level: float,
+) -> tuple[CandidateSequence[float], ...]:
+    """Divide the thresholds into test sequences, one per entry of `_SEQUENCE_STARTS`.
+
+    A low threshold accepts too few rows for its test to pass, and the first failure
+    ends a sequence. Each sequence therefore starts at a threshold whose test would
+    pass with a margin if no row were bad. It ends where the next sequence starts.
+
+    Parameters
+    ----------
+    pilot : CalibrationRows
+        Rows of the pilot clusters.
+
+    increasing_thresholds : list of float
+        Thresholds in increasing order.
+
+    n_test_clusters : int
+        Number of test clusters.
+
+    limit : float
+        Largest allowed rate of bad rows.
+
+    significance_level : float
+        Significance level of all tests together.
+
+    Returns
+    -------
+    tuple of CandidateSequence
+        Sequences in increasing order of threshold. Starts that fall on the same
+        threshold are merged into one sequence with the sum of their levels.
+    """
+    log_capital = _estimate_error_free_log_capital(
+        pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
+    )
+    last_index = len(increasing_thresholds) - 1
+    previous_start = 0
+    # Dictionaries keep insertion order, so the keys are in increasing order.
+    level_fraction_by_start: dict[int, float] = {}
+    for sequence_start in _SEQUENCE_STARTS:
+        sequence_level = sequence_start.level_fraction * significance_level
+        required_log_capital = -math.log(sequence_level)
+        start = int(
+            np.searchsorted(log_capital, sequence_start.capital_margin * required_log_capital)
+        )
+        start = max(min(start, last_index), previous_start)
+        previous_start = start
+        level_fraction_by_start.setdefault(start, 0.0)
+        level_fraction_by_start[start] += sequence_start.level_fraction
+
+    starts = list(level_fraction_by_start)
+    stops = [*starts[1:], len(increasing_thresholds)]
+    sequences = []
+    for start, stop in zip(starts, stops):
+        sequence = CandidateSequence(
+            share=level_fraction_by_start[start],
+            candidates=tuple(increasing_thresholds[start:stop]),
+        )
+        sequences.append(sequence)
+    return tuple(sequences)
+
+
+def _estimate_error_free_log_capital(
+    pilot: CalibrationRows,
+    thresholds: list[float],
+    *,
+    n_test_clusters: int,
+    limit: float,
+) -> Float:
+    """Estimate the log capital of each test if no accepted row were bad.
+
+    Parameters
+    ----------
+    pilot : CalibrationRows
+        Rows of the pilot clusters. Only their scores are read.
+
+    thresholds : list of float
+        Thresholds of the tests.
+
+    n_test_clusters : int
+        Number of test clusters.
+
+    limit : float
+        Largest allowed rate of bad rows.
+
+    Returns
+    -------
+    array of float of shape (n_thresholds,)
+    """
+    assert pilot.clusters is not None
+    if pilot.clusters.count_means:
+        # A cluster counts once, as soon as its row with the lowest score is accepted.
+        counted_scores = _lowest_score_per_cluster(pilot)
+        max_counted_per_cluster = 1
+    else:
+        counted_scores = pilot.scores
+        max_counted_per_cluster = pilot.clusters.max_size
+
+    n_counted = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
+    mean_counted_per_cluster = n_counted / pilot.clusters.n_clusters
+    return n_test_clusters * mean_counted_per_cluster * limit / max_counted_per_cluster
+
+
+def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:
+    """Return the lowest score of each cluster, in increasing order of cluster code."""
+    assert rows.clusters is not None
+    # Sort by cluster code, then by score, and take the first row of each cluster.
+    row_order = np.lexsort((rows.scores, rows.clusters.codes))
+    sorted_codes = rows.clusters.codes[row_order]
+    sorted_scores = rows.scores[row_order]
+    _, first_row_indices = np.unique(sorted_codes, return_index=True)
+    return sorted_scores[first_row_indices]
