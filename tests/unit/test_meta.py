@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.base import make_base_calibrator
+from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.gate import Gate
 from metacal.maps.composed import ComposedMap
 

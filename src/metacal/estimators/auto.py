@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, MapAttribute, calibrator_name, make_calibrator
+from metacal.estimators.base import Calibrator, MapAttribute
+from metacal.estimators.calibrator_factory import calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map

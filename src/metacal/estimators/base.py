@@ -20,7 +20,7 @@ from typing import Any, Generic, Self, TypeVar, dataclass_transform
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin, clone
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
 from sklearn.utils._array_api import device, get_namespace
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
@@ -29,9 +29,8 @@ from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
-from metacal.maps.composed import default_base_method
 from metacal.maps.map import Map
-from metacal.maps.methods import calibrator_class, method_of
+from metacal.maps.methods import method_of
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
@@ -437,63 +436,3 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         }
         fit_function = method_of(type(self)).fit_function()
         return fit_function(rows, codes, weights, **parameters)
-
-
-def make_calibrator(calibrator_or_name: Any) -> Any:
-    """Return a new calibrator of this name, or an unfitted copy of a given one.
-
-    Examples
-    --------
-    >>> make_calibrator("spline"), make_calibrator(make_calibrator("platt"))
-    (SplineCalibration(), PlattScaling())
-    >>> make_calibrator("splin")
-    Traceback (most recent call last):
-    metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
-    """
-    if isinstance(calibrator_or_name, str):
-        return calibrator_class(calibrator_or_name)()
-    return clone(calibrator_or_name)
-
-
-def make_base_calibrator(
-    calibrator_or_name: Any, promise: object, n_classes: int | None = None
-) -> Any:
-    """Return a new calibrator for the base map of a gate.
-
-    Parameters
-    ----------
-    calibrator_or_name : str, estimator or None
-        Calibrator that the user chose. None selects that of the promise, or the default for the
-        number of classes.
-    promise : Promise or None
-        Promise of the gate.
-    n_classes : int or None, default=None
-        Number of classes, if known.
-
-    Returns
-    -------
-    estimator
-
-    Examples
-    --------
-    >>> make_base_calibrator(None, None), make_base_calibrator("platt", None), make_base_calibrator(None, None, 2)
-    (ComposedCalibration(), PlattScaling(), MonotoneCalibration())
-    """
-    if calibrator_or_name is not None:
-        return make_calibrator(calibrator_or_name)
-    if isinstance(promise, Promise) and promise.calibrator:
-        return make_calibrator(promise.calibrator)
-    return make_calibrator(default_base_method(n_classes))
-
-
-def calibrator_name(calibrator_or_name: Any) -> str:
-    """Return the registered name of a calibrator.
-
-    Examples
-    --------
-    >>> calibrator_name("spline"), calibrator_name(make_calibrator("platt"))
-    ('spline', 'platt')
-    """
-    if isinstance(calibrator_or_name, str):
-        return calibrator_or_name
-    return method_of(type(calibrator_or_name)).name

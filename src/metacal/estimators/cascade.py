@@ -11,7 +11,8 @@ from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.base import Calibrator, GateEstimator, make_base_calibrator
+from metacal.estimators.base import Calibrator, GateEstimator
+from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision

@@ -16,7 +16,8 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError, warn_caller
-from metacal.estimators.base import Calibrator, DataclassEstimator, make_base_calibrator
+from metacal.estimators.base import Calibrator, DataclassEstimator
+from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.crossfit import (
     ClassifierFit,
     ClassifierLogits,

@@ -6,7 +6,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.estimators.base import Calibrator, calibrator_name, make_calibrator
+from metacal.estimators.base import Calibrator
+from metacal.estimators.calibrator_factory import calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.composed import (

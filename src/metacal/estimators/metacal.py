@@ -11,14 +11,8 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import InputError
-from metacal.estimators.base import (
-    Calibrator,
-    GateEstimator,
-    LogitsEstimator,
-    make_base_calibrator,
-    make_calibrator,
-    match_array_library,
-)
+from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
+from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map

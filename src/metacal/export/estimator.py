@@ -8,7 +8,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.errors import ArtifactError
-from metacal.estimators.base import Calibrator, make_base_calibrator
+from metacal.estimators.base import Calibrator
+from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.kernels.numpy import thread_buffers
+from metacal.kernels.buffers import thread_buffers
 
 #: Coarse unit and fine unit.
 UNITS = (2.0**-30, 2.0**-62)

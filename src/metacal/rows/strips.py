@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags
-from metacal.kernels.numpy import thread_buffers
+from metacal.kernels.buffers import thread_buffers
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import StoredTable
 

