@@ -90,12 +90,12 @@ def command(
       python -m benchmarks all cascade per-class
       python -m benchmarks all --cheap --check
     """  # noqa: D301
+    if same_as is not None and not names:
+        raise click.UsageError("--same-as needs the names of the results to compare.")
     chosen = _chosen_states(names, cheap=cheap)
     if stale:
         _list(chosen)
     elif same_as is not None:
-        if not names:
-            raise click.UsageError("--same-as needs the names of the results to compare.")
         _stamp_if_same([one.entry for one in chosen], same_as, data, jobs)
     elif accept is not None:
         _accept([one.entry.name for one in chosen if one.stale], accept, anew=bool(names))
@@ -116,8 +116,8 @@ def _chosen_states(names: tuple[str, ...], *, cheap: bool) -> list[State]:
         raise click.ClickException(
             f"there is no result {', '.join(unknown)}; there are {', '.join(CATALOGUE)}."
         )
-    chosen = [one for one in states() if not names or one.entry.name in names]
-    return [one for one in chosen if one.entry.cheap or not cheap]
+    entries = [entry for name, entry in CATALOGUE.items() if not names or name in names]
+    return states(entry for entry in entries if entry.cheap or not cheap)
 
 
 def present_code(entry: Entry) -> dict[str, str]:

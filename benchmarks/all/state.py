@@ -5,6 +5,7 @@ such.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.all.catalogue import CATALOGUE, RESULTS, Entry
@@ -69,7 +70,8 @@ def state_of(entry: Entry, code: Code) -> State:
     return State(entry, tuple(changed), stale=not is_same(stamped, present), accepted=why)
 
 
-def states() -> list[State]:
-    """Return the state of every result."""
+def states(entries: Iterable[Entry] | None = None) -> list[State]:
+    """Return the state of some results, by default of every one in the catalogue."""
     code = Code()
-    return [state_of(entry, code) for entry in CATALOGUE.values()]
+    chosen = CATALOGUE.values() if entries is None else entries
+    return [state_of(entry, code) for entry in chosen]
