@@ -4,6 +4,7 @@ loss of a worker.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -84,6 +85,9 @@ def client():
     # On a busy machine a worker takes more than 15 s to come back, after which the cluster would do
     # without.
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": "10 minutes"})
+    # Failures of tasks that no one waits for are logged when they are collected, which may be
+    # during a later test that looks at the error output of a command.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     with (
         patient,
         distributed.LocalCluster(n_workers=2, **LOCAL) as cluster,

@@ -36,7 +36,8 @@ for suffix, kind in list(FORMATS.items()):
         def write(columns):
             inner(columns)
             print("writing", file=sys.stderr, flush=True)
-            time.sleep(60)
+            for _ in range(300):  # a signal just before a sleep is handled after it
+                time.sleep(0.1)
         writer.write = write
         return writer
     FORMATS[suffix] = replace(kind, write=kind.write and opener)
@@ -49,7 +50,8 @@ import sys, time, os
 fsync = os.fsync
 def waits(number):
     print("writing", file=sys.stderr, flush=True)
-    time.sleep(60)
+    for _ in range(300):  # a signal just before a sleep is handled after it
+        time.sleep(0.1)
 os.fsync = waits
 from metacal.cli import main
 main()
@@ -137,7 +139,7 @@ def test_other_commands_leave_nothing_behind(folder, tmp_path, number, command):
 
 def test_a_signal_that_was_ignored_stays_ignored(folder, tmp_path):
     """Under nohup a closed terminal ends nothing."""
-    code = WAITING.replace("time.sleep(60)", "time.sleep(1)")
+    code = WAITING.replace("range(300)", "range(10)")
     code = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + code
     out = tmp_path / "out.csv"
     exit_code, said = stopped(
