@@ -133,7 +133,7 @@ def _by_definition(
         top[...] = definition.predicted(block)
     score = (
         definition.entropy,
-        definition.doubt,
+        definition.one_minus_max_probability,
         definition.negative_margin,
         definition.free_energy,
     )[kind]

@@ -145,7 +145,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
     gate = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(table, labels)
     return {
         "entropy pass": partial(kernels.entropy, table),
-        "max_probability pass": partial(kernels.doubt, table),
+        "max_probability pass": partial(kernels.one_minus_max_probability, table),
         "margin pass": partial(kernels.negative_margin, table),
         "energy pass": partial(kernels.free_energy, table),
         "prediction pass": partial(kernels.predicted, table),
@@ -329,10 +329,10 @@ def main() -> None:
                         ),
                     )
         if options.out:  # after each size, so that a run cut short leaves something
-            report["fused"] = fused_kernels.works
+            report["fused"] = fused_kernels.is_available
             report["seconds"] = time.perf_counter() - began
             options.out.write_text(json.dumps(report, indent=1) + "\n")
-    ran = "ran" if fused_kernels.works else "did NOT run"
+    ran = "ran" if fused_kernels.is_available else "did NOT run"
     print(f"\nfused kernels {ran}; {time.perf_counter() - began:.0f} s in all")
 
 

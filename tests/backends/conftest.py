@@ -55,7 +55,7 @@ class Tensors(Host):
         super().__init__(kernel)
 
     def score(self, name, table):
-        return self.kernel.of_formula(
+        return self.kernel.score_by_formula(
             self.torch.from_numpy(table), NAMED[name].formula_function()
         ).numpy()
 
@@ -174,7 +174,7 @@ def backend(request):
     if request.param == "triton":
         found = Tensors()
         yield found
-        assert found.kernel.fused.works, "the fused kernels gave up"
+        assert found.kernel.fused.is_available, "the fused kernels gave up"
         return
     other = {"tensors": Tensors, "torch-module": Module, "onnx": Onnx}
     yield other[request.param]() if request.param in other else Host(definition)

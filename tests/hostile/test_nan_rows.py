@@ -23,7 +23,7 @@ from metacal.promises.certificate import accepts
 from metacal.rows import Rows
 from metacal.scores import NAMED, score_rows
 
-SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
+SCORES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
 #: R's NA: a NaN with a payload, which arithmetic on the bits of a float may turn into a number.
 NA = np.array([0x7FF00000000007A2], dtype=np.uint64).view(np.float64)[0]
 DTYPES = (np.float16, np.float32, np.float64)
@@ -157,7 +157,7 @@ def test_the_plain_kernels_on_tensors():
                 np.concatenate([good_rows(width, dtype), bad_rows(width, dtype)])
             )
             for name in SCORES:
-                values = on_tensors.of_formula(table, getattr(rowwise, name)).numpy()
+                values = on_tensors.score_by_formula(table, getattr(rowwise, name)).numpy()
                 assert np.isnan(values[3:]).all()
                 assert np.isfinite(values[:3]).all()
             columns = on_tensors.predicted(table).numpy()
@@ -173,7 +173,7 @@ for width, dtype in ((5, np.float32), (150, np.float32)):
     good = good_rows(width, dtype)
     table = torch.from_numpy(np.concatenate([good, bad_rows(width, dtype)]))
     assert triton.can_fuse(table)
-    for name in ("predicted", "entropy", "doubt", "negative_margin", "free_energy"):
+    for name in ("predicted", "entropy", "one_minus_max_probability", "negative_margin", "free_energy"):
         values = triton.score(table, name, torch.int64 if name == "predicted" else torch.float64).numpy()
         if name != "predicted":
             assert np.isnan(values[3:]).all(), (name, values)

@@ -66,13 +66,21 @@ def test_every_kernel_reads_it(layout, dtype):
     odd = layout(LOGITS.astype(dtype))
     plain = np.array(odd.astype(dtype), order="C")
     codes = np.full(len(odd), 2)
-    for name in ("entropy", "doubt", "negative_margin", "free_energy", "predicted", "spread"):
+    for name in (
+        "entropy",
+        "one_minus_max_probability",
+        "negative_margin",
+        "free_energy",
+        "predicted",
+        "spread",
+    ):
         np.testing.assert_array_equal(getattr(kernels, name)(odd), getattr(kernels, name)(plain))
     weights = shifted(np.linspace(0.5, 1.5, len(odd)))
     loss = kernels.tempered_loss(odd, shifted(codes), weights, 1.3)
     np.testing.assert_array_equal(loss, kernels.tempered_loss(plain, codes, weights.copy(), 1.3))
     np.testing.assert_array_equal(
-        kernels.members(odd, shifted(codes), 1.3), kernels.members(plain, codes, 1.3)
+        kernels.ensemble_label_probabilities(odd, shifted(codes), 1.3),
+        kernels.ensemble_label_probabilities(plain, codes, 1.3),
     )
     assert kernels.inspect_logits(odd)[0] is None
     for score in NAMED:

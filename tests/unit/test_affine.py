@@ -177,7 +177,7 @@ def test_known_scales_and_intercepts_come_back():
 # --- the mathematics --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("features", [kernels.centred, kernels.log_probabilities])
+@pytest.mark.parametrize("features", [kernels.centred_logits, kernels.log_probabilities])
 @pytest.mark.parametrize("full", [False, True])
 def test_the_gradient_is_the_derivative_of_the_loss(features, full):
     random = np.random.default_rng(0)

@@ -21,7 +21,7 @@ from metacal.formulas import rowwise
 from metacal.gate import Gate, Table
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import POSSIBLE, Curve, mixed_sums
+from metacal.kernels.columns import POSSIBLE, Curve, mixture_loss_sums
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
@@ -37,7 +37,7 @@ STEP = 2.0**-29
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 KERNELS = {
     "entropy": "entropy",
-    "max_probability": "doubt",
+    "max_probability": "one_minus_max_probability",
     "margin": "negative_margin",
     "energy": "free_energy",
 }
@@ -100,8 +100,8 @@ def one_walk_for_all(tensor, array):
     """
     low = tensor.clone()
     low[1, 1] = -10_000.0
-    for name in (*KERNELS.values(), "rivals_norm"):
-        scored = partial(device_kernels.of_formula, formula=getattr(rowwise, name))
+    for name in (*KERNELS.values(), "maxlogit_pnorm"):
+        scored = partial(device_kernels.score_by_formula, formula=getattr(rowwise, name))
         top = torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
         plain = scored(tensor).cpu().numpy()
         np.testing.assert_array_equal(
@@ -120,7 +120,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
     logits, labels = data(23 if n_classes < 1000 else 5, n_classes)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     for name in KERNELS.values():
-        found = device_kernels.of_formula(tensor, getattr(rowwise, name))
+        found = device_kernels.score_by_formula(tensor, getattr(rowwise, name))
         assert found.device == tensor.device
         assert found.dtype == torch.float64
         np.testing.assert_allclose(
@@ -156,9 +156,11 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
     logits, labels = data(200 if n_classes < 1000 else 5, n_classes)
     tensor, array = on_both(masked(logits, labels) if with_mask else logits, dtype, device)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
-    expected = mixed_sums(np, kernels.mixed_rows(array, labels, 0.7).T, weights, 0.7, 0.71, 0.05)
-    columns = kernels.mixed_rows(tensor, codes, 0.7)
-    found = kernels.mixed_sums(
+    expected = mixture_loss_sums(
+        np, kernels.temperature_statistics(array, labels, 0.7).T, weights, 0.7, 0.71, 0.05
+    )
+    columns = kernels.temperature_statistics(tensor, codes, 0.7)
+    found = kernels.mixture_loss_sums(
         columns.T.contiguous(), torch.tensor(weights).to(device), 0.7, 0.71, 0.05
     )
     tolerance = {
@@ -166,23 +168,26 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
         "atol": 1e-5 * np.abs(expected).max(),
     }
     np.testing.assert_allclose(found, expected, **tolerance)
-    plain = mixed_sums(torch, columns.T, None, 0.7, 0.7, 0.05)
+    plain = mixture_loss_sums(torch, columns.T, None, 0.7, 0.7, 0.05)
     np.testing.assert_allclose(
-        kernels.mixed_sums(columns.T.contiguous(), None, 0.7, 0.7, 0.05), plain.cpu(), rtol=1e-9
+        kernels.mixture_loss_sums(columns.T.contiguous(), None, 0.7, 0.7, 0.05),
+        plain.cpu(),
+        rtol=1e-9,
     )
     np.testing.assert_array_equal(
-        columns[:, POSSIBLE:].cpu(), kernels.mixed_rows(array, labels, 0.7)[:, POSSIBLE:]
+        columns[:, POSSIBLE:].cpu(),
+        kernels.temperature_statistics(array, labels, 0.7)[:, POSSIBLE:],
     )
     out, host = device_kernels.empty_probabilities(tensor), np.empty(array.shape)
-    kernels.mixed_softmax(tensor, 0.7, 0.05, out)
-    kernels.mixed_softmax(array, 0.7, 0.05, host)
+    kernels.mixture_softmax(tensor, 0.7, 0.05, out)
+    kernels.mixture_softmax(array, 0.7, 0.05, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-14 if dtype == torch.float64 else 1e-6)
     np.testing.assert_array_equal(
         definition.predicted(out.cpu().numpy()), definition.predicted(array)
     )
     curve = Curve(np.array([-1.0, 0.5, 3.0]), np.array([0.5, 1.3, 0.0]), -0.4)
-    kernels.lifted_softmax(tensor, 0.7, 0.05, curve, out)
-    kernels.lifted_softmax(array, 0.7, 0.05, curve, host)
+    kernels.softmax_with_curve(tensor, 0.7, 0.05, curve, out)
+    kernels.softmax_with_curve(array, 0.7, 0.05, curve, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
     np.testing.assert_array_equal(
         definition.predicted(out.cpu().numpy()), definition.predicted(array)
@@ -212,7 +217,9 @@ def test_scores_are_ranked_there(device, monkeypatch):
     there = [torch.tensor(column).to(device) for column in (values, flags)]
     for kernel in (kernels.active, definition):  # with the C kernel and without
         monkeypatch.setattr(kernels, "active", kernel)
-        for found, expected in zip(keys.ranked(*there), keys.ranked(values, flags), strict=True):
+        for found, expected in zip(
+            keys.rank_scores(*there), keys.rank_scores(values, flags), strict=True
+        ):
             np.testing.assert_array_equal(found, expected)
 
 
@@ -232,7 +239,7 @@ def test_extreme_rows(device):
     tensor, array = on_both(rows, torch.float32, device)
     with np.errstate(over="ignore"):
         for name in KERNELS.values():
-            found = device_kernels.of_formula(tensor, getattr(rowwise, name)).cpu()
+            found = device_kernels.score_by_formula(tensor, getattr(rowwise, name)).cpu()
             expected = getattr(definition, name)(array)
             np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(
@@ -565,14 +572,14 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
         def __getitem__(self, grid):
             raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(fused_kernels, "works", True)
-    monkeypatch.setattr(fused_kernels, "can_fuse", lambda block: fused_kernels.works)
+    monkeypatch.setattr(fused_kernels, "is_available", True)
+    monkeypatch.setattr(fused_kernels, "can_fuse", lambda block: fused_kernels.is_available)
     monkeypatch.setattr(fused_kernels, "_score_kernel", Broken())
     table = torch.eye(4, dtype=torch.float64, device=device)
     with pytest.warns(MetacalWarning, match="plain torch is used"):
-        found = device_kernels.of_formula(table, rowwise.entropy)
+        found = device_kernels.score_by_formula(table, rowwise.entropy)
     np.testing.assert_allclose(found.cpu(), definition.entropy(np.eye(4)), rtol=1e-12)
-    assert not fused_kernels.works
+    assert not fused_kernels.is_available
 
 
 @pytest.mark.long

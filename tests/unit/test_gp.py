@@ -73,7 +73,7 @@ def test_interpolated_bound_is_the_bound():
     mean, covariance = 0.5 * np.ones(size), 0.1 * np.eye(size)
     sums = Rows(logits).sum(
         partial(
-            kernels.sums,
+            kernels.bound_sums,
             curve=variational.tabulate_latent(basis, mean, covariance),
             centre="mean",
             inverse_temperature=1.0,
@@ -83,7 +83,7 @@ def test_interpolated_bound_is_the_bound():
         None,
     )
     t = logits - logits.mean(axis=1, keepdims=True)
-    a = basis.projection @ kernels.bumps(t.ravel(), np.linspace(-4.0, 4.0, 10), 1.6)
+    a = basis.projection @ kernels.basis_functions(t.ravel(), np.linspace(-4.0, 4.0, 10), 1.6)
     m = t + (mean @ a).reshape(t.shape)
     variance = (0.5 - (a * a).sum(axis=0) + (a * (covariance @ a)).sum(axis=0)).reshape(t.shape)
     exact = (m[np.arange(200), labels] - np.log(np.exp(m + variance / 2).sum(axis=1))).sum()

@@ -17,7 +17,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.kernels import exact
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import Curve, mixed_log_odds, mixed_sums
+from metacal.kernels.columns import Curve, mixture_log_odds, mixture_loss_sums
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
 from metacal.scores import collected, grid_of, ranked, resolve, score_rows
@@ -25,7 +25,7 @@ from metacal.scores import collected, grid_of, ranked, resolve, score_rows
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
 
-SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
+SCORES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
 
 
 @pytest.fixture(params=_fused.instruction_sets())
@@ -144,16 +144,16 @@ def test_sums_over_columns_are_those_of_their_definition(instruction_set, weight
     logits[8] *= 300.0  # a true class all but impossible
     labels[7] = 1
     weights = rng.random(1003) if weighted else None
-    columns = np.ascontiguousarray(fused.mixed_rows(logits, labels, 0.55).T)
+    columns = np.ascontiguousarray(fused.temperature_statistics(logits, labels, 0.55).T)
     for b, uniform in ((0.55, 0.01), (0.57, 1e-4), (0.5, 0.3)):
         found = sum(
-            fused.mixed_sums(columns, weights, 0.55, b, uniform, *part)
+            fused.mixture_loss_sums(columns, weights, 0.55, b, uniform, *part)
             for part in ((0, 500), (500, 1003))
         )
         np.testing.assert_allclose(
-            found, mixed_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10
+            found, mixture_loss_sums(np, columns, weights, 0.55, b, uniform), rtol=1e-10
         )
-    assert fused.mixed_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
+    assert fused.mixture_loss_sums(columns, weights, 0.55, 0.55, 0.0, 0, 1003)[0] == np.inf
 
 
 @pytest.mark.parametrize("name", ["entropy", "max_probability", "margin", "energy"])
@@ -220,17 +220,19 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
         np.random.default_rng(1).normal(0.0, 1.0, (1003, 5)) * np.logspace(-3, 2, 1003)[:, None]
     )
     logits[9, 1:] = -np.inf  # a class alone
-    columns = np.ascontiguousarray(fused.mixed_rows(logits, np.zeros(1003, dtype=np.intp), 0.55).T)
+    columns = np.ascontiguousarray(
+        fused.temperature_statistics(logits, np.zeros(1003, dtype=np.intp), 0.55).T
+    )
     for b, uniform in ((0.55, 1e-3), (0.6, 1e-9), (0.5, 0.3)):
         with np.errstate(divide="ignore"):
-            expected = mixed_log_odds(np, columns, 0.55, b, uniform)
+            expected = mixture_log_odds(np, columns, 0.55, b, uniform)
         np.testing.assert_allclose(
-            kernels.mixed_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12
+            kernels.mixture_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12
         )
 
 
 def lifted(block, curve, out):
-    fused.lifted_softmax(block, 0.7, 0.01, curve, out)
+    fused.softmax_with_curve(block, 0.7, 0.01, curve, out)
 
 
 @pytest.mark.slow
@@ -292,7 +294,7 @@ def test_class_sums_in_whole_units_are_those_of_the_definition_to_the_bit(
     table[1::5] = dtype(1.0 / n_bins)  # on an edge, or beside it
     accept, edges = random.random(150) < 0.6, np.arange(n_bins + 1) / n_bins
     found = []
-    for add in (exact.class_units, fused.class_units):
+    for add in (exact.add_class_units, fused.add_class_units):
         totals, above = (
             np.zeros((2, 2, n_classes)),
             np.zeros((2, 2, n_classes * n_bins), dtype=np.int64),
@@ -316,7 +318,7 @@ def test_entries_that_are_no_probabilities_stay_within_the_bins(instruction_set,
     table, accept = np.full((9, n_classes), 0.25), np.arange(9) % 2 == 0
     table[4, ::2] = entry
     found = []
-    for add in (exact.class_units, fused.class_units):
+    for add in (exact.add_class_units, fused.add_class_units):
         guarded = np.full(3 * n_sums * n_bins, 7, dtype=np.int64)
         above = guarded[n_sums * n_bins : 2 * n_sums * n_bins]
         above[:] = 0
@@ -356,9 +358,9 @@ def test_probabilities_are_brought_inside_as_by_the_definition(dtype, block):
     expected, wide = out.copy(), np.repeat(out, 2, axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "takes_whole_blocks", False)
-        kernels.put_inside(expected, block)
+        kernels.clip_probabilities(expected, block)
     for found in (out, wide[:, ::2]):  # the last by NumPy: its rows are not side by side
-        kernels.put_inside(found, block)
+        kernels.clip_probabilities(found, block)
         np.testing.assert_array_equal(found, expected)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from metacal import kernels
 from metacal.kernels import numpy as definition
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.keys import keys_of, ranked, scores_of
+from metacal.kernels.keys import keys_to_scores, rank_scores, scores_to_keys
 
 SPECIAL = [
     0.0,
@@ -37,12 +37,12 @@ def kernel(request, monkeypatch):
 @given(st.lists(st.floats(allow_nan=False) | st.sampled_from(SPECIAL), min_size=2, max_size=30))
 def test_keys_keep_order_and_lead_back(values):
     scores = np.array(values)
-    keys = keys_of(scores)
+    keys = scores_to_keys(scores)
     assert np.array_equal(scores[:, None] < scores, keys[:, None] < keys)
-    assert np.array_equal(scores_of(keys), scores)
-    assert np.array_equal(keys_of(-scores), -keys)
-    grid = keys_of(RELATIVE.rounded(scores))
-    assert (grid[np.abs(grid) < keys_of([np.finfo(float).max])] % 2**22 == 0).all()
+    assert np.array_equal(keys_to_scores(keys), scores)
+    assert np.array_equal(scores_to_keys(-scores), -keys)
+    grid = scores_to_keys(RELATIVE.rounded(scores))
+    assert (grid[np.abs(grid) < scores_to_keys([np.finfo(float).max])] % 2**22 == 0).all()
 
 
 def scores_of_a_kind(kind, rng, n):
@@ -71,7 +71,7 @@ def test_one_sort_orders_scores_and_their_flags(kernel, kind, n):
     rng = np.random.default_rng(n)
     scores = RELATIVE.rounded(scores_of_a_kind(kind, rng, n))
     flags = rng.random(n) < 0.7
-    ordered, ranks, errors, wrong_first = ranked(scores, flags)
+    ordered, ranks, errors, wrong_first = rank_scores(scores, flags)
     order = np.lexsort((flags, scores))
     last = np.append(scores[order][1:] != scores[order][:-1], True)
     assert np.array_equal(ordered, scores[order][last])

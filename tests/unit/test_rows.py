@@ -119,13 +119,13 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
         assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
         for score in (
             kernels.entropy,
-            kernels.doubt,
+            kernels.one_minus_max_probability,
             kernels.negative_margin,
             kernels.free_energy,
             kernels.predicted,
         ):
             assert rows.collect(score).tobytes() == score(table[chosen]).tobytes()
-        members = partial(kernels.members, inverse_temperature=0.7)
+        members = partial(kernels.ensemble_label_probabilities, inverse_temperature=0.7)
         assert rows.collect(members, labels).tobytes() == members(table[chosen], labels).tobytes()
 
 

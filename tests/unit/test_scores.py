@@ -22,7 +22,9 @@ def test_kernels_against_scipy():
     p = softmax(LOGITS, axis=1)
     top = np.sort(LOGITS, axis=1)
     np.testing.assert_allclose(kernels.entropy(LOGITS), entr(p).sum(axis=1), rtol=1e-12)
-    np.testing.assert_allclose(kernels.doubt(LOGITS), 1 - p.max(axis=1), rtol=1e-9)
+    np.testing.assert_allclose(
+        kernels.one_minus_max_probability(LOGITS), 1 - p.max(axis=1), rtol=1e-9
+    )
     np.testing.assert_allclose(kernels.negative_margin(LOGITS), top[:, -2] - top[:, -1], rtol=1e-12)
     np.testing.assert_allclose(kernels.free_energy(LOGITS), -logsumexp(LOGITS, axis=1), rtol=1e-12)
 

@@ -21,8 +21,8 @@ from metacal.kernels.columns import (
     TAIL,
     THIRD,
     VARIANCE,
-    mixed_log_odds,
-    mixed_sums,
+    mixture_log_odds,
+    mixture_loss_sums,
 )
 from metacal.maps.composed import ComposedMap, fit_composed, transform_rows
 from metacal.maps.temperature import fit_temperature
@@ -105,8 +105,8 @@ def test_the_kernel_is_the_derivative_of_its_own_loss():
 
     def sums(log_b, uniform):
         walked = float(np.exp(log_b))
-        columns = kernels.mixed_rows(logits, labels, walked).T
-        return mixed_sums(np, columns, weights, walked, walked, uniform)
+        columns = kernels.temperature_statistics(logits, labels, walked).T
+        return mixture_loss_sums(np, columns, weights, walked, walked, uniform)
 
     here, step = sums(-0.3, 0.05), 1e-5
     along = (sums(-0.3 + step, 0.05) - sums(-0.3 - step, 0.05)) / (2.0 * step)
@@ -131,7 +131,10 @@ def test_the_c_kernel_says_the_same_row_by_row(dtype, k):
     tolerance = 1e-12 if dtype == np.float64 else 1e-5
     table[7:9] = np.round(table[7:9])  # ties
     labels[7:9] = table[7:9].argmax(axis=1)
-    ours, other = fused.mixed_rows(table, labels, 0.7), definition.mixed_rows(table, labels, 0.7)
+    ours, other = (
+        fused.temperature_statistics(table, labels, 0.7),
+        definition.temperature_statistics(table, labels, 0.7),
+    )
     scale = np.abs(other).max(axis=0)
     np.testing.assert_allclose(ours / scale, other / scale, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(ours[:, RIGHT], table.argmax(axis=1) == labels)
@@ -149,11 +152,13 @@ def test_what_a_walk_sees_holds_at_temperatures_nearby():
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 3.0, (200, 6))
     labels = random.integers(6, size=200)
-    columns, there = (kernels.mixed_rows(logits, labels, b).T for b in (0.7, 0.71))
-    near = mixed_sums(np, columns, None, 0.7, 0.71, 0.05)
-    np.testing.assert_allclose(near, mixed_sums(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4)
+    columns, there = (kernels.temperature_statistics(logits, labels, b).T for b in (0.7, 0.71))
+    near = mixture_loss_sums(np, columns, None, 0.7, 0.71, 0.05)
+    np.testing.assert_allclose(
+        near, mixture_loss_sums(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4
+    )
     odds = [
-        mixed_log_odds(np, seen, walked, 0.71, 0.05)
+        mixture_log_odds(np, seen, walked, 0.71, 0.05)
         for seen, walked in ((columns, 0.7), (there, 0.71))
     ]
     np.testing.assert_allclose(*odds, rtol=1e-6, atol=1e-6)
@@ -175,11 +180,11 @@ def test_a_large_table_takes_few_passes(monkeypatch):
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 2.0, (60_000, 5))
     labels = (0.5 * logits + random.gumbel(size=logits.shape)).argmax(axis=1)
-    plain, seen = kernels.mixed_rows, []
+    plain, seen = kernels.temperature_statistics, []
     counting = partial(
         lambda block, *columns, **point: seen.append(len(block)) or plain(block, *columns, **point)
     )
-    monkeypatch.setattr(kernels, "mixed_rows", counting)
+    monkeypatch.setattr(kernels, "temperature_statistics", counting)
     assert fit_uniform(Rows(logits), labels).temperature == pytest.approx(2.0, rel=0.05)
     assert sum(seen) < 2 * len(logits)
 

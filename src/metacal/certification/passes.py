@@ -52,7 +52,7 @@ from metacal.certification.procedures import OneThreshold
 from metacal.certification.rows import checked_scores
 from metacal.certification.statements import sorting_needed_error
 from metacal.errors import InputError
-from metacal.kernels.keys import CELLS, CellCounts, Counter, Cut, scores_of
+from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
 from metacal.promises.certificate import Certificate
 from metacal.promises.sample import Evidence, Ranking, Undecided, require_some_correct
 from metacal.rows.executors import ExecutorLike, executor_of
@@ -97,7 +97,7 @@ class Tally:
     unit: int
 
     @classmethod
-    def first(cls, count: Pass, cells: int = CELLS) -> Tally:
+    def first(cls, count: Pass, cells: int = MAX_CELLS) -> Tally:
         """Count all rows by the top bits of their scores."""
         cut = Cut.whole(cells)
         counts = count(cut)
@@ -107,7 +107,7 @@ class Tally:
         unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
         return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
-    def refined(self, wanted: Iterable[int], count: Pass, cells: int = CELLS) -> Tally:
+    def refined(self, wanted: Iterable[int], count: Pass, cells: int = MAX_CELLS) -> Tally:
         """Count the rows of some cells again, by the next bits of their scores."""
         asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
@@ -136,7 +136,7 @@ class Tally:
         lowest = (self.low + below) & ~below  # the lowest multiple of 2^unit in each cell
         # Whether the order inside a cell is open: there is room for several scores.
         mixed = (self.high - lowest).view(np.uint64) >= np.uint64(1 << self.unit)
-        return Ranking(ranks, errors, scores_of(lowest), mixed)
+        return Ranking(ranks, errors, keys_to_scores(lowest), mixed)
 
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """Return the cells with several scores that contain one of these ranks."""
@@ -171,7 +171,7 @@ class Passes(Evidence):
 
     ranking: Ranking
 
-    def __init__(self, count: Pass, cells: int = CELLS, ranks: Sequence[int] = ()) -> None:
+    def __init__(self, count: Pass, cells: int = MAX_CELLS, ranks: Sequence[int] = ()) -> None:
         self.count, self.cells, self.ranks = count, cells, ranks
 
     @classmethod

@@ -411,7 +411,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             probabilities = self.map_(rows.table, rows=rows, out=host_out)
         if was_copied_to_host:
             device_out = validate.get_probability_buffer(X, out)
-            device_out[...] = kernels.device_kernels().to_device_of(probabilities, X)
+            device_out[...] = kernels.device_kernels().move_to_device_of(probabilities, X)
             return device_out
         if is_device_tensor:
             return probabilities

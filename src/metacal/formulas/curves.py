@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import doubt, tail
+from metacal.formulas.rowwise import exponentiate_gaps, one_minus_max_probability
 from metacal.formulas.temperature import tempered_softmax
 
 #: Limit on the size of log-odds and log-probabilities. e^-700 is the smallest probability
@@ -68,7 +68,7 @@ def top_label(xp: Operations, fitted: Any, x: Any) -> Any:
     p = softmax(b x), and the other classes share 1 - curve(max p) in proportion to p.
     """
     scaled_logits = x * fitted.inverse_temperature
-    confidence = evaluate_curves(xp, fitted, 1.0 - doubt(xp, scaled_logits))
+    confidence = evaluate_curves(xp, fitted, 1.0 - one_minus_max_probability(xp, scaled_logits))
     return _replace_confidence(xp, scaled_logits, confidence, 1.0 - confidence)
 
 
@@ -207,7 +207,7 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
 
 def confidence_log_odds(xp: Operations, x: Any) -> Any:
     """Compute log(max p / (1 - max p)) without cancellation, at most 700 in size."""
-    error_probability = xp.maximum(doubt(xp, x), float(np.exp(-FARTHEST)))
+    error_probability = xp.maximum(one_minus_max_probability(xp, x), float(np.exp(-FARTHEST)))
     return xp.log1p(-error_probability) - xp.log(error_probability)
 
 
@@ -247,7 +247,7 @@ def log_probabilities(xp: Operations, x: Any) -> tuple[Any, Any]:
     log_p, minus_log_rest : tables of shape (n_rows, n_classes)
         Their entries are at most 700 in size.
     """
-    row_tail = tail(xp, x)
+    row_tail = exponentiate_gaps(xp, x)
     log_sum = xp.log1p(row_tail.mass)
     log_p = row_tail.gaps
     p = row_tail.powers

@@ -25,7 +25,7 @@ ZERO = -800.0
 
 
 @dataclass(frozen=True)
-class RowTail:
+class GapExponentials:
     """Predicted class of each row and the weight of the other classes.
 
     Attributes
@@ -54,12 +54,12 @@ def gaps(xp: Operations, x: Any) -> Any:
     return x - xp.max(x)
 
 
-def tail(xp: Operations, x: Any) -> RowTail:
+def exponentiate_gaps(xp: Operations, x: Any) -> GapExponentials:
     """Compute the predicted class of each row and the weight of the other classes."""
     winner = xp.argmax(x)
     d = gaps(xp, x)
     powers = xp.put(xp.exp(d), winner, 0.0)
-    return RowTail(winner=winner, gaps=d, powers=powers, mass=xp.sum(powers))
+    return GapExponentials(winner=winner, gaps=d, powers=powers, mass=xp.sum(powers))
 
 
 def mean_over_unmasked(xp: Operations, table: Any, unmasked: Any) -> Any:
@@ -76,15 +76,15 @@ def uniform_probabilities(xp: Operations, x: Any) -> Any:
 @formula
 def entropy(xp: Operations, x: Any) -> Any:
     """Compute the entropy of softmax(x), log(1 + S) - sum_j e^{d_j} d_j / (1 + S)."""
-    row_tail = tail(xp, x)
+    row_tail = exponentiate_gaps(xp, x)
     moment = xp.sum(row_tail.powers * xp.maximum(row_tail.gaps, ZERO))
     return xp.log1p(row_tail.mass) - moment / (1.0 + row_tail.mass)
 
 
 @formula
-def doubt(xp: Operations, x: Any) -> Any:
+def one_minus_max_probability(xp: Operations, x: Any) -> Any:
     """Compute 1 - max p = S / (1 + S), where p = softmax(x)."""
-    mass = tail(xp, x).mass
+    mass = exponentiate_gaps(xp, x).mass
     return mass / (1.0 + mass)
 
 
@@ -102,7 +102,7 @@ def negative_margin(xp: Operations, x: Any) -> Any:
 @formula
 def free_energy(xp: Operations, x: Any) -> Any:
     """Compute -logsumexp(x) = -(max x + log(1 + S))."""
-    return -(xp.max(x) + xp.log1p(tail(xp, x).mass))
+    return -(xp.max(x) + xp.log1p(exponentiate_gaps(xp, x).mass))
 
 
 @formula
@@ -112,7 +112,7 @@ def spread(xp: Operations, x: Any) -> Any:
 
 
 @formula
-def rivals_norm(xp: Operations, x: Any) -> Any:
+def maxlogit_pnorm(xp: Operations, x: Any) -> Any:
     """Compute the 8-norm of the other classes' centred logits over the predicted one's.
 
     With z = x - mean x over the unmasked classes, the score is

@@ -20,8 +20,8 @@ class Torch(Operations):
 
     Examples
     --------
-    >>> from metacal.formulas.rowwise import doubt
-    >>> doubt(TORCH, torch.tensor([[0.0, 0.0], [700.0, 0.0]], dtype=torch.float64))
+    >>> from metacal.formulas.rowwise import one_minus_max_probability
+    >>> one_minus_max_probability(TORCH, torch.tensor([[0.0, 0.0], [700.0, 0.0]], dtype=torch.float64))
     tensor([[ 5.0000e-01],
             [9.8597e-305]], dtype=torch.float64)
     """

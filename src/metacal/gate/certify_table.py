@@ -29,7 +29,7 @@ from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.gate.table import moved_rows
 from metacal.kernels.grid import RELATIVE
-from metacal.kernels.keys import CELLS
+from metacal.kernels.keys import MAX_CELLS
 from metacal.maps.monotone import log_odds
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
@@ -228,7 +228,7 @@ class CountedScores:
         labels = self.data.labels
         assert labels is not None
         counting = Counting(self.data.rows, labels, self.score)
-        passes = Passes(counting, CELLS, ranks_of(len(self.data.rows)))
+        passes = Passes(counting, MAX_CELLS, ranks_of(len(self.data.rows)))
         certificate = promise.certify(passes)
         threshold = grid_of(self.score).settled(certificate.threshold)
         certificate = replace(certificate, score=name_of(self.score), threshold=threshold)

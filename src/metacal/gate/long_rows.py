@@ -50,7 +50,7 @@ class Counting:
         one more.
         """
         ranked, fine = Ranked(self.score), False
-        if self.rows.is_unvalidated and kernels.walks_blocks(ranked, self.rows.table):
+        if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(ranked, self.rows.table):
             found = self._counted(partial(ranked, careful=True), cut)
             fine = not found.missing
         self.rows = self.rows.validated(is_validated=fine)
@@ -121,7 +121,7 @@ class _Accepted:
 
     def __init__(self, score: str | Score, threshold: float) -> None:
         self.ranked, self.threshold, self.grid = Ranked(score), threshold, grid_of(score)
-        self.walks_blocks = self.ranked.walks_blocks
+        self.takes_whole_blocks = self.ranked.takes_whole_blocks
 
     def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> NDArray[np.uint8]:
         both = self.ranked(block, labels, **chosen)

@@ -120,7 +120,7 @@ class Table:
         no strips.
         """
         return self.map.whole_blocks and getattr(
-            resolve(self.score).unrounded, "walks_blocks", False
+            resolve(self.score).unrounded, "takes_whole_blocks", False
         )
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:

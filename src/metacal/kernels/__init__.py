@@ -33,7 +33,7 @@ from metacal.formulas import Array, Codes, Flags, Float, rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.probabilities import probability_limits
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import mixed_log_odds as _mixed_log_odds
+from metacal.kernels.columns import mixture_log_odds as _mixed_log_odds
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 #: Number of rows of columns per task. The C kernel takes a quarter of a millisecond, which is worth
@@ -77,7 +77,7 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
 active, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether the kernels take blocks of any size. Those of NumPy need strips, whose intermediate
 #: results fit into the cache.
-takes_whole_blocks = hasattr(active, "walkable")
+takes_whole_blocks = hasattr(active, "is_readable_without_copy")
 
 
 def on_device(table: Any) -> bool:
@@ -137,7 +137,7 @@ def _run_in_parts(
     return results
 
 
-def mixed_sums(
+def mixture_loss_sums(
     columns: Any,
     weights: Any,
     walked: float,
@@ -145,14 +145,14 @@ def mixed_sums(
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Compute the sums of `columns.mixed_sums` over columns of `mixed_rows`.
+    """Compute the sums of `columns.mixture_loss_sums` over columns of `temperature_statistics`.
 
     The rows are added in parts of a fixed size, so the bits do not depend on the number of threads.
 
     Parameters
     ----------
     columns : array or tensor of shape (8, n_rows)
-        Columns of `mixed_rows`.
+        Columns of `temperature_statistics`.
 
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
@@ -174,22 +174,22 @@ def mixed_sums(
     array of shape (6,)
     """
     if on_device(columns):
-        device_sums = device_kernels().mixed_sums(columns, weights, walked, b, uniform)
+        device_sums = device_kernels().mixture_loss_sums(columns, weights, walked, b, uniform)
         return device_sums.cpu().numpy()
     kernels = active if columns.flags.c_contiguous else definition
-    sum_part = partial(kernels.mixed_sums, columns, weights, walked, b, uniform)
+    sum_part = partial(kernels.mixture_loss_sums, columns, weights, walked, b, uniform)
     return np.asarray(sum(_run_in_parts(pool, sum_part, columns.shape[1])))
 
 
-def mixed_log_odds(
+def mixture_log_odds(
     columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
 ) -> Float:
-    """Compute the log-odds of `columns.mixed_log_odds` of each row, on the host.
+    """Compute the log-odds of `columns.mixture_log_odds` of each row, on the host.
 
     Parameters
     ----------
     columns, walked, b, uniform, pool
-        As in `mixed_sums`.
+        As in `mixture_loss_sums`.
 
     Returns
     -------
@@ -200,7 +200,7 @@ def mixed_log_odds(
         return np.asarray(_mixed_log_odds(torch, columns, walked, b, uniform).cpu())
     kernels = active if columns.flags.c_contiguous else definition
     log_odds = np.empty(columns.shape[1])
-    write_part = partial(kernels.mixed_log_odds, columns, walked, b, uniform, out=log_odds)
+    write_part = partial(kernels.mixture_log_odds, columns, walked, b, uniform, out=log_odds)
     _run_in_parts(pool, write_part, len(log_odds))
     return log_odds
 
@@ -210,7 +210,7 @@ def reads_tensors(function: Callable[..., Any]) -> bool:
     return getattr(getattr(function, "func", function), "reads_tensors", False)
 
 
-def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
+def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
     """Check whether a function, possibly a partial, takes whole blocks of a table.
 
     Such a function takes `rows`, the indices of the rows to use, and if it computes sums, the `ends`
@@ -219,14 +219,14 @@ def walks_blocks(function: Callable[..., Any], table: Any) -> bool:
 
     Examples
     --------
-    >>> walks_blocks(np.sum, np.zeros((2, 3)))
+    >>> can_pass_whole_blocks(np.sum, np.zeros((2, 3)))
     False
     """
     function = getattr(function, "func", function)
-    if not getattr(function, "walks_blocks", False):
+    if not getattr(function, "takes_whole_blocks", False):
         return False
     if isinstance(table, np.ndarray):
-        return bool(active.walkable(table))
+        return bool(active.is_readable_without_copy(table))
     return not on_device(table)
 
 
@@ -246,7 +246,7 @@ def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
     # Pickle finds the kernel by its name in this module.
     kernel.__module__ = __name__
     kernel.reads_tensors = True  # type: ignore[attr-defined]
-    kernel.walks_blocks = "rows" in signature(host_kernel).parameters  # type: ignore[attr-defined]
+    kernel.takes_whole_blocks = "rows" in signature(host_kernel).parameters  # type: ignore[attr-defined]
     return kernel
 
 
@@ -257,7 +257,7 @@ def label_is_possible(block: Array, labels: Codes) -> Flags:
 
 
 @_dispatch_to_device
-def mixed_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
+def mixture_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`.
 
     K is the number of possible classes of the row.
@@ -276,10 +276,10 @@ def mixed_softmax(block: Array, inverse_temperature: float, uniform: float, out:
     out : array of shape (n_rows, n_classes)
         Buffer for the result.
     """
-    write_mixed(block, inverse_temperature, 1.0 - uniform, uniform, out)
+    write_mixture(block, inverse_temperature, 1.0 - uniform, uniform, out)
 
 
-def write_mixed(
+def write_mixture(
     block: Array,
     inverse_temperature: float,
     share: float,
@@ -323,10 +323,10 @@ def write_mixed(
     else:
         n_possible = is_possible.sum(axis=1, keepdims=True)
         out += is_possible * (uniform / n_possible).astype(out.dtype)
-    keep_winner(predictions, out)
+    restore_predictions(predictions, out)
 
 
-def keep_winner(predictions: Codes, out: Array) -> None:
+def restore_predictions(predictions: Codes, out: Array) -> None:
     """Increase the predicted class by the smallest step where rounding tied it with another."""
     changed_rows = np.flatnonzero(out.argmax(axis=1) != predictions)
     if len(changed_rows):
@@ -336,7 +336,7 @@ def keep_winner(predictions: Codes, out: Array) -> None:
 
 
 @_dispatch_to_device
-def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
+def clip_probabilities(out: Array, block: Array, possible: Flags | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.
 
     Parameters
@@ -351,7 +351,11 @@ def put_inside(out: Array, block: Array, possible: Flags | None = None) -> None:
         Possible classes, needed if the block has been overwritten.
     """
     smallest, largest = probability_limits(np.finfo(out.dtype))
-    if possible is None and takes_whole_blocks and active.inside(block, smallest, largest, out):
+    if (
+        possible is None
+        and takes_whole_blocks
+        and active.clip_in_place(block, smallest, largest, out)
+    ):
         return
     if not out.size or (out.min() >= smallest and out.max() <= largest):
         return
@@ -377,7 +381,7 @@ class FormulaKernel:
 
     Examples
     --------
-    >>> FormulaKernel(rowwise.rivals_norm)(np.array([[2.0, 1.0, 0.0], [1.0, np.nan, 0.0]]))
+    >>> FormulaKernel(rowwise.maxlogit_pnorm)(np.array([[2.0, 1.0, 0.0], [1.0, np.nan, 0.0]]))
     array([ 1., nan])
     """
 
@@ -387,14 +391,14 @@ class FormulaKernel:
     reads_tensors = True
 
     @property
-    def walks_blocks(self) -> bool:
+    def takes_whole_blocks(self) -> bool:
         """Whether it takes blocks of any size."""
         return self.host is not None and takes_whole_blocks
 
     def __call__(self, block: Any, **options: Any) -> Any:
         """Return the score of each row, NaN for a row with NaN, +inf, or every class masked."""
         if not isinstance(block, np.ndarray) and on_device(block):
-            return device_kernels().of_formula(block, self.formula, **options)
+            return device_kernels().score_by_formula(block, self.formula, **options)
         if self.host is not None:
             return self.host(block, **options)
         scores = NUMPY.evaluate(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
@@ -409,16 +413,18 @@ def _replace_formula(formula: Callable[..., Any], host: Callable[..., Any]) -> F
 
 
 entropy = _replace_formula(rowwise.entropy, active.entropy)
-doubt = _replace_formula(rowwise.doubt, active.doubt)
+one_minus_max_probability = _replace_formula(
+    rowwise.one_minus_max_probability, active.one_minus_max_probability
+)
 negative_margin = _replace_formula(rowwise.negative_margin, active.negative_margin)
 free_energy = _replace_formula(rowwise.free_energy, active.free_energy)
 spread = FormulaKernel(rowwise.spread)
 rounded = _dispatch_to_device(active.rounded)
 predicted = _dispatch_to_device(active.predicted)
 softmax = _dispatch_to_device(active.softmax)
-lifted_softmax = _dispatch_to_device(active.lifted_softmax)
+softmax_with_curve = _dispatch_to_device(active.softmax_with_curve)
 tempered_loss = _dispatch_to_device(active.tempered_loss)
-mixed_rows = _dispatch_to_device(active.mixed_rows)
-members = active.members
-members.walks_blocks = takes_whole_blocks
+temperature_statistics = _dispatch_to_device(active.temperature_statistics)
+ensemble_label_probabilities = active.ensemble_label_probabilities
+ensemble_label_probabilities.takes_whole_blocks = takes_whole_blocks
 inspect_logits = _dispatch_to_device(active.inspect_logits)

@@ -5,7 +5,7 @@ diagonal and the first row is its diagonal. If θ has K + 1 rows, A is a full ma
 transposed, so that u @ θ[:-1] is A u.
 
 The features u of a row of logits x do not change if a constant is added to the row. They are
-`centred` (x minus its mean) or `log_probabilities` (x minus its logsumexp). A masked class (-inf)
+`centred_logits` (x minus its mean) or `log_probabilities` (x minus its logsumexp). A masked class (-inf)
 stays masked. As a feature of the other classes it counts as the mean of the row.
 
 Every kernel has the parameter `unit`, a factor that is applied to the features.
@@ -26,7 +26,7 @@ from metacal.formulas.logits import limit_logits
 Features = Callable[[Array], tuple[Float, Flags | None]]
 
 
-def centred(block: Array) -> tuple[Float, Flags | None]:
+def centred_logits(block: Array) -> tuple[Float, Flags | None]:
     """Compute u = x - mean x, over the classes that are not masked."""
     table = np.array(limit_logits(block), dtype=np.float64, order="C")
     is_masked = _fill_masked(table)
@@ -45,14 +45,14 @@ def log_probabilities(block: Array, inverse_temperature: float = 1.0) -> tuple[F
 
 
 def write_features(block: Array, out: Array, features: Features) -> None:
-    """Write the features of a block into `out`, -inf for masked classes, as `given` reads them."""
+    """Write the features of a block into `out`, -inf for masked classes, as `read_features` reads them."""
     table, is_masked = features(block)
     if is_masked is not None:
         table[is_masked] = -np.inf
     out[...] = table
 
 
-def given(block: Array) -> tuple[Float, Flags | None]:
+def read_features(block: Array) -> tuple[Float, Flags | None]:
     """Read features that `write_features` computed, into a copy."""
     table = np.array(block, dtype=np.float64, order="C")
     return table, _fill_masked(table)
@@ -142,7 +142,7 @@ def loss_and_gradient(
     return np.concatenate([[total_loss], slope_gradient.ravel(), residuals.sum(axis=0)])
 
 
-def curvature(
+def hessian_parts(
     block: Array,
     labels: Codes,
     weights: Float | None,
@@ -184,7 +184,7 @@ def curvature(
     return np.concatenate(parts)
 
 
-def whole_curvature(
+def full_hessian(
     block: Array, weights: Float | None, features: Features, unit: float, theta: Float
 ) -> Float:
     """Compute the Hessian in (scales, intercepts) of a diagonal A.
@@ -218,7 +218,7 @@ def whole_curvature(
     return hessian
 
 
-def squared_features(block: Array, weights: Float | None, features: Features) -> Float:
+def sum_squared_features(block: Array, weights: Float | None, features: Features) -> Float:
     """Sum the squared features over rows and classes; return an array of shape (1,)."""
     table, _ = features(block)
     row_sums = np.einsum("ij,ij->i", table, table)

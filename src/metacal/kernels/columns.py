@@ -6,7 +6,7 @@ work on arrays and tensors, because both have these operations under the same na
 
 **Temperature with a uniform component.** The probability of the true class is q = (1 - ε)·p + ε·u,
 where p = softmax(b·x)_y and u is one over the number of possible classes. The columns of
-`mixed_rows`, computed at one inverse temperature, determine q for any ε and for other inverse
+`temperature_statistics`, computed at one inverse temperature, determine q for any ε and for other inverse
 temperatures nearby.
 
 **Curve on top.** Let q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets probability σ(s(z)),
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Indices of the columns of `mixed_rows`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
+#: Indices of the columns of `temperature_statistics`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
 #: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
 #: prediction is correct.
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
@@ -68,7 +68,7 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
         `numpy` or `torch`.
 
     columns : array or tensor of shape (8, n_rows)
-        Columns of `mixed_rows`.
+        Columns of `temperature_statistics`.
 
     step : float, or array of shape (n_rows,)
         b minus the inverse temperature at which the columns were computed.
@@ -92,7 +92,7 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
     return value.clip(0.0), first_derivative, second_derivative.clip(0.0)
 
 
-def mixed_sums(
+def mixture_loss_sums(
     library: Any, columns: Any, weights: Any, walked: float, b: float, uniform: float
 ) -> Any:
     """Sum -log q over rows, with its gradient in (log b, ε) and its curvature.
@@ -111,7 +111,7 @@ def mixed_sums(
         `numpy` or `torch`.
 
     columns : array or tensor of shape (8, n_rows)
-        Columns of `mixed_rows`.
+        Columns of `temperature_statistics`.
 
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
@@ -153,13 +153,13 @@ def mixed_sums(
     return library.stack([(term * weights).sum() for term in terms])
 
 
-def mixed_log_odds(library: Any, columns: Any, walked: float, b: float, uniform: float) -> Any:
+def mixture_log_odds(library: Any, columns: Any, walked: float, b: float, uniform: float) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
 
     Parameters
     ----------
     library, columns, walked, b, uniform
-        As in `mixed_sums`.
+        As in `mixture_loss_sums`.
 
     Returns
     -------
@@ -222,7 +222,7 @@ class Curve:
         return result + slopes[-1] * (z - knots[-1]).clip(0.0, None)
 
 
-def lifted(
+def curve_adjustment(
     library: Any, rest: Any, second: Any, even: Any, uniform: float, value: Callable[[Any], Any]
 ) -> tuple[Any, Any, Any]:
     """Compute how a curve changes p = softmax(b·x) of each row.

@@ -19,14 +19,14 @@ from metacal.kernels.buffers import thread_buffers
 #: Coarse unit and fine unit.
 UNITS = (2.0**-30, 2.0**-62)
 #: Largest number of entries whose sums fit into int64.
-MOST = 1 << 31
-#: A larger entry is not a probability. It is clipped, so that sums of `MOST` entries fit.
+MAX_ENTRIES = 1 << 31
+#: A larger entry is not a probability. It is clipped, so that sums of `MAX_ENTRIES` entries fit.
 _MAX_ENTRY = 2.0
 #: (x + shift) - shift rounds x to whole units, because a float64 of this size has no finer bits.
 _ROUNDING_SHIFTS = tuple(1.5 * 2.0**52 * unit for unit in UNITS)
 
 
-def in_units(block: Array) -> Iterator[Float]:
+def split_into_units(block: Array) -> Iterator[Float]:
     """Yield each entry rounded to coarse units, then the remainder rounded to fine units.
 
     The entries must lie in [0, 1], apart from rounding. The arrays are buffers that the next call
@@ -34,7 +34,7 @@ def in_units(block: Array) -> Iterator[Float]:
 
     Examples
     --------
-    >>> sum(float(part[0]) for part in in_units(np.array([0.1])))
+    >>> sum(float(part[0]) for part in split_into_units(np.array([0.1])))
     0.1
     """
     coarse: Float = thread_buffers.array("units", block.shape, np.float64)
@@ -51,12 +51,12 @@ def in_units(block: Array) -> Iterator[Float]:
     yield remainder
 
 
-def counted(parts: Float, unit: float) -> NDArray[np.int64]:
+def units_to_integers(parts: Float, unit: float) -> NDArray[np.int64]:
     """Convert whole units, or sums of them, to integers."""
     return (parts / unit).astype(np.int64)
 
 
-def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
+def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
     """Add the probabilities of a block in whole units, separately for rejected and accepted rows.
 
     The C kernel in `fused.py` does the same in one pass.
@@ -82,20 +82,20 @@ def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above:
     """
     n_bins = len(edges) - 1
     decisions = np.stack([~accept, accept]).astype(np.float64)
-    for unit_totals, entry_units in zip(totals, in_units(block)):
+    for unit_totals, entry_units in zip(totals, split_into_units(block)):
         # Sums of whole units are exact in any order, also in a matrix product.
         unit_totals += decisions @ entry_units
-    flat_indices, values = entries_above(block, edges)
+    flat_indices, values = find_entries_above(block, edges)
     rows, columns = np.divmod(flat_indices, block.shape[1])
     bins = np.searchsorted(edges[1:-1], values, side="left")
     cells = columns * n_bins + bins
     decision_codes = accept[rows].astype(np.intp)
     clipped_values = np.clip(values, -_MAX_ENTRY, _MAX_ENTRY)
-    for unit_sums, unit, entry_units in zip(above, UNITS, in_units(clipped_values)):
-        np.subtract.at(unit_sums, (decision_codes, cells), counted(entry_units, unit))
+    for unit_sums, unit, entry_units in zip(above, UNITS, split_into_units(clipped_values)):
+        np.subtract.at(unit_sums, (decision_codes, cells), units_to_integers(entry_units, unit))
 
 
-def entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
+def find_entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
     """Return the flat indices and the values of the entries above the first bin."""
     flat_block = np.ascontiguousarray(block).reshape(-1)
     first_edge = edges[1] if len(edges) > 2 else np.inf
@@ -108,6 +108,6 @@ def entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
     return flat_indices, flat_block[flat_indices].astype(np.float64)
 
 
-def value(units: NDArray[np.int64]) -> Float:
+def units_to_floats(units: NDArray[np.int64]) -> Float:
     """Convert sums of coarse and fine units, shape (2, ...), to floats."""
     return np.asarray(units[0] * UNITS[0] + units[1] * UNITS[1])

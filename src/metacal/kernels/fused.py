@@ -22,7 +22,7 @@ from metacal.kernels.grid import Grid
 RowIndices = Codes | None
 
 #: Scores in the order of their numbers in the C code.
-_SCORES = ("entropy", "doubt", "negative_margin", "free_energy")
+_SCORES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
 #: Result of `first_bad_row` if every row is valid, but a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
@@ -41,23 +41,23 @@ def softmax(
     block: Array, inverse_temperature: float, out: Array, *, rows: RowIndices = None
 ) -> None:
     """Write softmax(b·x) of each row into `out`."""
-    buffer = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    buffer = out if is_readable_without_copy(out) else np.empty(out.shape, dtype=out.dtype)
     _fused.softmax(_as_readable(block), rows, inverse_temperature, buffer)
     if buffer is not out:
         out[...] = buffer
 
 
-def lifted_softmax(
+def softmax_with_curve(
     block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    buffer = out if walkable(out) else np.empty(out.shape, dtype=out.dtype)
+    buffer = out if is_readable_without_copy(out) else np.empty(out.shape, dtype=out.dtype)
     _fused.lifted(_as_readable(block), inverse_temperature, uniform, curve.packed, buffer)
     if buffer is not out:
         out[...] = buffer
 
 
-def inside(block: Array, least: float, most: float, out: Array) -> bool:
+def clip_in_place(block: Array, least: float, most: float, out: Array) -> bool:
     """Clip the probabilities of a block in place.
 
     Parameters
@@ -76,7 +76,7 @@ def inside(block: Array, least: float, most: float, out: Array) -> bool:
     bool
         False if the C code cannot read `out`. Nothing is changed then.
     """
-    is_supported = walkable(out) and out.dtype.itemsize >= 4
+    is_supported = is_readable_without_copy(out) and out.dtype.itemsize >= 4
     if is_supported:
         _fused.inside(_as_readable(block), least, most, out)
     return is_supported
@@ -122,7 +122,7 @@ def tempered_loss(
     return sums if ends is None else sums.reshape(-1, 4)
 
 
-def mixed_rows(
+def temperature_statistics(
     block: Array,
     labels: Codes,
     inverse_temperature: float,
@@ -155,7 +155,7 @@ def mixed_rows(
     return out
 
 
-def ranked_rows(
+def write_scores_and_correctness(
     block: Array,
     scores: Float,
     right: Flags,
@@ -203,8 +203,8 @@ def ranked_rows(
     )
 
 
-def class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
-    """Add the probabilities of a block in whole units, as `kernels.exact.class_units` does."""
+def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
+    """Add the probabilities of a block in whole units, as `kernels.exact.add_class_units` does."""
     decisions = np.ascontiguousarray(accept, dtype=bool)
     flat_totals = totals.reshape(-1)
     _fused.class_units(_as_readable(block), decisions, edges, flat_totals, above.reshape(-1))
@@ -217,10 +217,10 @@ def rounded(values: Float, grid: Grid) -> Float:
     return result
 
 
-def mixed_log_odds(
+def mixture_log_odds(
     columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`."""
+    """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`."""
     _fused.log_odds(columns, b - walked, uniform, first, last, out)
 
 
@@ -241,7 +241,7 @@ def on_grid(
     return sums
 
 
-def mixed_sums(
+def mixture_loss_sums(
     columns: Float,
     weights: Float | None,
     walked: float,
@@ -250,14 +250,14 @@ def mixed_sums(
     first: int,
     last: int,
 ) -> Float:
-    """Compute `kernels.columns.mixed_sums` over the rows from `first` up to `last`."""
+    """Compute `kernels.columns.mixture_loss_sums` over the rows from `first` up to `last`."""
     sums = np.empty(6)
     step = b - walked
     _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, first, last, sums)
     return sums
 
 
-def members(
+def ensemble_label_probabilities(
     block: Array, labels: Codes, inverse_temperature: float, *, rows: RowIndices = None
 ) -> Float:
     """Compute the three probabilities of the true class that ensemble temperature scaling mixes."""
@@ -275,23 +275,23 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
     return invalid_row, result == _MAY_BE_MASKED
 
 
-def ranked(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
-    """Return the result of `kernels.keys.ranked`, None if a score uses its last bit."""
+def rank_scores(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:
+    """Return the result of `kernels.keys.rank_scores`, None if a score uses its last bit."""
     keys = np.empty(len(scores), dtype=np.int64)
     flags = np.ascontiguousarray(flags, dtype=bool)
     is_packed = _fused.keys(_as_column(scores), flags, keys)
     if not is_packed:
         return None
-    return blocks(keys, in_order=False)
+    return summarise_keys(keys, in_order=False)
 
 
-def blocks(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
-    """Return the result of `kernels.keys.ranked` for keys with a flag in the last bit.
+def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, Any, Any, Any]:
+    """Return the result of `kernels.keys.rank_scores` for keys with a flag in the last bit.
 
     Parameters
     ----------
     keys : array of int64 of shape (n_rows,)
-        Output of `kernels.keys.packed`, which is overwritten.
+        Output of `kernels.keys.pack_keys`, which is overwritten.
 
     in_order : bool
         Whether the keys are sorted already.
@@ -359,7 +359,7 @@ def _score(
     return scores
 
 
-entropy, doubt, negative_margin, free_energy = (
+entropy, one_minus_max_probability, negative_margin, free_energy = (
     partial(_score, kind) for kind in range(len(_SCORES))
 )
 
@@ -383,10 +383,10 @@ def _as_readable(block: Array) -> Array:
         block = block.astype(np.float64)
     elif not block.dtype.isnative:
         block = block.astype(block.dtype.newbyteorder("="))
-    return block if walkable(block) else block.copy(order="C")
+    return block if is_readable_without_copy(block) else block.copy(order="C")
 
 
-def walkable(block: Array) -> bool:
+def is_readable_without_copy(block: Array) -> bool:
     """Check whether the C code can read the rows of a block without a copy.
 
     The flags of NumPy are not enough. It calls an array contiguous wherever its bytes start, and

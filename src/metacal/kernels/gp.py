@@ -23,13 +23,13 @@ CENTRES = ("mean", "log_softmax")
 _POSITION_MARGIN = 1.000001
 
 
-def tempered(block: Array, centre: str, inverse_temperature: float) -> Float:
+def tempered_logits(block: Array, centre: str, inverse_temperature: float) -> Float:
     """Compute t = b·(x - centre of the row), in a new array."""
     table = np.asarray(limit_logits(block), dtype=np.float64)
     return np.asarray(NUMPY.evaluate(center_rows, table, centre) * inverse_temperature)
 
 
-def bumps(values: Float, inducing: Float, lengthscale: float) -> Float:
+def basis_functions(values: Float, inducing: Float, lengthscale: float) -> Float:
     """Compute exp(-½ ((t - z_m) / ℓ)²), one row per inducing input z_m and one column per t."""
     distances = (values - inducing[:, None]) / lengthscale
     return np.asarray(np.exp(-0.5 * distances * distances))
@@ -138,7 +138,7 @@ def _predict(block: Array, curve: Curve, centre: str, inverse_temperature: float
     -------
     _Prediction
     """
-    values = tempered(block, centre, inverse_temperature)
+    values = tempered_logits(block, centre, inverse_temperature)
     below, fraction = curve.place(values)
     lifted = np.diff(curve.lifted, append=curve.lifted[-1])[below]
     lifted *= fraction
@@ -155,7 +155,7 @@ def _predict(block: Array, curve: Curve, centre: str, inverse_temperature: float
     return _Prediction(values, below, fraction, probabilities, log_sums)
 
 
-def sums(
+def bound_sums(
     block: Array,
     labels: Codes,
     weights: Float | None,
@@ -300,14 +300,14 @@ def probability_mass(
     Parameters
     ----------
     block, labels, weights, centre, inverse_temperature
-        As in `sums`.
+        As in `bound_sums`.
 
     Returns
     -------
     array of shape (n_rows * n_classes, 2)
         The tempered logit t, and weight · softmax(t), plus the weight for the true class.
     """
-    values = tempered(block, centre, inverse_temperature)
+    values = tempered_logits(block, centre, inverse_temperature)
     mass = np.exp(values - values.max(axis=1, keepdims=True))
     mass /= mass.sum(axis=1, keepdims=True)
     mass[np.arange(len(mass)), labels] += 1.0

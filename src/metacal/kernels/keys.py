@@ -28,7 +28,7 @@ RankedScores = tuple[Float, Codes, Codes, Codes]
 
 #: Largest number of cells of one pass. Two counts of eight bytes per cell take 64 MiB, of which
 #: unused pages are never touched.
-CELLS = 1 << 22
+MAX_CELLS = 1 << 22
 #: Largest key. The smallest key is one below its negative.
 _MAX_KEY = int(np.iinfo(np.int64).max)
 _SIGN_BIT = np.int64(np.iinfo(np.int64).min)
@@ -37,19 +37,19 @@ _LAST_BIT = np.int64(1)
 _ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
 
 
-def keys_of(scores: Any) -> Keys:
+def scores_to_keys(scores: Any) -> Keys:
     """Return an integer per score with a < b iff key(a) < key(b); NaN has a meaningless key."""
     bits = np.asarray(scores, dtype=np.float64).view(np.int64)
     return np.where(bits < 0, _SIGN_BIT - bits, bits)
 
 
-def scores_of(keys: Any) -> Float:
-    """Return the score of each key, the inverse of `keys_of`."""
+def keys_to_scores(keys: Any) -> Float:
+    """Return the score of each key, the inverse of `scores_to_keys`."""
     key_array = np.asarray(keys, dtype=np.int64)
     return np.where(key_array < 0, _SIGN_BIT - key_array, key_array).view(np.float64)
 
 
-def ranked(scores: Any, flags: Any) -> RankedScores:
+def rank_scores(scores: Any, flags: Any) -> RankedScores:
     """Rank rows by their scores; among equal scores, rows without a flag come first.
 
     The last bit of a score on the grid is unused. With the flag in this bit, one sort of integers is
@@ -79,28 +79,30 @@ def ranked(scores: Any, flags: Any) -> RankedScores:
 
     Examples
     --------
-    >>> ranked(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
+    >>> rank_scores(np.array([2.0, 1.0, 2.0]), np.array([True, True, False]))
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
     # The C kernel counts rows with 32 bits.
-    has_fast_kernel = hasattr(kernels.active, "ranked") and len(scores) <= np.iinfo(np.uint32).max
+    has_fast_kernel = (
+        hasattr(kernels.active, "rank_scores") and len(scores) <= np.iinfo(np.uint32).max
+    )
     if kernels.on_device(scores):
         torch = kernels.device_kernels().torch
-        keys = packed(torch, scores, flags).sort().values.cpu().numpy()
+        keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
         if has_fast_kernel:
-            fast_blocks: RankedScores = kernels.active.blocks(keys, in_order=True)
+            fast_blocks: RankedScores = kernels.active.summarise_keys(keys, in_order=True)
             return fast_blocks
         return _summarise_ranking(*_unpack(keys))
     if has_fast_kernel:
         # None if a score is not on a grid.
-        fast_result: RankedScores | None = kernels.active.ranked(scores, flags)
+        fast_result: RankedScores | None = kernels.active.rank_scores(scores, flags)
         if fast_result is not None:
             return fast_result
     return _summarise_ranking(*_sort_scores(scores, flags))
 
 
 def _summarise_ranking(sorted_scores: Float, flags: Flags) -> RankedScores:
-    """Return the result of `ranked` for sorted scores."""
+    """Return the result of `rank_scores` for sorted scores."""
     is_last_of_score = np.append(sorted_scores[1:] != sorted_scores[:-1], len(sorted_scores) > 0)
     last_ranks = np.flatnonzero(is_last_of_score) + 1
     n_unflagged = np.cumsum(~flags, dtype=np.intp)
@@ -114,12 +116,12 @@ def _sort_scores(scores: Float, flags: Flags) -> tuple[Float, Flags]:
     if uses_last_bit:
         order = np.lexsort((flags, scores))
         return scores[order] + 0.0, flags[order]
-    keys = packed(np, scores, flags)
+    keys = pack_keys(np, scores, flags)
     keys.sort()
     return _unpack(keys)
 
 
-def packed(library: Any, scores: Any, flags: Any) -> Any:
+def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
     """Return integers in the order of scores on a grid, with the flag in the last bit.
 
     Parameters
@@ -143,7 +145,7 @@ def packed(library: Any, scores: Any, flags: Any) -> Any:
 
 
 def _unpack(keys: Keys) -> tuple[Float, Flags]:
-    """Return the score and the flag of each integer of `packed`; the keys are overwritten."""
+    """Return the score and the flag of each integer of `pack_keys`; the keys are overwritten."""
     flags = (keys & _LAST_BIT).astype(bool)
     keys &= ~_LAST_BIT
     bits = np.where(keys < 0, keys ^ (_ALL_BUT_SIGN - 1), keys)
@@ -168,7 +170,7 @@ class Cut:
     shift: Keys
 
     @classmethod
-    def whole(cls, cells: int = CELLS) -> Cut:
+    def whole(cls, cells: int = MAX_CELLS) -> Cut:
         """Return all keys, divided by their top bits.
 
         Examples
@@ -181,7 +183,7 @@ class Cut:
         return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([shift]))
 
     @classmethod
-    def of(cls, low: Keys, high: Keys, unit: int, cells: int = CELLS) -> Cut:
+    def of(cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS) -> Cut:
         """Divide stretches as finely as possible.
 
         Parameters
@@ -318,7 +320,7 @@ class Counter:
         if count_in_cells is not None:
             count_in_cells(scores, correct, self._stretches, self._counts, self._totals)
             return
-        keys = keys_of(scores)
+        keys = scores_to_keys(scores)
         cells = self.cut.cells_of(keys)
         is_inside = cells >= 0
         count_indices = 2 * cells[is_inside] + correct[is_inside]

@@ -24,7 +24,7 @@ from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LARGEST_FINITE_MASK
 from metacal.kernels import columns as definition
 from metacal.kernels.buffers import as_fast_floats, thread_buffers
-from metacal.kernels.columns import Curve, cumulants, lifted
+from metacal.kernels.columns import Curve, cumulants, curve_adjustment
 from metacal.kernels.grid import Grid
 
 #: Exponents below which exp is 0, by type. Smaller exponents are clipped to them, because
@@ -142,7 +142,7 @@ def entropy(block: Array) -> Float:
     return _nan_for_invalid_rows(np.log1p(mass) - moment / (1.0 + mass), largest)
 
 
-def doubt(block: Array) -> Float:
+def one_minus_max_probability(block: Array) -> Float:
     """Compute 1 - max p = S / (1 + S) of each row without cancellation."""
     _, exponentials, largest = _gaps_without_prediction(block)
     mass = exponentials.sum(axis=1)
@@ -188,7 +188,7 @@ def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
-def lifted_softmax(
+def softmax_with_curve(
     block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve.
@@ -224,7 +224,9 @@ def lifted_softmax(
     second = out.max(axis=1).astype(np.float64)
     # A row with one possible class divides by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale, shift, top = lifted(np, rest, second, 1.0 / n_possible, uniform, curve.value)
+        scale, shift, top = curve_adjustment(
+            np, rest, second, 1.0 / n_possible, uniform, curve.value
+        )
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
     if is_masked is not None:
@@ -288,7 +290,7 @@ def tempered_loss(
     return np.asarray(rows.sum(axis=1))
 
 
-def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float:
+def temperature_statistics(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """Compute the columns of `kernels.columns` for a temperature with a uniform component.
 
     Parameters
@@ -333,13 +335,13 @@ def mixed_rows(block: Array, labels: Codes, inverse_temperature: float) -> Float
     return columns.T
 
 
-def members(block: Array, labels: Codes, inverse_temperature: float) -> Float:
+def ensemble_label_probabilities(block: Array, labels: Codes, inverse_temperature: float) -> Float:
     """Compute the three probabilities of the true class that ensemble temperature scaling mixes.
 
     Parameters
     ----------
     block, labels, inverse_temperature
-        As in `mixed_rows`.
+        As in `temperature_statistics`.
 
     Returns
     -------
@@ -386,7 +388,7 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
     return None, bool(((block <= LARGEST_FINITE_MASK) & (block > -np.inf)).any())
 
 
-def mixed_sums(
+def mixture_loss_sums(
     columns: Float,
     weights: Float | None,
     walked: float,
@@ -395,12 +397,12 @@ def mixed_sums(
     first: int,
     last: int,
 ) -> Float:
-    """Compute `kernels.columns.mixed_sums` over the rows from `first` up to `last`.
+    """Compute `kernels.columns.mixture_loss_sums` over the rows from `first` up to `last`.
 
     Parameters
     ----------
     columns, weights, walked, b, uniform
-        As in `kernels.columns.mixed_sums`.
+        As in `kernels.columns.mixture_loss_sums`.
 
     first, last : int
         Rows to sum.
@@ -411,18 +413,20 @@ def mixed_sums(
     """
     part_weights = None if weights is None else weights[first:last]
     part_columns = columns[:, first:last]
-    return np.asarray(definition.mixed_sums(np, part_columns, part_weights, walked, b, uniform))
+    return np.asarray(
+        definition.mixture_loss_sums(np, part_columns, part_weights, walked, b, uniform)
+    )
 
 
-def mixed_log_odds(
+def mixture_log_odds(
     columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write `kernels.columns.mixed_log_odds` of the rows from `first` up to `last`.
+    """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`.
 
     Parameters
     ----------
     columns, walked, b, uniform
-        As in `kernels.columns.mixed_log_odds`.
+        As in `kernels.columns.mixture_log_odds`.
 
     first, last : int
         Rows to compute.
@@ -430,7 +434,7 @@ def mixed_log_odds(
     out : array of shape (n_rows,)
         Buffer of all rows.
     """
-    out[first:last] = definition.mixed_log_odds(np, columns[:, first:last], walked, b, uniform)
+    out[first:last] = definition.mixture_log_odds(np, columns[:, first:last], walked, b, uniform)
 
 
 def _multiply_in_place(terms: Array, factors: Array) -> Array:

@@ -28,8 +28,17 @@ from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
-from metacal.kernels.columns import MEAN, OWN, TAIL, THIRD, VARIANCE, Curve, cumulants, lifted
-from metacal.kernels.columns import mixed_sums as plain_mixed_sums
+from metacal.kernels.columns import (
+    MEAN,
+    OWN,
+    TAIL,
+    THIRD,
+    VARIANCE,
+    Curve,
+    cumulants,
+    curve_adjustment,
+)
+from metacal.kernels.columns import mixture_loss_sums as plain_mixed_sums
 from metacal.kernels.grid import Grid
 
 #: Elements of a chunk of rows.
@@ -37,7 +46,12 @@ CHUNK_ELEMENTS = 1 << 22
 _INTEGER_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _LOWEST_FLOAT = -float(np.finfo(np.float64).max)
 #: Scores that have a fused kernel.
-_FUSED_SCORES = (rowwise.entropy, rowwise.doubt, rowwise.negative_margin, rowwise.free_energy)
+_FUSED_SCORES = (
+    rowwise.entropy,
+    rowwise.one_minus_max_probability,
+    rowwise.negative_margin,
+    rowwise.free_energy,
+)
 
 
 def _work_type(block: Tensor) -> torch.dtype:
@@ -66,17 +80,17 @@ def predicted(block: Tensor) -> Tensor:
     predictions = fused.score(block, "predicted", torch.int64)
     if predictions is not None:
         return predictions
-    return torch.cat([_predicted(block[rows]) for rows in _chunks(block)])
+    return torch.cat([_predict_chunk(block[rows]) for rows in _chunks(block)])
 
 
-def _predicted(block: Tensor) -> Tensor:
+def _predict_chunk(block: Tensor) -> Tensor:
     """Return the predictions of a chunk."""
     # argmax of torch may return any of several equal entries. The first true entry of the comparison
     # has the lowest index.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
-def of_formula(
+def score_by_formula(
     block: Tensor,
     formula: Callable[..., Tensor],
     *,
@@ -140,7 +154,7 @@ def tempered_loss(
     fused_sums = fused_mixed.tempered_loss(block, labels, weights, inverse_temperature)
     if fused_sums is not None:
         return fused_sums
-    columns = mixed_rows(block, labels, inverse_temperature).T
+    columns = temperature_statistics(block, labels, inverse_temperature).T
     loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[OWN]
     rows = torch.stack([loss, columns[MEAN] - columns[OWN], columns[VARIANCE], columns[THIRD]])
     if weights is not None:
@@ -148,9 +162,9 @@ def tempered_loss(
     return rows.sum(dim=1)
 
 
-def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
+def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """Compute the columns of `kernels.columns` for a temperature with a uniform component."""
-    fused_columns = fused_mixed.mixed_rows(block, labels, inverse_temperature)
+    fused_columns = fused_mixed.temperature_statistics(block, labels, inverse_temperature)
     if fused_columns is not None:
         return fused_columns
     chunks = []
@@ -159,7 +173,7 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
         label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
         n_possible = (gaps > -math.inf).sum(dim=1)
         is_largest = gaps == 0.0
-        gaps.clamp_(min=fused_mixed.floor_of(block, inverse_temperature))
+        gaps.clamp_(min=fused_mixed.zero_gap(block, inverse_temperature))
         terms = gaps.mul(inverse_temperature).exp_().masked_fill_(is_largest, 0.0)
         n_other_largest = is_largest.sum(dim=1) - 1
         tail = terms.sum(dim=1, dtype=torch.float64) + n_other_largest
@@ -167,44 +181,44 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
         for _ in range(4):
             moment_sum = terms.mul_(gaps).sum(dim=1, dtype=torch.float64)
             moments.append(moment_sum / (1.0 + tail))
-        is_correct = _predicted(block[rows]) == labels[rows]
+        is_correct = _predict_chunk(block[rows]) == labels[rows]
         columns = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
         chunks.append(torch.stack([column.to(torch.float64) for column in columns], dim=1))
     return torch.cat(chunks)
 
 
-def mixed_sums(
+def mixture_loss_sums(
     columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
 ) -> Tensor:
-    """Compute `kernels.columns.mixed_sums` over contiguous columns on a device.
+    """Compute `kernels.columns.mixture_loss_sums` over contiguous columns on a device.
 
     Parameters
     ----------
     columns, weights, walked, b, uniform
-        As in `kernels.columns.mixed_sums`.
+        As in `kernels.columns.mixture_loss_sums`.
 
     Returns
     -------
     tensor of shape (6,)
     """
-    fused_sums = fused_mixed.mixed_sums(columns, weights, walked, b, uniform)
+    fused_sums = fused_mixed.mixture_loss_sums(columns, weights, walked, b, uniform)
     if fused_sums is not None:
         return fused_sums
     return plain_mixed_sums(torch, columns, weights, walked, b, uniform)
 
 
-def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
+def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`."""
     for rows in _chunks(block):
         chunk = block[rows]
         probabilities = out[rows]
-        predictions = _predicted(chunk)
+        predictions = _predict_chunk(chunk)
         is_possible = chunk > -math.inf
         even = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(chunk, inverse_temperature, probabilities)
         probabilities.mul_(1.0 - uniform).add_(is_possible * even.to(probabilities.dtype))
         # Where rounding tied the predicted class with another, it is increased by one step.
-        changed_rows = (_predicted(probabilities) != predictions).nonzero()[:, 0]
+        changed_rows = (_predict_chunk(probabilities) != predictions).nonzero()[:, 0]
         largest = probabilities[:0, 0]
         if len(changed_rows):
             largest = probabilities[changed_rows].amax(dim=1)
@@ -212,28 +226,36 @@ def mixed_softmax(block: Tensor, inverse_temperature: float, uniform: float, out
         probabilities[changed_rows, predictions[changed_rows]] = next_values
 
 
-def lifted_softmax(
+def softmax_with_curve(
     block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    columns = fused_mixed.rivals(block, inverse_temperature) if out.is_contiguous() else None
+    columns = (
+        fused_mixed.other_class_statistics(block, inverse_temperature)
+        if out.is_contiguous()
+        else None
+    )
     if columns is not None:
         rest, second, n_possible, predictions = columns.T
-        lifting = torch.stack(lifted(torch, rest, second, 1.0 / n_possible, uniform, curve.value))
+        lifting = torch.stack(
+            curve_adjustment(torch, rest, second, 1.0 / n_possible, uniform, curve.value)
+        )
         predictions = predictions.to(torch.int64)
-        if fused_mixed.lift(block, inverse_temperature, lifting, predictions, out):
+        if fused_mixed.softmax_with_adjustment(
+            block, inverse_temperature, lifting, predictions, out
+        ):
             return
     for rows in _chunks(block):
         chunk = block[rows]
         probabilities = out[rows]
-        predictions = _predicted(chunk)[:, None]
+        predictions = _predict_chunk(chunk)[:, None]
         is_masked = chunk == -math.inf
         softmax(chunk, inverse_temperature, probabilities)
         probabilities.scatter_(1, predictions, 0.0)
         rest = probabilities.sum(dim=1, dtype=torch.float64)
         second = probabilities.amax(dim=1).to(torch.float64)
         even = 1.0 / (~is_masked).sum(dim=1)
-        scale, shift, top = lifted(torch, rest, second, even, uniform, curve.value)
+        scale, shift, top = curve_adjustment(torch, rest, second, even, uniform, curve.value)
         probabilities.mul_(scale[:, None].to(probabilities.dtype))
         probabilities.add_(shift[:, None].to(probabilities.dtype))
         probabilities.masked_fill_(is_masked, 0.0)
@@ -255,7 +277,7 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
     return torch.where(torch.isfinite(values), result, values)
 
 
-def ranked(
+def score_and_correctness(
     block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False
 ) -> Tensor:
     """Compute the unrounded score and the correctness of each row in one pass.
@@ -283,7 +305,7 @@ def ranked(
     return torch.stack([scores, (predictions == labels).to(torch.float64)], dim=1)
 
 
-ranked.reads_tensors = True  # type: ignore[attr-defined]
+score_and_correctness.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
@@ -294,7 +316,7 @@ def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
 # --- between host and device ---------------------------------------------------------------------------------------
 
 
-def to_device_of(values: Any, table: Tensor) -> Tensor:
+def move_to_device_of(values: Any, table: Tensor) -> Tensor:
     """Return an array or a tensor as a tensor on the device of the table."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
@@ -309,7 +331,7 @@ def concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
+def clip_probabilities(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.
 
     `possible` is needed if the block has been overwritten.
@@ -321,7 +343,7 @@ def put_inside(out: Tensor, block: Tensor, possible: Tensor | None = None) -> No
         out[rows] = limit_probabilities(TORCH, chunk, out[rows])
 
 
-def chosen_rows(table: Tensor, chosen: Codes) -> Tensor:
+def copy_rows(table: Tensor, chosen: Codes) -> Tensor:
     """Copy the rows of a table with the given indices."""
     return table.index_select(0, torch.from_numpy(chosen).to(table.device))
 
@@ -337,7 +359,7 @@ def empty_probabilities(table: Tensor) -> Tensor:
     return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
 
 
-def overlap(table: Any, out: Tensor) -> bool:
+def overlaps_partially(table: Any, out: Tensor) -> bool:
     """Check whether two tables share memory without being exactly the same memory."""
     if not isinstance(table, Tensor) or table.device != out.device:
         return False
@@ -364,13 +386,13 @@ def label_codes(labels: Any, table: Tensor) -> Tensor | None:
         return None
     if tuple(labels.shape) != tuple(table.shape[:1]):
         return None
-    codes = to_device_of(labels, table).to(torch.int64)
+    codes = move_to_device_of(labels, table).to(torch.int64)
     smallest, largest = torch.stack(torch.aminmax(codes)).tolist()
     is_valid = smallest >= 0 and largest < table.shape[1]
     return codes if is_valid else None
 
 
-def float_table(table: Tensor) -> Tensor:
+def as_float_table(table: Tensor) -> Tensor:
     """Detach a table from its gradients and convert it to floats, without a copy if it has them."""
     table = table.detach()
     if table.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -392,7 +414,7 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     return invalid_row, bool(flags & 1)
 
 
-def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
+def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
     """Replace finite numbers that stand for a mask by -inf, and return one of these numbers.
 
     The table is copied only if there are any. `formulas.logits` has the rule.
@@ -412,7 +434,7 @@ def with_masks(table: Tensor) -> tuple[Tensor, float | None]:
     return result, mask_value
 
 
-def first_row_that_is_no_probability(table: Tensor, tolerance: float) -> int | None:
+def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
     """Return the first row with an entry outside of [0, 1] or a sum other than 1, or None."""
     for rows in _chunks(table):
         chunk = table[rows]
@@ -433,7 +455,7 @@ def log_probabilities(table: Tensor) -> Tensor:
     return out
 
 
-def own_entries(table: Tensor, columns: Codes) -> Array:
+def take_entries(table: Tensor, columns: Codes) -> Array:
     """Return one entry of each row, at the given column, on the host."""
     column_indices = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
     return table.gather(1, column_indices[:, None])[:, 0].cpu().numpy()

@@ -55,14 +55,14 @@ LONG_THREAD_ELEMENTS = 8
 LONG_WIDE_TILE_ELEMENTS = 256
 
 #: Whether Triton is available and has not failed so far.
-works = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
+is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
 
 
 def can_fuse(block: Tensor) -> bool:
     """Check whether Triton can read a block: on CUDA or interpreted, with contiguous rows."""
     is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     has_contiguous_rows = block.stride(1) == 1 and block.stride(0) >= 0
-    return works and (block.is_cuda or is_interpreted) and has_contiguous_rows
+    return is_available and (block.is_cuda or is_interpreted) and has_contiguous_rows
 
 
 def score(
@@ -111,7 +111,7 @@ def score(
     return out if is_done else None
 
 
-def _split(value: float) -> tuple[float, float]:
+def _split_float(value: float) -> tuple[float, float]:
     """Split a float64 into two float32, because Triton passes numbers in single precision."""
     high = float(np.float32(value))
     return high, value - high
@@ -169,20 +169,22 @@ class _Layout:
         sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
         shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
         constants |= {"WIDE": block.dtype == torch.float64, **shape, "num_warps": self.warps}
-        return launched(kernel, self.programs, block, *arguments, *sizes, **constants)
+        return launch_kernel(kernel, self.programs, block, *arguments, *sizes, **constants)
 
 
-def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any) -> bool:
+def launch_kernel(
+    kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any
+) -> bool:
     """Start a kernel on the device of `first`.
 
     If Triton fails, warn, return False, and never try again.
     """
-    global works
+    global is_available
     try:
         with torch.cuda.device_of(first):
             kernel[(programs,)](first, *arguments, **constants)
     except Exception as error:
-        works = False
+        is_available = False
         warnings.warn(
             f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is"
             " used, which is slower and gives the same answers.",
@@ -194,7 +196,7 @@ def launched(kernel: Any, programs: int, first: Tensor, *arguments: Any, **const
 
 
 @jit
-def _begin(
+def _locate_rows(
     table,
     stride_units,
     n_rows,
@@ -210,13 +212,13 @@ def _begin(
 
 
 @jit
-def _whole(high, low):
-    """Join the two float32 of `_split` to a float64."""
+def _join_floats(high, low):
+    """Join the two float32 of `_split_float` to a float64."""
     return tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
 
 
 @jit
-def _tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
+def _load_tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
     """Load columns of the rows in the working precision, -inf outside of the table."""
     x = tl.load(
         start + cols[None, :],
@@ -264,7 +266,7 @@ def _exp(u):
 
 
 @jit
-def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
+def _mark_invalid(x, wrong, lowest, CAREFUL: tl.constexpr):
     """Set `wrong` to 1 where x is NaN or, with CAREFUL, finite and at most `lowest`."""
     wrong = tl.where(x != x, 1, wrong)
     if CAREFUL:
@@ -273,7 +275,7 @@ def _wrong(x, wrong, lowest, CAREFUL: tl.constexpr):
 
 
 @jit
-def _beside_second(x, base, cols, winner):
+def _exp_relative_to_second(x, base, cols, winner):
     """Return e^u and u, where u is the distance from the second largest logit.
 
     e^u is 0 for the predicted class, and where it is negligible.
@@ -308,16 +310,16 @@ def _score_kernel(
     the other classes relative to the second largest logit.
     """
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(
+    rows, inside, start, cols, n_classes = _locate_rows(
         table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
     )
-    x = _tile(start, inside, cols, n_classes, WIDE)
+    x = _load_tile(start, inside, cols, n_classes, WIDE)
     best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
     following = tl.full([ROWS, COLS], float("-inf"), WORK)
-    wrong = _wrong(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
+    wrong = _mark_invalid(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
     for first in range(COLS, TILES * COLS, COLS):
-        x = _tile(start, inside, first + cols, n_classes, WIDE)
-        wrong = _wrong(x, wrong, lowest, CAREFUL)
+        x = _load_tile(start, inside, first + cols, n_classes, WIDE)
+        wrong = _mark_invalid(x, wrong, lowest, CAREFUL)
         higher = x > best
         following = tl.where(higher, best, tl.maximum(following, x))
         place = tl.where(higher, (first + cols)[None, :], place)
@@ -340,12 +342,12 @@ def _score_kernel(
         else:
             base = tl.where(alone, 0.0, second)[:, None]
             if TILES > 1:
-                x = _tile(start, inside, cols, n_classes, WIDE)
-            masses, u = _beside_second(x, base, cols, winner)
+                x = _load_tile(start, inside, cols, n_classes, WIDE)
+            masses, u = _exp_relative_to_second(x, base, cols, winner)
             tilts = masses * u
             for first in range(COLS, TILES * COLS, COLS):
-                x = _tile(start, inside, first + cols, n_classes, WIDE)
-                w, u = _beside_second(x, base, first + cols, winner)
+                x = _load_tile(start, inside, first + cols, n_classes, WIDE)
+                w, u = _exp_relative_to_second(x, base, first + cols, winner)
                 masses += w
                 tilts += w * u
             mass = tl.sum(masses, axis=1)
@@ -356,7 +358,7 @@ def _score_kernel(
             mass = scale * mass
             if KIND == "entropy":
                 value = _log1p(mass) - tilt / (1.0 + mass)
-            elif KIND == "doubt":
+            elif KIND == "one_minus_max_probability":
                 value = mass / (1.0 + mass)
             else:
                 value = -(top.to(tl.float64) + _log1p(mass))

@@ -15,12 +15,12 @@ from metacal.kernels import triton as fused
 from metacal.kernels.triton import (
     WHOLE_ROW,
     WHOLE_ROW_SOFTMAX,
-    _begin,
+    _join_floats,
     _Layout,
+    _load_tile,
+    _locate_rows,
     _log1p,
-    _split,
-    _tile,
-    _whole,
+    _split_float,
     jit,
     tl,
 )
@@ -29,7 +29,7 @@ from metacal.kernels.triton import (
 _ROWS_PER_PROGRAM = 1024
 
 
-def floor_of(block: Tensor, inverse_temperature: float) -> float:
+def zero_gap(block: Tensor, inverse_temperature: float) -> float:
     """Return the gap at which e^{bd} is 0; smaller gaps are clipped to it, as in `numpy.py`."""
     return (-800.0 if block.dtype == torch.float64 else -100.0) / inverse_temperature
 
@@ -46,7 +46,9 @@ def tempered_loss(
     return program_sums.sum(dim=1) if is_done else None
 
 
-def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor | None:
+def temperature_statistics(
+    block: Tensor, labels: Tensor, inverse_temperature: float
+) -> Tensor | None:
     """Compute the columns of `kernels.columns`, shape (n_rows, 8)."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, WHOLE_ROW, many=True)
@@ -54,8 +56,8 @@ def mixed_rows(block: Tensor, labels: Tensor, inverse_temperature: float) -> Ten
     return out if is_done else None
 
 
-def rivals(block: Tensor, inverse_temperature: float) -> Tensor | None:
-    """Compute the columns of softmax(b·x) that `kernels.columns.lifted` needs, shape (n_rows, 4).
+def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor | None:
+    """Compute the columns of softmax(b·x) that `kernels.columns.curve_adjustment` needs, shape (n_rows, 4).
 
     They are the sum and the largest of the probabilities of the other classes, the number of
     possible classes, and the prediction.
@@ -112,8 +114,8 @@ def _launch_rows_kernel(
         labels.contiguous(),
         row_weights.contiguous(),
         out,
-        *_split(b),
-        floor_of(block, b),
+        *_split_float(b),
+        zero_gap(block, b),
         KIND=kind,
         WEIGHTED=weights is not None,
     )
@@ -123,11 +125,11 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
     """Write softmax(b·x) of each row into `out`; return False if Triton cannot run."""
     layout = _Layout(block, WHOLE_ROW_SOFTMAX)
     return layout.launch(
-        _softmax_kernel, block, out, out, out, *_split(inverse_temperature), LIFT=False
+        _softmax_kernel, block, out, out, out, *_split_float(inverse_temperature), LIFT=False
     )
 
 
-def lift(
+def softmax_with_adjustment(
     block: Tensor, inverse_temperature: float, columns: Tensor, winner: Tensor, out: Tensor
 ) -> bool:
     """Write p·scale + shift of each row, p = softmax(b·x), and `top` for the predicted class.
@@ -161,20 +163,20 @@ def lift(
         out,
         columns.contiguous(),
         winner.contiguous(),
-        *_split(inverse_temperature),
+        *_split_float(inverse_temperature),
         LIFT=True,
     )
 
 
-def mixed_sums(
+def mixture_loss_sums(
     columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
 ) -> Tensor | None:
-    """Compute `kernels.columns.mixed_sums` in one launch instead of thirty.
+    """Compute `kernels.columns.mixture_loss_sums` in one launch instead of thirty.
 
     Parameters
     ----------
     columns, weights, walked, b, uniform
-        As in `kernels.columns.mixed_sums`.
+        As in `kernels.columns.mixture_loss_sums`.
 
     Returns
     -------
@@ -187,15 +189,15 @@ def mixed_sums(
     n_rows = columns.shape[1]
     n_programs = -(-n_rows // _ROWS_PER_PROGRAM)
     program_sums = torch.empty((6, n_programs), dtype=torch.float64, device=columns.device)
-    is_done = fused.launched(
+    is_done = fused.launch_kernel(
         _sums_kernel,
         n_programs,
         columns,
         columns if weights is None else weights.contiguous(),
         program_sums,
-        *_split(b),
-        *_split(b - walked),
-        *_split(uniform),
+        *_split_float(b),
+        *_split_float(b - walked),
+        *_split_float(uniform),
         n_rows,
         WEIGHTED=weights is not None,
         SERIES=b != walked,
@@ -206,7 +208,7 @@ def mixed_sums(
 
 
 @jit
-def _places(x, top):
+def _classify_logits(x, top):
     """Return masks of the largest logits and of possible classes, and d = x - top below 0."""
     d = x - top[:, None]
     return (
@@ -217,7 +219,7 @@ def _places(x, top):
 
 
 @jit
-def _of_rows(tied, there, behind):
+def _reduce_over_classes(tied, there, behind):
     """Return the numbers of largest logits and possible classes, and d of the second largest."""
     return tl.sum(tied, axis=1), tl.sum(there, axis=1), tl.max(behind, axis=1)
 
@@ -259,30 +261,30 @@ def _rows_kernel(
 ):
     """Compute sums over the classes of each row, and the statistics of the given kind."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(
+    rows, inside, start, cols, n_classes = _locate_rows(
         table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
     )
-    b64 = _whole(high, low)
+    b64 = _join_floats(high, low)
     b = b64.to(WORK)
-    x = _tile(start, inside, cols, n_classes, WIDE)
+    x = _load_tile(start, inside, cols, n_classes, WIDE)
     best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
     for first in range(COLS, TILES * COLS, COLS):
-        x = _tile(start, inside, first + cols, n_classes, WIDE)
+        x = _load_tile(start, inside, first + cols, n_classes, WIDE)
         place = tl.where(x > best, (first + cols)[None, :], place)
         best = tl.maximum(best, x)
     top = tl.max(best, axis=1)
     winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
     if TILES > 1:
-        x = _tile(start, inside, cols, n_classes, WIDE)
-    tied, there, behind = _places(x, top)
+        x = _load_tile(start, inside, cols, n_classes, WIDE)
+    tied, there, behind = _classify_logits(x, top)
     # Summing at once frees the registers of the tile.
     if TILES == 1:
-        ties, possible, second = _of_rows(tied, there, behind)
+        ties, possible, second = _reduce_over_classes(tied, there, behind)
     v0, v1, v2, v3, v4 = _moments(x, top, b, floor, KIND)
     if TILES > 1:
         for first in range(COLS, TILES * COLS, COLS):
-            x = _tile(start, inside, first + cols, n_classes, WIDE)
-            at_top, not_masked, lower = _places(x, top)
+            x = _load_tile(start, inside, first + cols, n_classes, WIDE)
+            at_top, not_masked, lower = _classify_logits(x, top)
             tied += at_top
             there += not_masked
             behind = tl.maximum(behind, lower)
@@ -292,7 +294,7 @@ def _rows_kernel(
             v2 += w2
             v3 += w3
             v4 += w4
-        ties, possible, second = _of_rows(tied, there, behind)
+        ties, possible, second = _reduce_over_classes(tied, there, behind)
     total = tl.sum(v0, axis=1).to(tl.float64)
     if KIND != "losses":
         tail = total + (ties - 1).to(tl.float64)
@@ -316,11 +318,11 @@ def _rows_kernel(
         m4 = tl.sum(v4, axis=1).to(tl.float64) / total
         square = m1 * m1
         if KIND == "losses":
-            count = _counts(weights, rows, inside, WEIGHTED, ROWS)
-            _add_up(out, 0, count * (tl.log(total) - b64 * own), inside)
-            _add_up(out, 1, count * (m1 - own), inside)
-            _add_up(out, 2, count * (m2 - square), inside)
-            _add_up(out, 3, count * (m3 - m1 * (3.0 * m2 - 2.0 * square)), inside)
+            count = _load_weights(weights, rows, inside, WEIGHTED, ROWS)
+            _store_program_sum(out, 0, count * (tl.log(total) - b64 * own), inside)
+            _store_program_sum(out, 1, count * (m1 - own), inside)
+            _store_program_sum(out, 2, count * (m2 - square), inside)
+            _store_program_sum(out, 3, count * (m3 - m1 * (3.0 * m2 - 2.0 * square)), inside)
         else:
             into = out + rows * 8
             tl.store(into, tail, mask=inside)
@@ -335,14 +337,14 @@ def _rows_kernel(
 
 
 @jit
-def _add_up(parts, which, values, inside):
+def _store_program_sum(parts, which, values, inside):
     """Store the sum of the rows of this program, for one of the sums."""
     at = parts + which * tl.num_programs(0) + tl.program_id(0)
     tl.store(at, tl.sum(tl.where(inside, values, 0.0), axis=0))
 
 
 @jit
-def _counts(weights, rows, inside, WEIGHTED: tl.constexpr, ROWS: tl.constexpr):
+def _load_weights(weights, rows, inside, WEIGHTED: tl.constexpr, ROWS: tl.constexpr):
     """Return the weights of the rows."""
     # Triton compiles only one branch of an `if` of a constant.
     if WEIGHTED:
@@ -370,20 +372,22 @@ def _softmax_kernel(
     COLS: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Compute p = softmax(b·x) or, with LIFT, the result of `lift`; masked classes stay 0."""
+    """Compute p = softmax(b·x) or, with LIFT, the result of `softmax_with_adjustment`; masked classes stay 0."""
     WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _begin(
+    rows, inside, start, cols, n_classes = _locate_rows(
         table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
     )
     there = out + rows.to(tl.int64)[:, None] * n_classes
-    b = _whole(high, low).to(WORK)
+    b = _join_floats(high, low).to(WORK)
     best = tl.full([ROWS, COLS], float("-inf"), WORK)
     for first in range(0, TILES * COLS, COLS):
-        best = tl.maximum(best, _tile(start, inside, first + cols, n_classes, WIDE))
+        best = tl.maximum(best, _load_tile(start, inside, first + cols, n_classes, WIDE))
     top = tl.max(best, axis=1)
     sums = tl.zeros([ROWS, COLS], WORK)
     for first in range(0, TILES * COLS, COLS):
-        sums += tl.exp((_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b)
+        sums += tl.exp(
+            (_load_tile(start, inside, first + cols, n_classes, WIDE) - top[:, None]) * b
+        )
     total = tl.sum(sums, axis=1)
     if LIFT:
         scale = tl.load(columns + rows, mask=inside, other=0.0).to(WORK)[:, None]
@@ -392,7 +396,7 @@ def _softmax_kernel(
         winner = tl.load(winners + rows, mask=inside, other=0)[:, None]
     for first in range(0, TILES * COLS, COLS):
         at = first + cols
-        x = _tile(start, inside, at, n_classes, WIDE)
+        x = _load_tile(start, inside, at, n_classes, WIDE)
         w = tl.exp((x - top[:, None]) * b) / total[:, None]
         if LIFT:
             w = tl.where(x == float("-inf"), 0.0, w * scale + shift)
@@ -416,18 +420,18 @@ def _sums_kernel(
     SERIES: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    """Sum -log q, its gradient and its curvature, by the formulas of `columns.mixed_sums`."""
+    """Sum -log q, its gradient and its curvature, by the formulas of `columns.mixture_loss_sums`."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     at = columns + rows
-    b, uniform = _whole(b_high, b_low), _whole(uniform_high, uniform_low)
+    b, uniform = _join_floats(b_high, b_low), _join_floats(uniform_high, uniform_low)
     value = _log1p(tl.load(at, mask=inside, other=1.0))
     slope = tl.load(at + n, mask=inside, other=0.0)
     second = tl.load(at + 2 * n, mask=inside, other=0.0)
     own = tl.load(at + 5 * n, mask=inside, other=0.0)
     even = 1.0 / tl.load(at + 6 * n, mask=inside, other=1.0)
     if SERIES:
-        step = _whole(step_high, step_low)
+        step = _join_floats(step_high, step_low)
         third = tl.load(at + 3 * n, mask=inside, other=0.0)
         fourth = tl.load(at + 4 * n, mask=inside, other=0.0)
         value += step * (
@@ -444,11 +448,11 @@ def _sums_kernel(
     share = (1.0 - uniform) * chance * each
     away = (chance - even) * each
     part = share * slope
-    count = _counts(weights, rows, inside, WEIGHTED, ROWS)
+    count = _load_weights(weights, rows, inside, WEIGHTED, ROWS)
     bent = (b * b) * share * second - part - (part - share * part) * slope
-    _add_up(parts, 0, -count * tl.log(mixed), inside)
-    _add_up(parts, 1, -count * part, inside)
-    _add_up(parts, 2, count * away, inside)
-    _add_up(parts, 3, count * bent, inside)
-    _add_up(parts, 4, count * chance * even * slope * each * each, inside)
-    _add_up(parts, 5, count * away * away, inside)
+    _store_program_sum(parts, 0, -count * tl.log(mixed), inside)
+    _store_program_sum(parts, 1, -count * part, inside)
+    _store_program_sum(parts, 2, count * away, inside)
+    _store_program_sum(parts, 3, count * bent, inside)
+    _store_program_sum(parts, 4, count * chance * even * slope * each * each, inside)
+    _store_program_sum(parts, 5, count * away * away, inside)

@@ -226,7 +226,7 @@ def fit_vector(
             regularisation=offsets.strength,
         )
     regression = SoftmaxRegression(
-        features=kernels.centred,
+        features=kernels.centred_logits,
         has_full_matrix=False,
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
@@ -274,7 +274,7 @@ def fit_matrix(
     array([[0.1, 0.9], [0.9, 0.1]])
     """
     regression = SoftmaxRegression(
-        features=kernels.centred,
+        features=kernels.centred_logits,
         has_full_matrix=True,
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,

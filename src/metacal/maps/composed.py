@@ -112,7 +112,9 @@ class ComposedMap(CombinedMap):
             self.then.write(log_probabilities(self.first, block), out)
             return
         first, spline = self.default_pair
-        kernels.lifted_softmax(block, first.inverse_temperature, first.uniform, spline.curve, out)
+        kernels.softmax_with_curve(
+            block, first.inverse_temperature, first.uniform, spline.curve, out
+        )
 
 
 def fit_composed(

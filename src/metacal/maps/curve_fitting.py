@@ -252,4 +252,6 @@ def group_ties(column: BinaryColumn) -> TiedPoints:
 
 def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
     """Compute the confidence max p of each row."""
-    return np.asarray(1.0 - kernels.doubt(scale_logits(block, inverse_temperature)))
+    return np.asarray(
+        1.0 - kernels.one_minus_max_probability(scale_logits(block, inverse_temperature))
+    )

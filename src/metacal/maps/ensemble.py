@@ -79,7 +79,7 @@ class EnsembleTemperatureMap(TemperedMap):
         weighted_softmax = np.empty(block.shape, dtype=out.dtype)
         kernels.softmax(block, 1.0, weighted_softmax)
         weighted_softmax *= out.dtype.type(softmax_weight)
-        kernels.write_mixed(
+        kernels.write_mixture(
             block, self.inverse_temperature, tempered_weight, uniform_weight, out, weighted_softmax
         )
 
@@ -127,7 +127,7 @@ def fit_ensemble(
         b = _least_squares_inverse_temperature(sample, start=b)
         mixture = _least_squares_mixture(sample, b)
     else:
-        member_kernel = partial(kernels.members, inverse_temperature=b)
+        member_kernel = partial(kernels.ensemble_label_probabilities, inverse_temperature=b)
         members = sample.rows.collect(member_kernel, sample.labels)
         mixture = maximum_likelihood_mixture(members, sample.weights)
 

@@ -129,7 +129,7 @@ class GaussianProcessMap(Map):
 
     def latent(self, values: Float) -> Float:
         """Compute the posterior mean f at tempered logits."""
-        bumps = kernels.bumps(values, self.inducing, self.lengthscale)
+        bumps = kernels.basis_functions(values, self.inducing, self.lengthscale)
         return np.asarray(values + self.weights @ bumps)
 
     @cached_property
@@ -149,7 +149,7 @@ class GaussianProcessMap(Map):
         lowest = self.inducing[0] - reach
         highest = self.inducing[-1] + reach
         points = np.linspace(lowest, highest, _N_SLOPE_POINTS)
-        bumps = kernels.bumps(points, self.inducing, self.lengthscale)
+        bumps = kernels.basis_functions(points, self.inducing, self.lengthscale)
         distance = (points - self.inducing[:, None]) / self.lengthscale
         slope = 1.0 - self.weights @ (distance * bumps) / self.lengthscale
         bend = self.weights @ ((distance * distance - 1.0) * bumps) / self.lengthscale**2

@@ -78,7 +78,7 @@ def fit_histogram(
     PiecewiseMap
     """
     fit_curve = _curve_fitter(n_bins, bins, prior_rows)
-    if bins == "equal_mass" or weights is not None or len(rows) > exact.MOST:
+    if bins == "equal_mass" or weights is not None or len(rows) > exact.MAX_ENTRIES:
         return fit_piecewise(rows, labels, weights, fit_curve, "step")
     counts = BinCounts(rows.n_classes, n_bins)
     new_counts = partial(BinCounts, rows.n_classes, n_bins)
@@ -166,9 +166,9 @@ class BinCounts:
         self.sums[0] += np.bincount(cell, minlength=n_cells)
         self.sums[1] += np.bincount(cell[is_true_class], minlength=n_cells)
         for row, unit, component in zip(
-            (2, 3), exact.UNITS, exact.in_units(probability), strict=True
+            (2, 3), exact.UNITS, exact.split_into_units(probability), strict=True
         ):
-            self.sums[row] += exact.counted(_sum_by_code(cell, component, n_cells), unit)
+            self.sums[row] += exact.units_to_integers(_sum_by_code(cell, component, n_cells), unit)
 
     def result(self) -> BinCounts:
         """Return the object that a worker sends back: the counts themselves."""
@@ -180,7 +180,7 @@ class BinCounts:
 
     def curves(self, prior_rows: float) -> list[PiecewiseCurve]:
         """Compute the curve of each class."""
-        columns = np.stack([*self.sums[:2], exact.value(self.sums[2:])])
+        columns = np.stack([*self.sums[:2], exact.units_to_floats(self.sums[2:])])
         columns = columns.reshape(3, len(self.classes), -1)
         cuts = _equal_width_cuts(self.n_bins)
         return [

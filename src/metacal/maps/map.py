@@ -84,7 +84,7 @@ class Map(ABC):
         probabilities = NUMPY.evaluate(self.formula, self, logits)
         np.copyto(out, probabilities, casting="same_kind")
         if predictions is not None:
-            kernels.keep_winner(predictions, out)
+            kernels.restore_predictions(predictions, out)
 
     def fill(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the final probabilities of a block, none of them 0 or 1.
@@ -96,7 +96,7 @@ class Map(ABC):
             # `write` overwrites the logits, so their masks are determined first.
             unmasked = block > -np.inf
         self.write(block, out)
-        kernels.put_inside(out, block, unmasked)
+        kernels.clip_probabilities(out, block, unmasked)
 
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
         """Raise InputError unless the fields are valid."""
@@ -152,7 +152,7 @@ class Map(ABC):
         if not rows.on_device or self.on_device:
             return rows.fill(self.fill, probabilities, whole=self.whole_blocks)
         host_probabilities = self(on_host(logits))
-        probabilities[...] = kernels.device_kernels().to_device_of(host_probabilities, logits)
+        probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities
 
 

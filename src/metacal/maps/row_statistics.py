@@ -37,7 +37,7 @@ class RowStatistics:
     Attributes
     ----------
     columns : array or tensor of shape (8, n_rows)
-        Columns of `kernels.mixed_rows`. If the table is on a device, so are they.
+        Columns of `kernels.temperature_statistics`. If the table is on a device, so are they.
 
     weights : array, tensor or None
         Weight of each row.
@@ -72,14 +72,14 @@ class RowStatistics:
         uniform = float(point[1])
         # The loss of a row whose true class is masked is infinite.
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            sums = kernels.mixed_sums(
+            sums = kernels.mixture_loss_sums(
                 self.columns, self.weights, self.computed_at, b, uniform, self.pool
             )
             return sums / total_weight
 
     def log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """Compute the log-odds of each confidence under a map, on the host."""
-        return kernels.mixed_log_odds(
+        return kernels.mixture_log_odds(
             self.columns,
             self.computed_at,
             fitted.inverse_temperature,
@@ -130,7 +130,7 @@ def collect_on_host(rows: Rows, labels: Any, weights: Any, b: float) -> RowStati
     -------
     RowStatistics
     """
-    table = rows.collect(partial(kernels.mixed_rows, inverse_temperature=b), labels)
+    table = rows.collect(partial(kernels.temperature_statistics, inverse_temperature=b), labels)
     return RowStatistics(columns=np.ascontiguousarray(table.T), weights=weights, computed_at=b)
 
 
@@ -153,7 +153,7 @@ def statistics_pass(sample: LabelledRows) -> StatisticsPass:
             columns: Any = np.empty((_N_COLUMNS, len(rows)))
             rows.fill(partial(_write_columns, b), columns.T, labels, whole=True)
         else:
-            kernel = partial(kernels.mixed_rows, inverse_temperature=b)
+            kernel = partial(kernels.temperature_statistics, inverse_temperature=b)
             columns = _contiguous_transpose(rows.collect(kernel, labels, there=is_large))
         return RowStatistics(columns=columns, weights=weights, computed_at=b, pool=pool)
 
@@ -169,4 +169,4 @@ def _contiguous_transpose(table: Any) -> Any:
 
 def _write_columns(b: float, block: NDArray[Any], out: Float, labels: Codes) -> None:
     """Write the statistics of a block of rows into `out`."""
-    kernels.mixed_rows(block, labels, b, out=out)
+    kernels.temperature_statistics(block, labels, b, out=out)

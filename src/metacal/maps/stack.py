@@ -99,7 +99,7 @@ class StackMap(CombinedMap):
             mixture += weight * member_p
         np.copyto(out, mixture, casting="same_kind")
         if self.preserves_accuracy:
-            kernels.keep_winner(kernels.predicted(block), out)
+            kernels.restore_predictions(kernels.predicted(block), out)
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class UniformTemperatureMap(TemperedMap):
         if self.uniform == 0.0:
             kernels.softmax(block, self.inverse_temperature, out)
         else:
-            kernels.mixed_softmax(block, self.inverse_temperature, self.uniform, out)
+            kernels.mixture_softmax(block, self.inverse_temperature, self.uniform, out)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ _MANY_ROWS = 1 << 14
 _MAX_EXACT_ROWS = 1 << 21
 #: A correct label in coarse units.
 _UNITS_OF_ONE = round(1.0 / exact.UNITS[0])
-_class_units = getattr(active, "class_units", exact.class_units)
+_class_units = getattr(active, "add_class_units", exact.add_class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def find_upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
     index_blocks = []
     value_blocks = []
     for start, block in checked.blocks():
-        flat_indices, values = exact.entries_above(block, edges)
+        flat_indices, values = exact.find_entries_above(block, edges)
         index_blocks.append(start * n_classes + flat_indices)
         value_blocks.append(values)
     probability = np.concatenate(value_blocks)
@@ -158,7 +158,7 @@ class ClassGaps:
     def _flush(self) -> None:
         """Move the pending float sums into the integers."""
         for total, pending, unit in zip(self._total, self._pending, exact.UNITS):
-            total -= exact.counted(pending, unit)
+            total -= exact.units_to_integers(pending, unit)
         self._pending[...] = 0.0
         self._n_pending_rows = 0
 
@@ -184,7 +184,7 @@ class ClassGaps:
             NaN if there are no rows, or more rows than the integers can represent.
         """
         n_rows = self._count_rows(accepted)
-        if not 0 < n_rows <= exact.MOST:
+        if not 0 < n_rows <= exact.MAX_ENTRIES:
             return float("nan")
         n_classes = self._total.shape[2]
         return float(self._absolute_gaps(accepted).sum() / (n_rows * n_classes))
@@ -205,7 +205,7 @@ class ClassGaps:
         total = self._total[:, first_decision:].sum(axis=1)
         gaps = self._above[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
         gaps[:, :, 0] = total - gaps[:, :, 1:].sum(axis=2)
-        return np.abs(exact.value(gaps))
+        return np.abs(exact.units_to_floats(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state with only the cells that are not 0."""

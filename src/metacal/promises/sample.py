@@ -13,7 +13,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.keys import ranked
+from metacal.kernels.keys import rank_scores
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -113,7 +113,7 @@ class Ranking:
     @classmethod
     def of(cls, scores: Float, correct: Flags) -> Ranking:
         """Sort, and keep the ends of the tie blocks."""
-        ordered, ranks, errors, wrong = ranked(scores, correct)
+        ordered, ranks, errors, wrong = rank_scores(scores, correct)
         ranking = cls(ranks, errors, ordered)
         single = np.ones(len(wrong), dtype=np.intp)
         # Known already, that is how they were sorted: each wrong row, and the right ones behind it.

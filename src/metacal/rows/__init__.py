@@ -170,7 +170,7 @@ class Rows(Strips):
                 return Rows(self.where(mask).gathered())
         indices = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
-            return Rows(kernels.device_kernels().chosen_rows(self.table, indices))
+            return Rows(kernels.device_kernels().copy_rows(self.table, indices))
         sample: Any = PickedRows(self.table, indices)
         if is_stored and self.table.may_hold(len(indices)):
             sample = self.table[indices]
@@ -279,7 +279,9 @@ class Rows(Strips):
         is_local = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
         if not is_local or self.keep is not None or not isinstance(self.table, np.ndarray):
             return False
-        return kernels.takes_whole_blocks and bool(kernels.active.walkable(self.table))
+        return kernels.takes_whole_blocks and bool(
+            kernels.active.is_readable_without_copy(self.table)
+        )
 
     def gather(
         self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None
@@ -360,7 +362,7 @@ class Rows(Strips):
         """Move a column to the device of the table, so that it is copied once and not per pass."""
         if values is None or not self.on_device:
             return values
-        return kernels.device_kernels().to_device_of(values, self.table)
+        return kernels.device_kernels().move_to_device_of(values, self.table)
 
     def on_host(self) -> Rows:
         """Return rows whose table is an array in memory."""

@@ -97,7 +97,7 @@ def _overlaps(table: Any, out: Any) -> bool:
     while isinstance(table, StoredTable):
         table = getattr(table, "source", None)
     if kernels.on_device(out):
-        return kernels.device_kernels().overlap(table, out)
+        return kernels.device_kernels().overlaps_partially(table, out)
     # A broadcast array has the same memory at several indices.
     if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape)):
         return True

@@ -74,10 +74,10 @@ class PickedRows(StoredTable):
         self.table = table
         self.chosen = np.ascontiguousarray(chosen)
         #: Whether a kernel can read the rows from the table without a copy.
-        self.walkable = (
+        self.is_readable_without_copy = (
             kernels.takes_whole_blocks
             and isinstance(table, np.ndarray)
-            and kernels.active.walkable(table)
+            and kernels.active.is_readable_without_copy(table)
         )
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -197,7 +197,7 @@ class Strips:
             if self.keep is not None and n_kept < len(block):
                 indices = np.flatnonzero(self.keep[table_slice])
                 if self.on_device:
-                    block = kernels.device_kernels().chosen_rows(block, indices)
+                    block = kernels.device_kernels().copy_rows(block, indices)
                 else:
                     block = _copy_rows(block, indices)
             yield block, kept_slice
@@ -216,7 +216,7 @@ class Strips:
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> Iterable[NDArray[Any]]:
         """Return fn of each strip, from one call if fn computes the sums of many strips."""
-        if not kernels.walks_blocks(fn, self.table):
+        if not kernels.can_pass_whole_blocks(fn, self.table):
             return self._strip_results(fn, columns, span)
         block, indices, block_columns = self._block(columns, span)
         first, last = span
@@ -225,7 +225,7 @@ class Strips:
 
     def _columns(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:
         """Return fn of each strip, or of all strips at once if fn takes whole blocks."""
-        if not kernels.walks_blocks(fn, self.table):
+        if not kernels.can_pass_whole_blocks(fn, self.table):
             return self._strip_results(fn, columns, span)
         block, indices, block_columns = self._block(columns, span)
         return [fn(block, *block_columns, rows=indices)]
@@ -272,7 +272,7 @@ class Strips:
         block_columns = _slice_columns(columns, kept_slice)
         if self.keep is not None:
             return self.table[table_slice], np.flatnonzero(self.keep[table_slice]), block_columns
-        if isinstance(self.table, PickedRows) and self.table.walkable:
+        if isinstance(self.table, PickedRows) and self.table.is_readable_without_copy:
             return self.table.table, self.table.chosen[table_slice], block_columns
         return self.table[table_slice], None, block_columns
 

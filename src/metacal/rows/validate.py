@@ -90,7 +90,7 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
         if not has_low_values:
             continue
         if is_on_device:
-            array, mask_value = kernels.device_kernels().with_masks(array)
+            array, mask_value = kernels.device_kernels().replace_finite_masks(array)
         elif mask_value is None:
             is_masked = find_finite_masks(array[rows])
             if is_masked is not None:
@@ -229,7 +229,7 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
     blocks: Iterable[tuple[int, NDArray[Any]]] = blocks_of(array, BLOCK_ELEMENTS)
     if kernels.on_device(array):
         # Only the first invalid row is copied to the host, for the message.
-        row = kernels.device_kernels().first_row_that_is_no_probability(array, tolerance)
+        row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
         blocks = [] if row is None else [(row, on_host(array[row : row + 1]))]
     for start, block in blocks:
         _check_probability_block(block, start, tolerance, advice)
@@ -375,7 +375,7 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
     if is_on_device:
-        array = kernels.device_kernels().float_table(array)
+        array = kernels.device_kernels().as_float_table(array)
     elif not isinstance(table, StoredTable):
         array = _as_float(array, name)
     elif table.dtype.kind != "f":
@@ -481,4 +481,4 @@ def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any
         device_codes = device_kernels.label_codes(labels, table)
         if device_codes is not None:
             return device_codes
-    return device_kernels.to_device_of(label_codes(labels, len(table), classes), table)
+    return device_kernels.move_to_device_of(label_codes(labels, len(table), classes), table)

@@ -116,7 +116,7 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     """
     n_classes = block.shape[1]
     n_top = min(n_top, n_classes)
-    doubt = kernels.doubt(block)
+    doubt = kernels.one_minus_max_probability(block)
     log_doubt = np.log(np.maximum(doubt, np.exp(-LARGEST_GAP)))
     top_logits = np.partition(block, n_classes - n_top, axis=1)[:, -n_top:].astype(np.float64)
     top_logits.sort(axis=1)

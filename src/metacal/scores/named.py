@@ -138,7 +138,7 @@ class Ranked:
 
     def __init__(self, score: str | Score) -> None:
         self.unrounded = resolve(score).unrounded
-        self.walks_blocks = bool(getattr(self.unrounded, "walks_blocks", False))
+        self.takes_whole_blocks = bool(getattr(self.unrounded, "takes_whole_blocks", False))
 
     def __call__(self, block: NDArray[Any], labels: Codes, **kernel_options: Any) -> Float:
         """Compute both columns, in one pass if there is a kernel.
@@ -230,7 +230,7 @@ def _rank_on_device(
         See `ranked`.
     """
     device_kernels = kernels.device_kernels()
-    device_kernel = partial(device_kernels.ranked, score=kernel)
+    device_kernel = partial(device_kernels.score_and_correctness, score=kernel)
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         return pass_rows.collect(partial(device_kernel, **kernel_options), codes, there=True)
@@ -261,7 +261,9 @@ def _rank_in_place(
     rows, scores, is_correct
         See `ranked`.
     """
-    c_kernel = partial(kernels.active.ranked_rows, score=kernel.formula.__name__, grid=grid)
+    c_kernel = partial(
+        kernels.active.write_scores_and_correctness, score=kernel.formula.__name__, grid=grid
+    )
     score_column = np.empty(len(rows))
     is_correct = np.empty(len(rows), dtype=bool)
 
@@ -325,7 +327,7 @@ def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **kernel_optio
     array of shape (n_rows,)
     """
     kernel_writes_predictions = (
-        getattr(unrounded, "walks_blocks", False)
+        getattr(unrounded, "takes_whole_blocks", False)
         and top.dtype == np.int64
         and top.flags.c_contiguous
     )
@@ -368,7 +370,7 @@ def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]
     values : array
         Values of the function.
     """
-    if not kernels.walks_blocks(fn, rows.table):
+    if not kernels.can_pass_whole_blocks(fn, rows.table):
         rows = rows.validated()
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:

@@ -133,10 +133,14 @@ def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore
 
 _SCORES = (
     _score_with_kernel("entropy", "entropy", reach=entropy_range),
-    _score_with_kernel("max_probability", "doubt", reach=error_probability_range),
+    _score_with_kernel(
+        "max_probability", "one_minus_max_probability", reach=error_probability_range
+    ),
     _score_with_kernel("margin", "negative_margin", reach=non_positive_range),
     NamedScore(
-        "maxlogit_pnorm", formula="metacal.formulas.rowwise:rivals_norm", reach=non_negative_range
+        "maxlogit_pnorm",
+        formula="metacal.formulas.rowwise:maxlogit_pnorm",
+        reach=non_negative_range,
     ),
     _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
 )

@@ -29,7 +29,7 @@ from metacal.export.onnx.operations import (
 from metacal.formulas import curves, parts, temperature
 from metacal.formulas.logits import limit_logits_formula
 from metacal.formulas.probabilities import limit_probabilities, probability_limits
-from metacal.kernels.columns import lifted
+from metacal.kernels.columns import curve_adjustment
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
@@ -217,7 +217,7 @@ def _lifted(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     other_probs = xp.put(tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0)
     other_sum = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
-    scale, shift, top_prob = lifted(
+    scale, shift, top_prob = curve_adjustment(
         double,
         double.cast(other_sum),
         double.cast(largest_other),

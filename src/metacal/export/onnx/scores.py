@@ -331,6 +331,6 @@ def is_valid_row(xp: OnnxOperations, x: GraphValue) -> GraphValue:
 #: Functions that estimate a score in single precision, by the formula of the score.
 ESTIMATES: dict[Callable[..., Any], Callable[[OnnxOperations, GraphValue], Estimate]] = {
     rowwise.entropy: _entropy_estimate,
-    rowwise.doubt: _doubt_estimate,
+    rowwise.one_minus_max_probability: _doubt_estimate,
     rowwise.free_energy: _energy_estimate,
 }

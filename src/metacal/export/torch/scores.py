@@ -80,7 +80,7 @@ class RankerScore(FixedDtypeModule):
         top_logits = torch.topk(table, self.n_top, dim=1).values
         largest_logit = top_logits[:, :1]
         gaps = torch.clamp(top_logits[:, 1:] - largest_logit, min=-LARGEST_GAP)
-        uncertainty = rowwise.doubt(TORCH, table)
+        uncertainty = rowwise.one_minus_max_probability(TORCH, table)
         log_uncertainty = torch.log(torch.clamp(uncertainty, min=float(np.exp(-LARGEST_GAP))))
         features = [
             rowwise.entropy(TORCH, table),

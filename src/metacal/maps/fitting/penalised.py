@@ -221,11 +221,11 @@ class SoftmaxRegression:
             regression = self._with_feature_scale(sample)
         if self.has_full_matrix and len(sample.labels) * n_classes <= _MAX_HELD_ENTRIES:
             sample = regression._precompute_features(sample)
-            regression = replace(regression, features=kernels.given)
+            regression = replace(regression, features=kernels.read_features)
         n_coefficients = n_classes + 1 if self.has_full_matrix else 2
         start = np.zeros((n_coefficients, n_classes))
         start[diagonal_index(start.shape)] = regression.diagonal
-        curvature = regression._sum(kernels.curvature, sample, start) / sample.total_weight
+        curvature = regression._sum(kernels.hessian_parts, sample, start) / sample.total_weight
         spectrum = None
         if self.has_full_matrix:
             spectrum = np.linalg.eigh(curvature[4:])
@@ -245,7 +245,7 @@ class SoftmaxRegression:
             sample.rows, sample.labels, sample.weights
         ).inverse_temperature
         sum_of_squares = sample.rows.sum(
-            partial(kernels.squared_features, features=self.features), sample.weights
+            partial(kernels.sum_squared_features, features=self.features), sample.weights
         )
         n_entries = sample.total_weight * sample.rows.n_classes
         root_mean_square = float(np.sqrt(sum_of_squares[0] / n_entries))
@@ -375,7 +375,7 @@ class SoftmaxRegression:
         # The rows form one block, because every strip would hold a Hessian of its own, which
         # is as large as some thousand rows.
         block = subsample.rows.gathered()
-        hessian = kernels.whole_curvature(
+        hessian = kernels.full_hessian(
             block, subsample.weights, self.features, self.feature_scale or 1.0, theta
         )
         hessian = hessian / subsample.total_weight

@@ -181,7 +181,7 @@ class EvidenceData:
     def _sum(self, sample: LabelledRows, curve: kernels.Curve, *which: str) -> Float:
         """Sum the named parts over the rows of a sample."""
         kernel = partial(
-            kernels.sums,
+            kernels.bound_sums,
             curve=curve,
             centre=self.centre,
             inverse_temperature=self.inverse_temperature,
@@ -192,13 +192,15 @@ class EvidenceData:
 
 def build_basis(inducing: Float, lengthscale: float, variance: float) -> InducingBasis:
     """Build the whitened features of a kernel."""
-    eigenvalues, eigenvectors = np.linalg.eigh(kernels.bumps(inducing, inducing, lengthscale))
+    eigenvalues, eigenvectors = np.linalg.eigh(
+        kernels.basis_functions(inducing, inducing, lengthscale)
+    )
     is_used = eigenvalues > _MIN_EIGENVALUE * eigenvalues[-1]
     scale = np.sqrt(variance / eigenvalues[is_used])
     projection = scale[:, None] * eigenvectors[:, is_used].T
     reach = _GRID_REACH * lengthscale
     grid = np.linspace(inducing[0] - reach, inducing[-1] + reach, _N_GRID_POINTS)
-    features = projection @ kernels.bumps(grid, inducing, lengthscale)
+    features = projection @ kernels.basis_functions(grid, inducing, lengthscale)
     return InducingBasis(lengthscale, variance, projection, grid, np.asarray(features))
 
 
