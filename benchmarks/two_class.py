@@ -137,9 +137,9 @@ def losses(s: np.ndarray, y: np.ndarray, new: np.ndarray, truth: np.ndarray) -> 
 
 
 def _named(name: str) -> Any:
-    from metacal.maps.methods import calibrator_class
+    from metacal.maps.methods import get_calibrator_class
 
-    return calibrator_class(name)()
+    return get_calibrator_class(name)()
 
 
 def peers(s: np.ndarray, y: np.ndarray, new: np.ndarray) -> dict[str, np.ndarray]:

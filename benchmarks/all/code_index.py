@@ -5,7 +5,7 @@ index resolves a name in a module to its definition, through imports, re-exports
 a package imports for type checkers alone.
 
 A *registry* is a module variable that holds a literal tuple, list or dict of rows, each with a key
-and the places of the objects that it registers, as in ``_row("platt", "logistic:fit_platt")``.
+and the places of the objects that it registers, as in ``_row("platt", "logistic:fit_platt_scaling")``.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class CodeIndex:
     def places(self, text: str) -> list[Definition]:
         """Return the definitions that a string of a registry row names.
 
-        "logistic:fit_platt" is looked up in every module whose name ends with "logistic", a bare
+        "logistic:fit_platt_scaling" is looked up in every module whose name ends with "logistic", a bare
         name in every module.
         """
         if _PLACE.fullmatch(text):

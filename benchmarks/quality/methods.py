@@ -12,7 +12,7 @@ from scipy.special import softmax
 
 from benchmarks.quality.peers import PEERS, installed_peers
 from metacal.errors import InputError
-from metacal.maps.methods import calibrator_class, every_method
+from metacal.maps.methods import get_all_methods, get_calibrator_class
 
 UNCALIBRATED = "uncalibrated"
 #: Ours that are compared unless others are asked for.
@@ -43,8 +43,8 @@ def parse_methods(text: str) -> list[str]:
     groups = {"ours": list(OURS), "peers": installed_peers(), "all": [*OURS, *installed_peers()]}
     found: list[str] = []
     for name in (part.strip() for part in text.split(",")):
-        if name not in groups and name not in (UNCALIBRATED, *every_method(), *PEERS):
-            known = ", ".join([UNCALIBRATED, *every_method(), *PEERS, *groups])
+        if name not in groups and name not in (UNCALIBRATED, *get_all_methods(), *PEERS):
+            known = ", ".join([UNCALIBRATED, *get_all_methods(), *PEERS, *groups])
             raise InputError(f"there is no method {name!r}; there are {known}.")
         if name in PEERS and not PEERS[name].installed:
             raise InputError(f"{name!r} is not installed: pip install {PEERS[name].distribution}.")
@@ -61,5 +61,5 @@ def probabilities(
     if name in PEERS:
         return PEERS[name].probabilities(logits, codes, new)
     return np.asarray(
-        calibrator_class(name)().fit(logits, codes).predict_proba(new), dtype=np.float64
+        get_calibrator_class(name)().fit(logits, codes).predict_proba(new), dtype=np.float64
     )

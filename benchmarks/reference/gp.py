@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import metrics
-from metacal.maps.gp import fit_gp
+from metacal.maps.gp import fit_gaussian_process
 from metacal.maps.local import fit_local_temperature
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -32,8 +32,8 @@ Fit = Callable[..., Callable[..., NDArray[np.float32]]]
 
 METHODS: dict[str, Fit] = {
     "temperature": fit_temperature,
-    "GP, rows less their mean": fit_gp,
-    "GP, log-softmax": partial(fit_gp, centre="log_softmax"),
+    "GP, rows less their mean": fit_gaussian_process,
+    "GP, log-softmax": partial(fit_gaussian_process, centre="log_softmax"),
     "local temperature": fit_local_temperature,
 }
 
@@ -87,7 +87,7 @@ def thousand(n_rows: int = 25_000, n_classes: int = 1_000) -> None:
     megabytes = logits.nbytes / 1e6
     print(f"table {megabytes:.0f} MB, accuracy {np.mean(logits.argmax(axis=1) == labels):.3f}")
     base, clock = _peak(), time.process_time()
-    fitted = fit_gp(Rows(logits), labels)
+    fitted = fit_gaussian_process(Rows(logits), labels)
     print(
         f"fit: {time.process_time() - clock:.1f} s of CPU, memory +{_peak() - base:.0f} MB beyond"
         " the table"

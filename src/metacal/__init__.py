@@ -19,7 +19,7 @@ def _registered() -> dict[str, str]:
     from metacal.maps import methods
     from metacal.promises import kinds
 
-    return {**methods.estimator_modules(), **kinds.homes()}
+    return {**methods.get_estimator_modules(), **kinds.homes()}
 
 
 # The public names, for type checkers and for `names_of`; loaded on first use: `import metacal`

@@ -17,7 +17,7 @@ import metacal as mc
 from contracts.write_fixtures import OF_CASCADES, REWRITE, layout
 from metacal.export import saved as artifact
 from metacal.io.artifact.sources import RANKERS
-from metacal.maps.methods import every_method
+from metacal.maps.methods import get_all_methods
 from metacal.promises import words
 from metacal.promises.kinds import promise_classes
 from metacal.scores import named as scores
@@ -72,7 +72,7 @@ def test_version_3_has_a_file_of_every_kind():
         json.loads((ALL / f"{name}.json").read_text(encoding="utf-8")) for name in EXPECTED_OF_ALL
     ]
     gates = [data for data in saved if data["kind"] == "MetaCal"]
-    calibrators = {row.public_name for row in every_method().values()}
+    calibrators = {row.public_name for row in get_all_methods().values()}
     assert {data["kind"] for data in saved} == {"MetaCal", *calibrators}, REWRITE
     promises = {data["promise"]["type"] for data in gates} | OF_CASCADES
     assert promises == set(promise_classes()), REWRITE

@@ -127,9 +127,9 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
 
 def test_static_choices_are_the_real_ones():
     from metacal.io.artifact.sources import calibrator_kinds
-    from metacal.maps.methods import every_method
+    from metacal.maps.methods import get_all_methods
 
-    assert {row.public_name for row in every_method().values()} == set(calibrator_kinds())
+    assert {row.public_name for row in get_all_methods().values()} == set(calibrator_kinds())
     assert set(DATASETS) == set(mc.datasets.names())
 
 

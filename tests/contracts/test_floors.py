@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from metacal.maps.map import Map
-from metacal.maps.methods import METHODS, method_of, method_of_map
+from metacal.maps.methods import METHODS, find_map_method, get_estimator_method
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -16,8 +16,8 @@ def test_every_method_is_found_on_every_floor(name):
     fitted = method.map_class()
     assert issubclass(fitted, Map)
     assert fitted.formula is not None
-    assert method_of_map(fitted).map == method.map
-    assert method_of(method.estimator_class()) is method
+    assert find_map_method(fitted).map == method.map
+    assert get_estimator_method(method.estimator_class()) is method
     assert callable(method.fit_function())
     assert method.estimator.startswith("metacal.estimators.")
     assert method.fit.startswith("metacal.maps.")

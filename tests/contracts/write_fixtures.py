@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import metacal as mc
 from contracts import composition
 from metacal.export import saved
-from metacal.maps.methods import every_method
+from metacal.maps.methods import get_all_methods
 from metacal.promises.kinds import promise_classes
 from metacal.scores import NAMED
 
@@ -74,7 +74,7 @@ def missing_estimators() -> dict[str, Any]:
     promises = {data["promise"]["type"] for data in gates} | OF_CASCADES
     scores = {str(data["stages"][0]["source"]["score"]) for data in gates}
     found: dict[str, Any] = {}
-    for name, row in every_method().items():
+    for name, row in get_all_methods().items():
         if not (KINDS / f"{name}.json").exists():
             found[name] = row.estimator_class()()
     for name in promise_classes().keys() - promises:

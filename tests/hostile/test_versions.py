@@ -23,7 +23,7 @@ from docs import artifact_schema as schema
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx import to_onnx
 from metacal.io.artifact import encoding, registry
-from metacal.maps.methods import map_classes
+from metacal.maps.methods import get_map_classes
 from metacal.rows import validate
 from metacal.rows.labels import check_reject_label
 
@@ -83,7 +83,7 @@ def test_the_schema_sees_through_aliases():
 
 
 def test_no_annotation_of_a_map_is_left_an_alias():
-    for cls in map_classes().values():
+    for cls in get_map_classes().values():
         annotations = registry.type_hints(cls)
         for field in fields(cls):
             found = registry.resolve_alias(annotations[field.name])

@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.gate import Table
-from metacal.maps.methods import METHODS, calibrator_class
+from metacal.maps.methods import METHODS, get_calibrator_class
 
 N_CLASSES = 4
 
@@ -36,7 +36,7 @@ def fitted():
     labels = (0.4 * logits + random.gumbel(size=logits.shape)).argmax(axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {name: calibrator_class(name)().fit(logits, labels) for name in METHODS}
+        return {name: get_calibrator_class(name)().fit(logits, labels) for name in METHODS}
 
 
 def check(proba: np.ndarray, rows: np.ndarray, keeps: bool) -> None:

@@ -71,7 +71,7 @@ def test_the_posterior_is_that_of_a_dense_process(monkeypatch, n, k, seed):
     monkeypatch.setattr(gp, "_LENGTHSCALES", (SHARE,))
     monkeypatch.setattr(gp, "_VARIANCES", (VARIANCE,))
     logits, labels = bent(n, k, seed)
-    fitted = gp.fit_gp(Rows(logits), labels, n_inducing=20)
+    fitted = gp.fit_gaussian_process(Rows(logits), labels, n_inducing=20)
     b = fit_temperature(Rows(logits), labels).inverse_temperature
     points = b * (logits - logits.mean(axis=1, keepdims=True))
     draws = dense_posterior(points, fitted.lengthscale, labels, 6000, seed)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from metacal import metrics
-from metacal.maps.gp import fit_gp
+from metacal.maps.gp import fit_gaussian_process
 from metacal.rows import Rows
 
 PAPER_ECE = 0.00634
@@ -24,7 +24,7 @@ def test_ece_is_no_worse_than_the_papers(paper_set):
     for seed in range(N_SPLITS):
         order = np.random.default_rng(seed).permutation(len(paper_set.labels))
         fit, rest = order[:5000], order[5000:]
-        fitted = fit_gp(Rows(paper_set.logits[fit]), paper_set.labels[fit])
+        fitted = fit_gaussian_process(Rows(paper_set.logits[fit]), paper_set.labels[fit])
         assert fitted.preserves_accuracy
         found.append(metrics.ece(fitted(paper_set.logits[rest]), paper_set.labels[rest], n_bins=15))
     error = np.std(found, ddof=1) / np.sqrt(N_SPLITS)

@@ -16,10 +16,10 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from metacal.maps.bbq import fit_bbq
-from metacal.maps.curve_fitting import BinaryColumn, group_ties
-from metacal.maps.histogram import fit_histogram
-from metacal.maps.isotonic import fit_isotonic, fit_top_label_isotonic, isotonic_curve
-from metacal.maps.logistic import fit_beta, fit_platt
+from metacal.maps.curve_fitting import BinaryColumn, pool_ties
+from metacal.maps.histogram import fit_histogram_binning
+from metacal.maps.isotonic import fit_isotonic, fit_isotonic_curve, fit_top_label_isotonic
+from metacal.maps.logistic import fit_beta_calibration, fit_platt_scaling
 from metacal.rows import Rows
 
 
@@ -58,8 +58,8 @@ def test_isotonic_curves_are_scikit_learns(script, table, k):
     proba, outcome = np.round(np.exp(table[0][:, k]), 12), (table[1] == k).astype(float)
     n = script.N_FIT
     theirs = IsotonicRegression(out_of_bounds="clip").fit(proba[:n], outcome[:n]).predict(proba[n:])
-    curve = isotonic_curve(
-        group_ties(BinaryColumn(proba[:n], outcome[:n], np.ones(n))), prior_rows=0.0
+    curve = fit_isotonic_curve(
+        pool_ties(BinaryColumn(proba[:n], outcome[:n], np.ones(n))), prior_rows=0.0
     )
     np.testing.assert_allclose(
         np.interp(proba[n:], curve.knots, curve.values), theirs, rtol=0, atol=1e-8
@@ -108,7 +108,7 @@ def test_platt_is_scikit_learns_sigmoid(script, binary):
     n = script.N_FIT
     odds = logits[:, 1] - logits[:, 0]
     theirs = _SigmoidCalibration().fit(odds[:n], labels[:n])
-    nll, fitted = evaluated(script, binary, fit_platt)
+    nll, fitted = evaluated(script, binary, fit_platt_scaling)
     assert fitted.slope[0] == pytest.approx(-theirs.a_, rel=1e-3)
     assert fitted.intercept[0] == pytest.approx(-theirs.b_, abs=1e-3)
     assert nll == pytest.approx(script.binary_nll(theirs.predict(odds[n:]), labels[n:]), abs=1e-5)
@@ -120,16 +120,16 @@ def test_platt_is_scikit_learns_sigmoid(script, binary):
 @pytest.mark.parametrize(("n_bins", "theirs"), [(10, 0.4950879037974706), (15, 0.5394799959136072)])
 def test_histogram_binning_is_netcals(script, table, n_bins, theirs):
     # HistogramBinning(n_bins).fit(proba, labels).transform(...), float64
-    assert evaluated(script, table, fit_histogram, n_bins=n_bins, prior_rows=0.0)[
+    assert evaluated(script, table, fit_histogram_binning, n_bins=n_bins, prior_rows=0.0)[
         0
     ] == pytest.approx(theirs, abs=1e-12)
     # A row's worth of the uncalibrated model in each bin, the default, spares its zeros.
-    assert evaluated(script, table, fit_histogram, n_bins=n_bins)[0] < theirs - 0.1
+    assert evaluated(script, table, fit_histogram_binning, n_bins=n_bins)[0] < theirs - 0.1
 
 
 def test_binary_histogram_binning_is_netcals(script, binary):
     # HistogramBinning(15).fit(column, outcome).transform(...), float64
-    ours, _ = evaluated(script, binary, fit_histogram, prior_rows=0.0)
+    ours, _ = evaluated(script, binary, fit_histogram_binning, prior_rows=0.0)
     assert ours == pytest.approx(0.10726264359797101, abs=1e-12)
 
 
@@ -144,7 +144,9 @@ def test_binary_bbq_is_better_than_netcals(script, binary):
 
 def test_binary_beta_calibration_is_netcals(script, binary):
     # BetaCalibration().fit(column, outcome).transform(...), float64
-    assert evaluated(script, binary, fit_beta)[0] == pytest.approx(0.07608691823278932, abs=1e-6)
+    assert evaluated(script, binary, fit_beta_calibration)[0] == pytest.approx(
+        0.07608691823278932, abs=1e-6
+    )
 
 
 # ── betacal 1.1.0 ─────────────────────────────────────────────────────────────────────────────────
@@ -161,7 +163,7 @@ def test_binary_beta_calibration_is_netcals(script, binary):
     ],
 )
 def test_binary_beta_calibration_is_betacals(script, binary, variant, nll, a, b):
-    ours, fitted = evaluated(script, binary, fit_beta, variant=variant)
+    ours, fitted = evaluated(script, binary, fit_beta_calibration, variant=variant)
     assert ours == pytest.approx(nll, abs=3e-6)
     assert fitted.a[0] == pytest.approx(a, rel=2e-3)
     assert fitted.b[0] == pytest.approx(b, rel=2e-3)
@@ -172,4 +174,6 @@ def test_binary_beta_calibration_is_betacals(script, binary, variant, nll, a, b)
     [("abm", 0.22438840712974306), ("am", 0.2244390300199547), ("ab", 0.2238628889795571)],
 )
 def test_one_vs_rest_beta_calibration_is_betacals_class_by_class(script, table, variant, nll):
-    assert evaluated(script, table, fit_beta, variant=variant)[0] == pytest.approx(nll, abs=3e-5)
+    assert evaluated(script, table, fit_beta_calibration, variant=variant)[0] == pytest.approx(
+        nll, abs=3e-5
+    )

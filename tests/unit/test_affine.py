@@ -25,10 +25,10 @@ from metacal.errors import ConvergenceWarning, InputError, MetacalWarning
 from metacal.io.artifact import encoding
 from metacal.kernels import affine as kernels
 from metacal.maps.affine import (
-    fit_dirichlet,
-    fit_matrix,
-    fit_structured,
-    fit_vector,
+    fit_dirichlet_calibration,
+    fit_matrix_scaling,
+    fit_structured_scaling,
+    fit_vector_scaling,
 )
 from metacal.maps.fitting.crossvalidation import random_folds
 from metacal.maps.fitting.lbfgs import minimise_by_lbfgs
@@ -37,14 +37,14 @@ from metacal.metrics import nll
 from metacal.rows import Rows
 
 FITS = {
-    "vector": fit_vector,
-    "vector-l2": partial(fit_vector, penalty="l2"),
-    "matrix": fit_matrix,
-    "matrix-l2": partial(fit_matrix, penalty="l2"),
-    "matrix-odir": partial(fit_matrix, penalty="odir"),
-    "dirichlet": fit_dirichlet,
-    "dirichlet-odir": partial(fit_dirichlet, penalty="odir"),
-    "structured": fit_structured,
+    "vector": fit_vector_scaling,
+    "vector-l2": partial(fit_vector_scaling, penalty="l2"),
+    "matrix": fit_matrix_scaling,
+    "matrix-l2": partial(fit_matrix_scaling, penalty="l2"),
+    "matrix-odir": partial(fit_matrix_scaling, penalty="odir"),
+    "dirichlet": fit_dirichlet_calibration,
+    "dirichlet-odir": partial(fit_dirichlet_calibration, penalty="odir"),
+    "structured": fit_structured_scaling,
 }
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS.keys())
 
@@ -113,13 +113,13 @@ def test_a_shift_of_a_row_and_the_scale_of_all_change_nothing(fit):
     plain = fit(Rows(logits), labels)(logits)
     shifted = fit(Rows(logits + shift), labels)(logits + shift)
     np.testing.assert_allclose(shifted, plain, atol=2e-5)
-    if fit_dirichlet in (fit, getattr(fit, "func", None)):
+    if fit_dirichlet_calibration in (fit, getattr(fit, "func", None)):
         return  # the logsumexp of ten times the logits is not ten times their logsumexp
     scaled = fit(Rows(100.0 * logits), labels)(100.0 * logits)
     np.testing.assert_allclose(scaled, plain, atol=2e-5)
 
 
-@pytest.mark.parametrize("fit", [fit_vector, fit_matrix], ids=["vector", "matrix"])
+@pytest.mark.parametrize("fit", [fit_vector_scaling, fit_matrix_scaling], ids=["vector", "matrix"])
 def test_bit_identical_for_every_block_size_and_executor(fit):
     logits, labels = skewed(3000, 64)  # three strips
     logits = logits.astype(np.float32)
@@ -134,7 +134,12 @@ def test_bit_identical_for_every_block_size_and_executor(fit):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fit", "tolerance"),
-    [(fit_vector, 0.02), (fit_structured, 0.02), (fit_matrix, 0.03), (fit_dirichlet, 0.03)],
+    [
+        (fit_vector_scaling, 0.02),
+        (fit_structured_scaling, 0.02),
+        (fit_matrix_scaling, 0.03),
+        (fit_dirichlet_calibration, 0.03),
+    ],
 )
 def test_near_identity_on_calibrated_logits(fit, tolerance):
     logits, labels = calibrated(50_000, 3)
@@ -153,13 +158,13 @@ def test_the_penalised_loss_falls_and_cross_validation_does_no_harm(fit):
 def test_strong_penalties_give_temperature_scaling():
     logits, labels = skewed()
     temperature = TemperatureScaling().fit(logits, labels).predict_proba(logits)
-    for fit in (fit_structured, fit_matrix, fit_dirichlet):
+    for fit in (fit_structured_scaling, fit_matrix_scaling, fit_dirichlet_calibration):
         np.testing.assert_allclose(
             fit(Rows(logits), labels, regularisation=1e8)(logits), temperature, atol=1e-5
         )
-    without = fit_vector(Rows(logits), labels, regularisation=1e8)
+    without = fit_vector_scaling(Rows(logits), labels, regularisation=1e8)
     np.testing.assert_allclose(without.bias, 0.0, atol=1e-5)
-    diagonal = fit_matrix(Rows(logits), labels, penalty="odir", regularisation=1e8).matrix
+    diagonal = fit_matrix_scaling(Rows(logits), labels, penalty="odir", regularisation=1e8).matrix
     np.testing.assert_allclose(diagonal - np.diag(np.diag(diagonal)), 0.0, atol=1e-5)
 
 
@@ -170,7 +175,7 @@ def test_known_scales_and_intercepts_come_back():
     logits -= logits.mean(axis=1, keepdims=True)
     true = np.linspace(0.5, 1.2, 4) * logits + np.linspace(-1.0, 1.0, 4)
     labels = (true + random.gumbel(size=true.shape)).argmax(axis=1)
-    fit = fit_vector(Rows(logits), labels, regularisation=0.0)
+    fit = fit_vector_scaling(Rows(logits), labels, regularisation=0.0)
     assert np.abs(fit(logits) - softmax(true)).max() < 0.03
 
 
@@ -273,7 +278,9 @@ EDGES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EDGES)
-@pytest.mark.parametrize("fit", [fit_vector, fit_matrix, fit_structured, FITS["dirichlet-odir"]])
+@pytest.mark.parametrize(
+    "fit", [fit_vector_scaling, fit_matrix_scaling, fit_structured_scaling, FITS["dirichlet-odir"]]
+)
 def test_inputs_at_the_edge_give_probabilities(fit, name):
     logits, labels = edge(name)
     for strength in (None, 0.0):
@@ -290,7 +297,7 @@ def test_inputs_at_the_edge_give_probabilities(fit, name):
 def test_two_thousand_classes():
     logits, labels = calibrated(100, 2000)
     logits = logits.astype(np.float32)
-    proba = fit_structured(Rows(logits), labels)(logits)
+    proba = fit_structured_scaling(Rows(logits), labels)(logits)
     assert proba.dtype == np.float32
     assert (proba > 0.0).all()
     np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-5)
@@ -300,14 +307,14 @@ def test_a_true_class_that_is_masked_is_left_out_with_a_warning():
     logits, labels = skewed(200)
     logits[0, labels[0]] = -np.inf
     with pytest.warns(MetacalWarning, match="1 of 200 rows") as caught:
-        fit_vector(Rows(logits), labels, regularisation=1.0)
+        fit_vector_scaling(Rows(logits), labels, regularisation=1.0)
     assert len(caught) == 1
 
 
 def test_matrix_scaling_undoes_a_permutation():
     logits, labels = calibrated(5000, 4)
     wrong = logits[:, [1, 2, 3, 0]]
-    fit = quietly(fit_matrix, Rows(wrong), labels)
+    fit = quietly(fit_matrix_scaling, Rows(wrong), labels)
     assert nll(fit(wrong), labels) < nll(softmax(logits), labels) + 0.02
 
 
@@ -341,10 +348,13 @@ def test_wrong_parameters_say_what_is_needed():
     with pytest.raises(InputError, match="n_folds must be at least 2"):
         StructuredScaling(n_folds=1).fit(logits, labels)
     with pytest.raises(InputError, match="fitted on 4 classes; the table has 3 columns"):
-        fit_vector(Rows(logits), labels, regularisation=1.0)(logits[:, :3])
+        fit_vector_scaling(Rows(logits), labels, regularisation=1.0)(logits[:, :3])
 
 
-@pytest.mark.parametrize("fit", [fit_vector, fit_matrix, fit_dirichlet, fit_structured])
+@pytest.mark.parametrize(
+    "fit",
+    [fit_vector_scaling, fit_matrix_scaling, fit_dirichlet_calibration, fit_structured_scaling],
+)
 def test_a_map_survives_json_bit_for_bit_and_cannot_be_changed(fit):
     logits, labels = skewed(300, 9)
     fitted = fit(Rows(logits), labels, regularisation=1.0)
@@ -366,7 +376,7 @@ def test_better_than_temperature_scaling_on_real_logits():
         assert nll(face().fit(logits, labels).predict_proba(new_logits), new_labels) < before
 
 
-@pytest.mark.parametrize("fit", [fit_matrix, fit_dirichlet])
+@pytest.mark.parametrize("fit", [fit_matrix_scaling, fit_dirichlet_calibration])
 def test_features_that_are_held_are_those_of_every_pass(fit, monkeypatch):
     random = np.random.default_rng(0)
     logits = random.normal(0.0, 2.0, (300, 5))

@@ -8,8 +8,8 @@ import pytest
 import metacal as mc
 from metacal.export import saved as artifact
 from metacal.maps.composed import transform_rows
-from metacal.maps.fitting.mixture import maximum_likelihood_mixture
-from metacal.maps.members import MEMBERS, default_members, fit_members
+from metacal.maps.fitting.mixture import fit_mixture_weights
+from metacal.maps.members import MEMBERS, fit_members, get_default_members
 from metacal.maps.methods import METHODS
 from metacal.maps.stack import StackMap, fit_stack, weight_candidates
 from metacal.maps.temperature import TemperatureMap
@@ -44,8 +44,8 @@ def auto(split):
 def test_no_single_member_does_much_better(split, auto):
     (logits, labels), (new, truth) = split
     ours = loss(auto.map_, new, truth)
-    single = fit_members(default_members(10), Rows(logits), labels, None)
-    assert set(single) == set(default_members(10)) == set(auto.losses_)
+    single = fit_members(get_default_members(10), Rows(logits), labels, None)
+    assert set(single) == set(get_default_members(10)) == set(auto.losses_)
     # The best of all in hindsight, on these very rows; by the seed of the folds ours moves by
     # .0005.
     assert ours <= min(loss(fitted, new, truth) for fitted in single.values()) + 0.0025
@@ -137,7 +137,7 @@ def test_floored_rows_are_as_safe_as_with_a_uniform_part(split):
 def test_the_mixture_is_the_likeliest_there_is():
     random = np.random.default_rng(0)
     members, weights = random.dirichlet(np.ones(12), 500)[:, :8], random.random(500)
-    mixture = maximum_likelihood_mixture(members, weights)
+    mixture = fit_mixture_weights(members, weights)
     ratios = (weights / weights.sum()) @ (members / (members @ mixture)[:, None])
     assert mixture.sum() == pytest.approx(1.0)
     assert (

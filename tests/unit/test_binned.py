@@ -11,31 +11,31 @@ from scipy.special import log_softmax
 
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.binning import HistogramBinning, TopLabelHistogramBinning
-from metacal.maps.bbq import bbq_curve, equal_mass_binnings, fit_bbq, fit_top_label_bbq
-from metacal.maps.curve_fitting import BinaryColumn, group_ties
+from metacal.maps.bbq import build_equal_mass_binnings, fit_bbq, fit_bbq_curve, fit_top_label_bbq
+from metacal.maps.curve_fitting import BinaryColumn, pool_ties
 from metacal.maps.curves import TopLabelMap, evaluate_curve
 from metacal.maps.histogram import (
-    equal_mass_ends,
-    fit_histogram,
-    fit_top_label_histogram,
-    histogram_curve,
+    find_equal_mass_bin_ends,
+    fit_histogram_binning,
+    fit_histogram_curve,
+    fit_top_label_histogram_binning,
 )
-from metacal.maps.imax import fit_imax
+from metacal.maps.imax import fit_imax_binning
 from metacal.maps.isotonic import SharedMap, fit_top_label_isotonic
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics.binning import equal_mass
 from metacal.rows import Rows
 
 ONE_VS_REST = {
-    "width": fit_histogram,
-    "mass": lambda *a: fit_histogram(*a, bins="equal_mass"),
+    "width": fit_histogram_binning,
+    "mass": lambda *a: fit_histogram_binning(*a, bins="equal_mass"),
     "bbq": fit_bbq,
-    "imax": fit_imax,
-    "imax, class by class": lambda *a: fit_imax(*a, shared=False),
+    "imax": fit_imax_binning,
+    "imax, class by class": lambda *a: fit_imax_binning(*a, shared=False),
 }
 TOP_LABEL = {
-    "top width": lambda *a: fit_top_label_histogram(*a, bins="equal_width"),
-    "top mass": fit_top_label_histogram,
+    "top width": lambda *a: fit_top_label_histogram_binning(*a, bins="equal_width"),
+    "top mass": fit_top_label_histogram_binning,
     "top bbq": fit_top_label_bbq,
     "top isotonic": fit_top_label_isotonic,
     "top isotonic, raw": lambda *a: fit_top_label_isotonic(*a, tempered=False),
@@ -150,8 +150,11 @@ def test_a_curve_that_would_unseat_the_prediction_leaves_it_just_ahead():
 def test_the_temperature_of_a_top_label_map_is_that_of_temperature_scaling():
     logits, labels = drawn(1000, 4, seed=10, scale=3.0)
     wanted = fit_temperature(Rows(logits), labels).inverse_temperature
-    assert fit_top_label_histogram(Rows(logits), labels).inverse_temperature == wanted
-    assert fit_top_label_histogram(Rows(logits), labels, tempered=False).inverse_temperature == 1.0
+    assert fit_top_label_histogram_binning(Rows(logits), labels).inverse_temperature == wanted
+    assert (
+        fit_top_label_histogram_binning(Rows(logits), labels, tempered=False).inverse_temperature
+        == 1.0
+    )
 
 
 @each_fit
@@ -217,7 +220,7 @@ def test_threads_do_not_change_a_bit(name):
 
 def test_a_row_without_any_positive_answer_keeps_its_softmax():
     logits = np.log([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
-    fitted = fit_histogram(
+    fitted = fit_histogram_binning(
         Rows(np.repeat(logits, 5, axis=0)), np.repeat([0, 1, 2], 5), n_bins=2, prior_rows=0.0
     )
     unsure = np.log([[0.3, 0.4, 0.3]])
@@ -231,13 +234,13 @@ def test_a_row_without_any_positive_answer_keeps_its_softmax():
 
 def test_the_histogram_counts():
     at, outcome = np.array([0.1, 0.2, 0.5, 0.55, 0.9]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])
-    ties = group_ties(BinaryColumn(at, outcome, np.ones(5)))
-    plain = histogram_curve(ties, 2, "equal_width", 0.0)
+    ties = pool_ties(BinaryColumn(at, outcome, np.ones(5)))
+    plain = fit_histogram_curve(ties, 2, "equal_width", 0.0)
     np.testing.assert_allclose(plain.knots, [0.0, 0.5])
     np.testing.assert_allclose(plain.values, [2 / 3, 1 / 2])
-    smooth = histogram_curve(ties, 2, "equal_width", 1.0)
+    smooth = fit_histogram_curve(ties, 2, "equal_width", 1.0)
     np.testing.assert_allclose(smooth.values, [(2 + 0.8 / 3) / 4, (1 + 1.45 / 2) / 3])
-    sparse = histogram_curve(ties, 10, "equal_width", 0.0)
+    sparse = fit_histogram_curve(ties, 10, "equal_width", 0.0)
     assert sparse.values[2] == pytest.approx(0.25)  # an empty bin answers with its middle
 
 
@@ -245,7 +248,7 @@ def test_bins_of_equal_mass_are_those_of_the_metrics():
     random = np.random.default_rng(16)
     at = np.round(random.random(500) ** 3, 2)
     points, counts = np.unique(at, return_counts=True)
-    ends = equal_mass_ends(counts.astype(float), 15)
+    ends = find_equal_mass_bin_ends(counts.astype(float), 15)
     np.testing.assert_array_equal(points[ends[:-1]], equal_mass(at, 15)[1:-1])
 
 
@@ -253,7 +256,7 @@ def test_bbq_is_the_papers_formula():
     random = np.random.default_rng(17)
     at = np.round(random.random(150), 2)
     outcome = (random.random(150) < at**2).astype(float)
-    fitted = bbq_curve(group_ties(BinaryColumn(at, outcome, np.ones(150))))
+    fitted = fit_bbq_curve(pool_ties(BinaryColumn(at, outcome, np.ones(150))))
     order = np.argsort(at, kind="stable")
     grid = np.linspace(0.0, 1.0, 501)
 
@@ -292,7 +295,7 @@ def test_bbq_is_the_papers_formula():
 
 
 def test_ties_merge_binnings():
-    binnings = equal_mass_binnings(np.array([5000.0]))
+    binnings = build_equal_mass_binnings(np.array([5000.0]))
     np.testing.assert_array_equal(binnings.last_point, [0])
     np.testing.assert_array_equal(binnings.first_bin, [0])
 

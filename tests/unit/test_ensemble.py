@@ -15,10 +15,14 @@ from scipy.optimize import minimize
 from metacal import datasets
 from metacal.errors import InputError, MetacalWarning
 from metacal.estimators.temperature import EnsembleTemperatureScaling
-from metacal.maps.ensemble import EnsembleTemperatureMap, fit_ensemble, minimise_on_simplex
-from metacal.maps.fitting.mixture import maximum_likelihood_mixture
+from metacal.maps.ensemble import (
+    EnsembleTemperatureMap,
+    fit_ensemble_temperature,
+    minimise_on_simplex,
+)
+from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.uniform import fit_uniform
+from metacal.maps.uniform import fit_uniform_temperature
 from metacal.rows import Rows
 
 
@@ -44,7 +48,7 @@ def test_the_weights_solve_the_likelihood_on_the_simplex():
         members = np.random.default_rng(seed).dirichlet(np.ones(4), 300)[:, :3]
         members[:, 2] = 0.1
         weights = random.random(300)
-        ours = maximum_likelihood_mixture(members, weights)
+        ours = fit_mixture_weights(members, weights)
         peer = minimize(
             lambda w, members=members, weights=weights: (
                 -(weights * np.log(members @ w)).sum() / weights.sum()
@@ -68,19 +72,24 @@ def test_the_weights_are_the_likeliest_where_a_row_is_nearly_impossible():
         sure = random.beta(8.0, 1.0, 2000)
         members = np.column_stack((sure, sure**0.5, np.full(2000, 0.01)))
         members[: seed % 3 + 1] = [1e-20, 1e-28, 0.01]
-        found = maximum_likelihood_mixture(members)
+        found = fit_mixture_weights(members)
         ratios = (members / (members @ found)[:, None]).mean(axis=0)
         assert ratios.max() <= 1.0 + 1e-8  # no other mixture has a loss that is lower by more
         assert found[2] > 2e-4
 
 
-@pytest.mark.parametrize(("loss", "part"), [("sequential", fit_temperature), ("nll", fit_uniform)])
+@pytest.mark.parametrize(
+    ("loss", "part"), [("sequential", fit_temperature), ("nll", fit_uniform_temperature)]
+)
 def test_more_members_never_fit_worse(cifar100, loss, part):
     for factor in (0.5, 1.0, 3.0):
         logits, labels = factor * cifar100[0].astype(np.float64), cifar100[1].copy()
         labels[:3] = logits[:3].argmin(axis=1)  # nearly impossible
         own = np.arange(len(labels)), labels
-        whole, alone = fit_ensemble(Rows(logits), labels, loss=loss), part(Rows(logits), labels)
+        whole, alone = (
+            fit_ensemble_temperature(Rows(logits), labels, loss=loss),
+            part(Rows(logits), labels),
+        )
         assert -np.log(whole(logits)[own]).mean() <= -np.log(alone(logits)[own]).mean() + 1e-12
 
 
@@ -105,7 +114,7 @@ def test_the_quadratic_programme_is_at_least_as_good_as_a_fine_grid():
 @pytest.mark.parametrize("loss", ["nll", "mse"])
 def test_no_other_weights_do_better_at_the_same_temperature(loss):
     logits, labels = overconfident()
-    fit = fit_ensemble(Rows(logits), labels, loss=loss)
+    fit = fit_ensemble_temperature(Rows(logits), labels, loss=loss)
     rivals = [np.array(w) for w in ((1.0, 0.0, 0.0), (0.9, 0.0, 0.1), (0.5, 0.5, 0.0))]
     rivals += [0.99 * np.array(fit.weights) + 0.01 * corner for corner in np.eye(3)]
     ours = _loss(loss, fit(logits), labels)
@@ -116,7 +125,7 @@ def test_no_other_weights_do_better_at_the_same_temperature(loss):
 
 def test_the_squared_error_temperature_minimises_the_brier_score():
     logits, labels = overconfident()
-    b = fit_ensemble(Rows(logits), labels, loss="mse").inverse_temperature
+    b = fit_ensemble_temperature(Rows(logits), labels, loss="mse").inverse_temperature
     plain = [
         _loss("mse", EnsembleTemperatureMap(f * b, (1.0, 0.0, 0.0))(logits), labels)
         for f in (0.98, 1.0, 1.02)
@@ -126,7 +135,7 @@ def test_the_squared_error_temperature_minimises_the_brier_score():
 
 def test_noise_rows_give_the_uniform_member_weight():
     logits, labels = overconfident(20_000)
-    weights = fit_ensemble(Rows(logits), labels).weights
+    weights = fit_ensemble_temperature(Rows(logits), labels).weights
     assert weights[2] > 0.01
 
 
@@ -134,7 +143,7 @@ def test_noise_rows_give_the_uniform_member_weight():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_prediction_survives_even_near_ties(loss, dtype):
     logits, labels = overconfident()
-    fit = fit_ensemble(Rows(logits), labels, loss=loss)
+    fit = fit_ensemble_temperature(Rows(logits), labels, loss=loss)
     tied = np.zeros((500, 8), dtype=dtype)
     winner = np.random.default_rng(1).integers(0, 8, 500)
     tied[np.arange(500), winner] = np.finfo(dtype).eps
@@ -150,7 +159,7 @@ def test_labels_that_the_logits_say_nothing_about_keep_the_predictions_too():
     logits, labels = 3.0 * random.standard_normal((1000, 4)), random.integers(0, 4, 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
-        fit = fit_ensemble(Rows(logits), labels)
+        fit = fit_ensemble_temperature(Rows(logits), labels)
     assert (fit(logits).argmax(axis=1) == logits.argmax(axis=1)).all()
 
 
@@ -160,31 +169,34 @@ def test_near_identity_on_calibrated_logits():
     labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
     proba = EnsembleTemperatureMap(1.0, (1.0, 0.0, 0.0))(logits)
     for loss in ("nll", "mse"):
-        assert np.abs(fit_ensemble(Rows(logits), labels, loss=loss)(logits) - proba).max() < 0.01
+        assert (
+            np.abs(fit_ensemble_temperature(Rows(logits), labels, loss=loss)(logits) - proba).max()
+            < 0.01
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nll", "mse"])
 def test_laws(loss, cifar100):
     logits, labels = cifar100
-    fit = fit_ensemble(Rows(logits), labels, loss=loss)
+    fit = fit_ensemble_temperature(Rows(logits), labels, loss=loss)
     proba = fit(logits)
 
     order = np.random.default_rng(0).permutation(100)
-    renamed = fit_ensemble(Rows(logits[:, order]), np.argsort(order)[labels], loss=loss)
+    renamed = fit_ensemble_temperature(Rows(logits[:, order]), np.argsort(order)[labels], loss=loss)
     np.testing.assert_allclose(renamed(logits[:, order]), proba[:, order], atol=1e-6)
 
     weights = np.random.default_rng(1).integers(0, 3, len(labels)).astype(float)
-    weighted = fit_ensemble(Rows(logits), labels, weights, loss=loss)
+    weighted = fit_ensemble_temperature(Rows(logits), labels, weights, loss=loss)
     repeated = np.repeat(np.arange(len(labels)), weights.astype(int))
-    copied = fit_ensemble(Rows(logits[repeated]), labels[repeated], loss=loss)
+    copied = fit_ensemble_temperature(Rows(logits[repeated]), labels[repeated], loss=loss)
     np.testing.assert_allclose(weighted(logits), copied(logits), atol=1e-6)
-    absent = fit_ensemble(
+    absent = fit_ensemble_temperature(
         Rows(logits[weights > 0]), labels[weights > 0], weights[weights > 0], loss=loss
     )
     np.testing.assert_allclose(weighted(logits), absent(logits), atol=1e-7)
 
-    assert fit_ensemble(Rows(logits, block_rows=1), labels, loss=loss) == fit
+    assert fit_ensemble_temperature(Rows(logits, block_rows=1), labels, loss=loss) == fit
     assert EnsembleTemperatureMap(**_through_json(fit)) == fit
 
 
@@ -192,7 +204,7 @@ def test_masked_classes_stay_impossible_and_share_nothing():
     logits, labels = overconfident()
     masked = logits.copy()
     masked[np.arange(len(labels)), (labels + 1) % 5] = -np.inf
-    fit = fit_ensemble(Rows(masked), labels)
+    fit = fit_ensemble_temperature(Rows(masked), labels)
     proba = EnsembleTemperatureMap(fit.inverse_temperature, (0.5, 0.2, 0.3))(masked)
     assert (proba[np.isneginf(masked)] == 0.0).all()
     np.testing.assert_allclose(proba.sum(axis=1), 1.0, atol=1e-12)
@@ -201,7 +213,7 @@ def test_masked_classes_stay_impossible_and_share_nothing():
 def test_all_rows_right_warns_and_gives_probabilities():
     logits, labels = np.eye(3) * 5.0, np.arange(3)
     with pytest.warns(MetacalWarning, match="every row is right"):
-        fit = fit_ensemble(Rows(logits), labels)
+        fit = fit_ensemble_temperature(Rows(logits), labels)
     assert np.isfinite(fit(logits)).all()
 
 

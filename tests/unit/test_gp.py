@@ -13,7 +13,7 @@ from metacal.estimators.curves import GaussianProcessCalibration
 from metacal.kernels import gp as kernels
 from metacal.maps import gp
 from metacal.maps.fitting import variational
-from metacal.maps.gp import GaussianProcessMap, fit_gp
+from metacal.maps.gp import GaussianProcessMap, fit_gaussian_process
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -55,7 +55,9 @@ def test_gradient_of_the_bound_matches_differences(centre):
         assert slope == pytest.approx(here.curvature[k], rel=0.02, abs=0.05)
     # The stationary precision: the bound is flat there in every direction of the covariance.
     posterior = variational.maximise_bound(
-        partial(variational.compute_bound, data, basis), variational.prior_posterior(basis), 1e-12
+        partial(variational.compute_bound, data, basis),
+        variational.make_prior_posterior(basis),
+        1e-12,
     )
     best = variational.compute_bound(data, basis, posterior.mean, posterior.precision).value
     rng = np.random.default_rng(3)
@@ -100,7 +102,7 @@ def test_deterministic_bound_lies_below_sampled_evidence():
 @pytest.mark.parametrize("centre", CENTRES)
 def test_calibrated_logits_stay_nearly_as_they_are(centre):
     logits, labels = drawn(np.random.default_rng(0), 5000, 6)
-    fitted = fit_gp(Rows(logits), labels, centre=centre)
+    fitted = fit_gaussian_process(Rows(logits), labels, centre=centre)
     expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert np.abs(fitted(logits) - expected).mean() < 0.01
     assert fitted.preserves_accuracy
@@ -113,7 +115,7 @@ def test_learns_a_bend_that_no_temperature_can():
     bent = np.where(logits > 1.0, 1.0 + 0.3 * (logits - 1.0), logits)
     labels = (bent + rng.gumbel(size=bent.shape)).argmax(axis=1)
     fit, rest = Rows(logits[:3000]), logits[3000:]
-    plain, smooth = (f(fit, labels[:3000])(rest) for f in (fit_temperature, fit_gp))
+    plain, smooth = (f(fit, labels[:3000])(rest) for f in (fit_temperature, fit_gaussian_process))
     assert metrics.nll(smooth, labels[3000:]) < metrics.nll(plain, labels[3000:]) - 0.01
 
 
@@ -122,7 +124,7 @@ def test_learns_a_bend_that_no_temperature_can():
 def test_laws(centre):
     rng = np.random.default_rng(4)
     logits, labels = drawn(rng, 400, 5, sureness=2.0)
-    fit = partial(fit_gp, centre=centre)
+    fit = partial(fit_gaussian_process, centre=centre)
     expected = fit(Rows(logits), labels)(logits)
     # Relabelling classes commutes.
     order = rng.permutation(5)
@@ -149,12 +151,12 @@ def test_masked_classes_keep_zero(centre):
     masked = rng.random(logits.shape) < 0.2
     masked[np.arange(300), labels] = False
     logits[masked] = -np.inf
-    proba = fit_gp(Rows(logits), labels, centre=centre)(logits)
+    proba = fit_gaussian_process(Rows(logits), labels, centre=centre)(logits)
     assert (proba[masked] == 0.0).all()
     assert proba.sum(axis=1) == pytest.approx(1.0)
     one_left = np.full((1, 5), -np.inf)
     one_left[0, 3] = 2.0
-    assert fit_gp(Rows(logits), labels, centre=centre)(one_left)[0, 3] == 1.0
+    assert fit_gaussian_process(Rows(logits), labels, centre=centre)(one_left)[0, 3] == 1.0
 
 
 def degenerate(name):
@@ -203,7 +205,7 @@ DEGENERATE = (
 def test_degenerate_inputs_give_probabilities(name):
     logits, labels = degenerate(name)
     with np.errstate(invalid="raise", divide="raise", over="raise"):
-        fitted = fit_gp(Rows(logits), labels)
+        fitted = fit_gaussian_process(Rows(logits), labels)
         proba = fitted(logits)
     assert np.isfinite(proba).all()
     assert proba.sum(axis=1, dtype=np.float64) == pytest.approx(1.0, abs=1e-5)
@@ -217,14 +219,14 @@ def test_degenerate_inputs_give_probabilities(name):
 @pytest.mark.parametrize("name", ["all rows correct", "constant logits"])
 def test_what_cannot_be_learned_is_said(name):
     with pytest.warns(MetacalWarning):
-        fit_gp(Rows(degenerate(name)[0]), degenerate(name)[1])
+        fit_gaussian_process(Rows(degenerate(name)[0]), degenerate(name)[1])
 
 
 def test_stopping_early_warns(monkeypatch):
     monkeypatch.setattr(variational, "MAX_PASSES", 0)
     logits, labels = drawn(np.random.default_rng(0), 500, 4, sureness=3.0)
     with pytest.warns(ConvergenceWarning, match="did not converge"):
-        fit_gp(Rows(logits), labels)
+        fit_gaussian_process(Rows(logits), labels)
 
 
 def test_a_turning_curve_does_not_claim_to_keep_predictions():
@@ -241,8 +243,8 @@ def test_a_turning_curve_does_not_claim_to_keep_predictions():
 def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
     logits, labels = drawn(np.random.default_rng(0), 400, 200)
     table = logits.astype(dtype)
-    fitted = fit_gp(Rows(table), labels)
-    again = fit_gp(Rows(table, block_rows=327), labels)
+    fitted = fit_gaussian_process(Rows(table), labels)
+    again = fit_gaussian_process(Rows(table, block_rows=327), labels)
     assert np.array_equal(fitted.weights, again.weights)
     proba = fitted(table)
     assert proba.dtype == (np.float64 if dtype is np.float64 else np.float32)
@@ -252,9 +254,9 @@ def test_dtype_is_kept_and_blocks_do_not_matter(dtype):
 @pytest.mark.slow
 def test_thinned_rows_only_choose_the_kernel(monkeypatch):
     logits, labels = drawn(np.random.default_rng(0), 4000, 5, sureness=2.0)
-    whole = fit_gp(Rows(logits), labels)
+    whole = fit_gaussian_process(Rows(logits), labels)
     monkeypatch.setattr(gp, "_MAX_SAMPLE_ENTRIES", 4000)
-    thinned = fit_gp(Rows(logits), labels)
+    thinned = fit_gaussian_process(Rows(logits), labels)
     assert thinned(logits) == pytest.approx(whole(logits), abs=0.01)
 
 

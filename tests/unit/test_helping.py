@@ -12,20 +12,20 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.gate.helping import Compared, Helping, clearly_helps, compared
-from metacal.maps.composed import fit_composed, plain_softmax
+from metacal.maps.composed import fit_composed, make_softmax_map
 from metacal.maps.cross_fitting import (
+    compute_softmax_quality,
     cross_fit_map,
     cross_fit_statistics,
-    find_front,
-    plain_quality,
+    find_temperature_map,
 )
 from metacal.maps.heldout import (
-    HeldOut,
-    held_out,
+    OutOfFoldQuality,
+    compute_out_of_fold_quality,
 )
-from metacal.maps.row_statistics import collect_on_host
+from metacal.maps.row_statistics import collect_statistics_on_host
 from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.maps.uniform import fit_uniform
+from metacal.maps.uniform import fit_uniform_temperature
 from metacal.promises.notes import not_compared, weights_not_certified
 from metacal.report.summary import summarise
 from metacal.rows import Rows
@@ -55,7 +55,7 @@ def test_the_usual_base_gives_way_where_it_does_not_help(honest, tmp_path):
     logits, labels = honest
     with pytest.warns(mc.MetacalWarning, match=SAYS_SO):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits[:300], labels[:300])
-    assert gate.gate_.source.map == gate.calibrator_.map_ == plain_softmax(gate.gate_.n_classes)
+    assert gate.gate_.source.map == gate.calibrator_.map_ == make_softmax_map(gate.gate_.n_classes)
     assert str(gate.certificate_.notes[-1]).endswith(
         "the probabilities are the softmax of the logits, not calibrated."
     )
@@ -94,7 +94,11 @@ def test_where_it_helps_nothing_is_said_and_what_is_not_compared_is(honest):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
     ("fit", "sure", "loss"),
-    [(fit_temperature, 2e-5, 2e-4), (fit_uniform, 2e-5, 2e-3), (fit_composed, 2e-3, 2e-2)],
+    [
+        (fit_temperature, 2e-5, 2e-4),
+        (fit_uniform_temperature, 2e-5, 2e-3),
+        (fit_composed, 2e-3, 2e-2),
+    ],
 )
 def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss, weighted):
     logits, labels = 2.0 * honest[0][:1500].astype(np.float64), honest[1][:1500].copy()
@@ -103,16 +107,16 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = fit(Rows(logits), labels, weights)
-        front = find_front(fitted)
+        front = find_temperature_map(fitted)
         plain_statistics, statistics = (
-            collect_on_host(Rows(logits), labels, weights, b)
+            collect_statistics_on_host(Rows(logits), labels, weights, b)
             for b in (1.0, front.inverse_temperature)
         )
-        plain = plain_quality(plain_statistics)
+        plain = compute_softmax_quality(plain_statistics)
         calibrated = cross_fit_statistics(fitted, front, statistics, fold)
         refitted = cross_fit_map(fit, Rows(logits), labels, weights, fold)
-    np.testing.assert_allclose(plain.loss, refitted.plain.loss, atol=1e-12)
-    np.testing.assert_allclose(plain.confidence, refitted.plain.confidence, atol=1e-12)
+    np.testing.assert_allclose(plain.loss, refitted.uncalibrated.loss, atol=1e-12)
+    np.testing.assert_allclose(plain.confidence, refitted.uncalibrated.confidence, atol=1e-12)
     np.testing.assert_array_equal(statistics.correct, refitted.correct)
     np.testing.assert_allclose(calibrated.confidence, refitted.calibrated.confidence, atol=sure)
     np.testing.assert_allclose(calibrated.loss, refitted.calibrated.loss, atol=loss)
@@ -123,28 +127,35 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
 def test_threads_change_no_bit_of_what_is_held_out(honest):
     logits, labels = np.tile(honest[0], (40, 1)), np.tile(honest[1], 40)
     fitted = fit_temperature(Rows(logits), labels)
-    alone = held_out(fitted, fit_temperature, Rows(logits), labels, None)
+    alone = compute_out_of_fold_quality(fitted, fit_temperature, Rows(logits), labels, None)
     with workers(2) as pool:
-        shared = held_out(
+        shared = compute_out_of_fold_quality(
             fitted, fit_temperature, Rows(logits, executor=pool, block_rows=1), labels, None
         )
-    for name in HeldOut.__dataclass_fields__:
+    for name in OutOfFoldQuality.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(alone, name), getattr(shared, name))
-    assert len(alone.rows) <= 4000
-    assert held_out(fitted, fit_temperature, Rows(logits[:60]), labels[:60], None) is None
+    assert len(alone.positions) <= 4000
+    assert (
+        compute_out_of_fold_quality(fitted, fit_temperature, Rows(logits[:60]), labels[:60], None)
+        is None
+    )
 
 
 @pytest.mark.parametrize(("factor", "clear"), [(3.0, True), (1.0, False)])
 def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, factor, clear):
     logits, labels = factor * honest[0][:3000], honest[1][:3000]
     fitted = fit_composed(Rows(logits), labels)
-    own = held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: True)
+    own = compute_out_of_fold_quality(
+        fitted, fit_composed, Rows(logits), labels, None, lambda own: True
+    )
     assert clearly_helps(own, 3000) is clear
     chances = fitted(logits)
     np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
     np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
     crossed = compared(
-        held_out(fitted, fit_composed, Rows(logits), labels, None, lambda own: False)
+        compute_out_of_fold_quality(
+            fitted, fit_composed, Rows(logits), labels, None, lambda own: False
+        )
     )
     assert crossed.log_loss.calibrated > compared(own).log_loss.calibrated
     assert not (clear and crossed.harms)
@@ -158,13 +169,13 @@ def test_harm_is_more_than_a_standard_error():
     sharper = chance**2 / (chance**2 + (1.0 - chance) ** 2)
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
-    found = compared(HeldOut(rows, worse, sharper, loss, chance, right))
+    found = compared(OutOfFoldQuality(rows, worse, sharper, loss, chance, right))
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
     assert found.ece.plain == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
     assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
     assert " rows, log loss " in str(found.note(given_way=False))
     assert " and ECE " in str(found.note(given_way=False))
-    assert not compared(HeldOut(rows, loss, chance, worse, sharper, right)).harms
+    assert not compared(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).harms
     assert not Helping(Compared(0.3, 0.3, 0.0), Compared(0.02, 0.015, 0.006), 100).harms
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.special import expit, logit, xlogy
 
 import metacal as mc
-from metacal.maps.imax import fit_imax, most_informative_ends
+from metacal.maps.imax import find_most_informative_bin_ends, fit_imax_binning
 from metacal.rows import Rows
 
 DATA = mc.datasets.load("cifar10-resnet110")
@@ -39,7 +39,7 @@ def test_no_partition_keeps_more_information(seed):
     n_cells, n_bins = int(rng.integers(2, 11)), int(rng.integers(1, 6))
     weight = rng.random(n_cells) + 0.05
     positive = weight * (np.sort(rng.random(n_cells)) if seed % 2 else rng.random(n_cells))
-    found = most_informative_ends(weight, positive, n_bins)
+    found = find_most_informative_bin_ends(weight, positive, n_bins)
     assert found[-1] == n_cells - 1
     assert (np.diff(found) > 0).all()
     assert len(found) <= n_bins
@@ -63,7 +63,7 @@ def test_for_a_rising_posterior_no_other_assignment_keeps_more():
             best,
             float((xlogy(joint, joint) - xlogy(joint, np.where(product > 0, product, 1.0))).sum()),
         )
-    found = most_informative_ends(weight, positive, 3)
+    found = find_most_informative_bin_ends(weight, positive, 3)
     assert information(weight, positive, found) == pytest.approx(best, abs=1e-12)
 
 
@@ -77,7 +77,7 @@ def test_edges_are_where_the_paper_says():
     rng = np.random.default_rng(0)
     odds = 2.0 * rng.standard_normal(400_000)
     labels = (rng.random(len(odds)) < expit(odds)).astype(np.intp)
-    fitted = fit_imax(
+    fitted = fit_imax_binning(
         Rows(np.stack([np.zeros_like(odds), odds], axis=1)), labels, n_bins=5, prior_rows=0.0
     )
     edges, answers = logit(fitted.knots[1:]), logit(fitted.values)
@@ -97,7 +97,7 @@ def test_it_keeps_more_information_than_equal_width_or_equal_mass():
         bins = np.searchsorted(edges, at)
         return information(np.bincount(bins), np.bincount(bins, right), np.arange(bins.max() + 1))
 
-    edges = fit_imax(Rows(np.log(proba)), labels, n_bins=8).knots[1:8]
+    edges = fit_imax_binning(Rows(np.log(proba)), labels, n_bins=8).knots[1:8]
     assert kept(edges) > kept(np.arange(1, 8) / 8) + 0.002
     assert kept(edges) > kept(np.quantile(at, np.arange(1, 8) / 8)) + 0.002
 
@@ -128,13 +128,13 @@ def test_answers_are_frequencies():
 def test_weights_count_rows_and_classes_without_rows_are_left_alone():
     logits, labels = DATA.logits[:400], DATA.labels[:400]
     times = np.random.default_rng(0).integers(0, 3, 400)
-    weighted = fit_imax(Rows(logits), labels, times.astype(float))
-    repeated = fit_imax(Rows(np.repeat(logits, times, axis=0)), np.repeat(labels, times))
+    weighted = fit_imax_binning(Rows(logits), labels, times.astype(float))
+    repeated = fit_imax_binning(Rows(np.repeat(logits, times, axis=0)), np.repeat(labels, times))
     np.testing.assert_allclose(weighted.values, repeated.values, atol=1e-12)
     masked = logits.copy()
     masked[:, 3] = -np.inf
     kept = labels != 3
-    found = fit_imax(Rows(masked[kept]), labels[kept], shared=False)(masked)
+    found = fit_imax_binning(Rows(masked[kept]), labels[kept], shared=False)(masked)
     assert (found[:, 3] == 0.0).all()
     np.testing.assert_allclose(found.sum(axis=1), 1.0, atol=1e-6)
 

@@ -33,9 +33,15 @@ from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.curves import PiecewiseMap
 from metacal.maps.fitting.newton import Derivatives, minimise_by_newton
 from metacal.maps.fitting.spline import spline_design
-from metacal.maps.histogram import fit_histogram
+from metacal.maps.histogram import fit_histogram_binning
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
-from metacal.maps.logistic import BetaMap, PlattMap, fit_beta, fit_platt, log_probabilities
+from metacal.maps.logistic import (
+    BetaMap,
+    PlattMap,
+    fit_beta_calibration,
+    fit_platt_scaling,
+    log_probabilities,
+)
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline
 from metacal.maps.temperature import fit_temperature
 from metacal.metrics.classwise import ClassGaps
@@ -43,10 +49,10 @@ from metacal.metrics.toplabel import checked_table
 from metacal.rows import Rows
 
 FITS = {
-    "platt": fit_platt,
-    "abm": fit_beta,
-    "am": lambda *a: fit_beta(*a, variant="am"),
-    "ab": lambda *a: fit_beta(*a, variant="ab"),
+    "platt": fit_platt_scaling,
+    "abm": fit_beta_calibration,
+    "am": lambda *a: fit_beta_calibration(*a, variant="am"),
+    "ab": lambda *a: fit_beta_calibration(*a, variant="ab"),
     "isotonic": fit_isotonic,
     "irova_ts": fit_irova_ts,
     "irm": fit_irm,
@@ -182,8 +188,8 @@ def test_each_answer_rises_with_its_own_probability(name):
 
 def test_the_slopes_are_not_negative_even_when_the_scores_mislead():
     logits, labels = drawn(500, 2, seed=12)
-    assert fit_platt(Rows(-logits), labels).slope == [0.0]
-    beta = fit_beta(Rows(-logits), labels)
+    assert fit_platt_scaling(Rows(-logits), labels).slope == [0.0]
+    beta = fit_beta_calibration(Rows(-logits), labels)
     assert beta.a == beta.b == [0.0]
     frequency = labels.mean()
     np.testing.assert_allclose(beta(logits)[:, 1], frequency, atol=1e-3)
@@ -194,7 +200,7 @@ def test_the_slopes_are_not_negative_even_when_the_scores_mislead():
 
 def test_platt_minimises_its_likelihood():
     logits, labels = drawn(400, 3, seed=13, scale=2.0)
-    fitted = fit_platt(Rows(logits), labels)
+    fitted = fit_platt_scaling(Rows(logits), labels)
     log_p, minus_log_rest = log_probabilities(logits)
     for k in range(3):
         positive = labels == k
@@ -218,7 +224,7 @@ def test_beta_minimises_its_penalised_likelihood_under_its_bounds(turn):
     p = random.random(400)
     outcome = random.random(400) < (0.2 + 0.7 * p**4 if turn > 0 else 0.1 + 0.7 * p**0.25)
     logits = np.log(np.column_stack((1 - p, p)))
-    fitted = fit_beta(Rows(logits), outcome.astype(np.intp))
+    fitted = fit_beta_calibration(Rows(logits), outcome.astype(np.intp))
 
     def loss(theta):
         z = theta[0] * np.log(p) - theta[1] * np.log1p(-p) + theta[2]
@@ -518,10 +524,10 @@ def test_more_rows_than_whole_numbers_hold_are_binned_class_by_class(monkeypatch
     random = np.random.default_rng(0)
     logits = random.normal(size=(300, 4))
     labels = random.integers(4, size=300)
-    usual = fit_histogram(Rows(logits), labels)
+    usual = fit_histogram_binning(Rows(logits), labels)
     monkeypatch.setattr(exact, "MAX_ENTRIES", 299)
     np.testing.assert_allclose(
-        fit_histogram(Rows(logits), labels)(logits), usual(logits), rtol=1e-12
+        fit_histogram_binning(Rows(logits), labels)(logits), usual(logits), rtol=1e-12
     )
     gaps = ClassGaps(4)
     gaps.add(checked_table(usual(logits), labels))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.maps.methods import METHODS, calibrator_class
+from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.promises.notes import suspicion
 from metacal.rows.plausibility import (
     Suspicion,
@@ -118,13 +118,13 @@ def test_every_calibrator_says_it_once(rows, name):
     p = softmax(x)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        calibrator_class(name)().fit(p, y)
+        get_calibrator_class(name)().fit(p, y)
     mine = [found for found in said if str(found.message) == Suspicion("probabilities").remark]
     assert len(mine) == 1
     assert mine[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", mc.MetacalWarning)
-        calibrator_class(name)(input="probabilities").fit(p, y)
+        get_calibrator_class(name)(input="probabilities").fit(p, y)
 
 
 def test_metacal_says_it_once_and_writes_it_down(rows):

@@ -26,7 +26,7 @@ from metacal.kernels.columns import (
 )
 from metacal.maps.composed import ComposedMap, fit_composed, transform_rows
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.uniform import UniformTemperatureMap, fit_uniform
+from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_temperature
 from metacal.rows import Rows
 
 
@@ -55,7 +55,7 @@ def split(request):
 
 def test_neutral_where_nothing_is_wrong(split):
     (logits, labels), (new, truth) = split
-    difference = loss(fit_uniform(Rows(logits), labels), new, truth) - loss(
+    difference = loss(fit_uniform_temperature(Rows(logits), labels), new, truth) - loss(
         fit_temperature(Rows(logits), labels), new, truth
     )
     assert abs(difference) < 5e-4
@@ -64,7 +64,10 @@ def test_neutral_where_nothing_is_wrong(split):
 def test_floored_rows_are_cured(split):
     (logits, labels), (new, truth) = split
     table, fresh = floored(logits), floored(new, seed=1)
-    plain, mixed = fit_temperature(Rows(table), labels), fit_uniform(Rows(table), labels)
+    plain, mixed = (
+        fit_temperature(Rows(table), labels),
+        fit_uniform_temperature(Rows(table), labels),
+    )
     assert mixed.uniform > 0.001
     assert mixed.temperature < plain.temperature
     assert loss(mixed, fresh, truth) < loss(plain, fresh, truth) - 0.01
@@ -78,7 +81,7 @@ def test_no_other_pair_does_better(seed):
     labels = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
     labels[: 40 * seed] = random.integers(4, size=40 * seed)
     weights = random.random(400)
-    fit = fit_uniform(Rows(2.0 * logits), labels, weights)
+    fit = fit_uniform_temperature(Rows(2.0 * logits), labels, weights)
     own = np.arange(400), labels
 
     def objective(point):
@@ -169,11 +172,14 @@ def test_what_a_walk_sees_holds_at_temperatures_nearby():
 def test_blocks_threads_and_storage_change_nothing(tmp_path):
     data = datasets.load("cifar10-resnet110")
     table = floored(data.logits)
-    whole = fit_uniform(Rows(table), data.labels)
+    whole = fit_uniform_temperature(Rows(table), data.labels)
     np.save(tmp_path / "table.npy", table)
     stored = np.load(tmp_path / "table.npy", mmap_mode="r")
     with mc.rows.workers(2) as executor:
-        assert fit_uniform(Rows(stored, block_rows=1000, executor=executor), data.labels) == whole
+        assert (
+            fit_uniform_temperature(Rows(stored, block_rows=1000, executor=executor), data.labels)
+            == whole
+        )
 
 
 def test_a_large_table_takes_few_passes(monkeypatch):
@@ -185,7 +191,7 @@ def test_a_large_table_takes_few_passes(monkeypatch):
         lambda block, *columns, **point: seen.append(len(block)) or plain(block, *columns, **point)
     )
     monkeypatch.setattr(kernels, "temperature_statistics", counting)
-    assert fit_uniform(Rows(logits), labels).temperature == pytest.approx(2.0, rel=0.05)
+    assert fit_uniform_temperature(Rows(logits), labels).temperature == pytest.approx(2.0, rel=0.05)
     assert sum(seen) < 2 * len(logits)
 
 

@@ -35,7 +35,7 @@ from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
 from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
 from metacal.errors import InputError
-from metacal.maps.methods import every_method
+from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Options:
     score: str = option("What ranks the rows.", type=RegistryChoice(NAMED.keys), default="entropy")
     calibrator: str = option(
         "What turns the logits of each model into probabilities.",
-        type=RegistryChoice(every_method),
+        type=RegistryChoice(get_all_methods),
         default="composed",
     )
     seed: int | None = option(

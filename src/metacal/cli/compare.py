@@ -20,12 +20,12 @@ from metacal.cli.options import (
 )
 from metacal.cli.printing import print_note, print_result, progress_bar
 from metacal.cli.values import REPEATS_RANGE, SEED_RANGE, bad_option
-from metacal.maps.methods import METHODS, every_method
+from metacal.maps.methods import METHODS, get_all_methods
 
 
 def _comparable_names() -> list[str]:
     """Return the names of all calibrators except "auto", which chooses among them."""
-    return [name for name in every_method() if name != "auto"]
+    return [name for name in get_all_methods() if name != "auto"]
 
 
 def _complete_names(

@@ -33,7 +33,7 @@ from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wr
 from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import class_list_text, confidence_line
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
-from metacal.maps.methods import every_method
+from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Options:
     )
     calibrator: str | None = option(
         "What turns logits into probabilities.",
-        type=RegistryChoice(every_method),
+        type=RegistryChoice(get_all_methods),
         show_default="composed, monotone of two classes; temperature with --rule paper",
     )
     seed: int | None = option(
@@ -178,7 +178,7 @@ def _check_options(file: str, options: Options) -> None:
     check_is_file(options.output)
     check_not_input(options.output, file, options.key, reading=reading)
     if options.executor is not None and options.calibrator is not None:
-        every_method()[options.calibrator].check_remote()
+        get_all_methods()[options.calibrator].check_fits_on_cluster()
     options.asked.check_subgroups(by_group=reading.group_key is not None)
     check_can_sign(options.key, options.output)
     if reading.score_key is None:
@@ -426,7 +426,7 @@ def _calibrator_line(calibrator: dict[str, Any]) -> str:
 
 def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     """Return name and scalar parameters of the base calibrator as JSON types."""
-    from metacal.maps.map import component_maps
+    from metacal.maps.map import find_component_maps
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
@@ -435,7 +435,7 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
-    for part in (base_map, *component_maps(base_map)):
+    for part in (base_map, *find_component_maps(base_map)):
         if isinstance(part, TemperatureMap | UniformTemperatureMap):
             parameters = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):

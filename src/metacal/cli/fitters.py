@@ -47,19 +47,19 @@ def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
     MapFitter
     """
     from metacal.gate import Recipe
-    from metacal.maps.composed import default_base_method
-    from metacal.maps.methods import CHOOSERS, METHODS, calibrator_class
+    from metacal.maps.composed import get_default_base_method
+    from metacal.maps.methods import CHOOSERS, METHODS, get_calibrator_class
 
     # The folds of a calibrator certify nothing, so their seed need not be derived from the rows.
     fold_seed = 0 if seed is None else seed
     if name in CHOOSERS:
         # A chooser is a scikit-learn estimator.
-        chooser = calibrator_class(name)(random_state=fold_seed)
+        chooser = get_calibrator_class(name)(random_state=fold_seed)
         return MapFitter(
             fit=lambda *arguments: chooser.fit_rows(*arguments).map_,
             recipe=lambda: chooser.gate_.source.recipe,
         )
-    method = METHODS[name or default_base_method(n_classes)]
+    method = METHODS[name or get_default_base_method(n_classes)]
     parameters = {"random_state": fold_seed} if "random_state" in method.options else {}
     return MapFitter(
         fit=partial(method.fit_function(), **parameters),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     #: Calibrators by their name on the command line, simplest first.
     CALIBRATORS: dict[str, type[Calibrator[Any]]]
 else:
-    _get, __dir__ = names_of(__name__, methods.estimator_modules)
+    _get, __dir__ = names_of(__name__, methods.get_estimator_modules)
 
     def __getattr__(name):
         if name == "CALIBRATORS":

@@ -13,7 +13,7 @@ from metacal.estimators.calibrator_factory import calibrator_name, make_calibrat
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
-from metacal.maps.members import default_members, fit_members
+from metacal.maps.members import fit_members, get_default_members
 from metacal.maps.stack import StackMap, fit_weighted_stack
 from metacal.rows import Rows
 
@@ -104,7 +104,7 @@ class AutoCalibrator(Calibrator[StackMap]):
         """Fit the mixture, and store its weights and the losses of the candidates."""
         candidates = self.candidates
         if candidates is None:
-            candidates = default_members(rows.n_classes)
+            candidates = get_default_members(rows.n_classes)
         candidates = list(candidates)
         if not candidates:
             raise InputError("candidates is empty; give at least one calibrator.")

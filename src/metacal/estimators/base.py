@@ -30,7 +30,7 @@ from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.map import Map
-from metacal.maps.methods import method_of
+from metacal.maps.methods import get_estimator_method
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate, workers
@@ -355,7 +355,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         self
         """
         if is_remote(executor):
-            method_of(type(self)).check_remote()
+            get_estimator_method(type(self)).check_fits_on_cluster()
         with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.row_weights(sample_weight, len(rows))
@@ -434,5 +434,5 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             for name, value in self.get_params(deep=False).items()
             if name not in _TABLE_PARAMETERS
         }
-        fit_function = method_of(type(self)).fit_function()
+        fit_function = get_estimator_method(type(self)).fit_function()
         return fit_function(rows, codes, weights, **parameters)

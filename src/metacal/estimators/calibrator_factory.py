@@ -6,8 +6,8 @@ from typing import Any
 
 from sklearn.base import clone
 
-from metacal.maps.composed import default_base_method
-from metacal.maps.methods import calibrator_class, method_of
+from metacal.maps.composed import get_default_base_method
+from metacal.maps.methods import get_calibrator_class, get_estimator_method
 from metacal.promises.promise import Promise
 
 
@@ -23,7 +23,7 @@ def make_calibrator(calibrator_or_name: Any) -> Any:
     metacal.errors.InputError: unknown calibrator 'splin'; there are temperature, uniform-temperature, ...
     """
     if isinstance(calibrator_or_name, str):
-        return calibrator_class(calibrator_or_name)()
+        return get_calibrator_class(calibrator_or_name)()
     return clone(calibrator_or_name)
 
 
@@ -55,7 +55,7 @@ def make_base_calibrator(
         return make_calibrator(calibrator_or_name)
     if isinstance(promise, Promise) and promise.calibrator:
         return make_calibrator(promise.calibrator)
-    return make_calibrator(default_base_method(n_classes))
+    return make_calibrator(get_default_base_method(n_classes))
 
 
 def calibrator_name(calibrator_or_name: Any) -> str:
@@ -68,4 +68,4 @@ def calibrator_name(calibrator_or_name: Any) -> str:
     """
     if isinstance(calibrator_or_name, str):
         return calibrator_or_name
-    return method_of(type(calibrator_or_name)).name
+    return get_estimator_method(type(calibrator_or_name)).name

@@ -19,7 +19,7 @@ from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import affordable_folds
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
-from metacal.maps.methods import METHODS, calibrator_class
+from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.binning import estimate
@@ -235,7 +235,7 @@ def _estimators_by_name(
     names = METHODS if calibrators is None else calibrators
     estimators: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
     for name in names:
-        estimators[name] = calibrator_class(name)()
+        estimators[name] = get_calibrator_class(name)()
     return estimators
 
 

@@ -16,7 +16,7 @@ from metacal.estimators.calibrator_factory import make_base_calibrator, make_cal
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
-from metacal.maps.methods import method_of
+from metacal.maps.methods import get_estimator_method
 from metacal.promises.parts.units import Importance, RowSelection, Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
@@ -390,7 +390,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a"
                 " cluster; leave out the executor, or take one of metacal's own calibrators."
             )
-        method_of(type(base)).check_remote()
+        get_estimator_method(type(base)).check_fits_on_cluster()
 
     def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit `calibrator_`, and return its map."""

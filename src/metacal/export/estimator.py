@@ -18,7 +18,7 @@ from metacal.io.artifact.document import Content, document_kind
 from metacal.io.artifact.encoding import construct
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import calibrator_kinds, method_of_table, unsupported_calibrator
-from metacal.maps.methods import CHOOSERS, method_named
+from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
 
@@ -97,7 +97,7 @@ def _unsupported_estimator_error(class_name: str) -> ArtifactError:
 
 def _is_registered_calibrator(estimator: Any) -> bool:
     """Check whether an object is a registered calibrator, and not of a derived class."""
-    method = method_named(type(estimator).__name__)
+    method = find_method_by_public_name(type(estimator).__name__)
     return method is not None and type(estimator) is method.estimator_class()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from metacal.errors import InputError, spelled
 from metacal.gate import Gate, Table
 from metacal.gate.gate import gate_in
-from metacal.maps.methods import method_of_map
+from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, name_of, needs_logits
 
@@ -86,7 +86,7 @@ def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> T
             "this was fitted on probabilities and cannot take logits; fit it on logits, or attach"
             " it to a model that gives probabilities."
         )
-    if method_of_map(type(source.map)) is None:
+    if find_map_method(type(source.map)) is None:
         calibrator = getattr(source.map, "estimator", source.map)
         raise InputError(
             "the base calibrator is a"

@@ -21,8 +21,8 @@ from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions
 from metacal.gate.long_rows import remarks_on_long_rows
 from metacal.gate.table import Recipe, Table, check_score, moved
-from metacal.maps.composed import plain_softmax
-from metacal.maps.heldout import soon_fitted
+from metacal.maps.composed import make_softmax_map
+from metacal.maps.heldout import is_fast_to_refit
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -353,7 +353,7 @@ def _compare_with_softmax(
     classes: Array,
 ) -> tuple[Map, list[Note]]:
     """Check by cross-fitting that the map improves on the softmax for accepted rows."""
-    if not soon_fitted(base, fitting[0].n_classes):
+    if not is_fast_to_refit(base, fitting[0].n_classes):
         return base, [not_compared()]
     found = helping(base, refit, *fitting, accept, classes)
     if found is None:
@@ -362,7 +362,7 @@ def _compare_with_softmax(
     off = None if found.marginal is None else found.marginal.failure
     remarks = [found.note(given_way=given_way).warned()] if found.harms else []
     remarks += [] if off is None else [off_by_class(**off).warned()]
-    return (plain_softmax(fitting[0].n_classes) if given_way else base), remarks
+    return (make_softmax_map(fitting[0].n_classes) if given_way else base), remarks
 
 
 def _profile(base: Map, result: CertificationResult, is_accepted: Flags) -> Profile:

@@ -11,7 +11,7 @@ import numpy as np
 
 from metacal import kernels
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.maps.heldout import HeldOut, held_out
+from metacal.maps.heldout import OutOfFoldQuality, compute_out_of_fold_quality
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
@@ -100,28 +100,28 @@ def helping(
     parameters for each class, which has fitted that.
     """
 
-    def enough(held: HeldOut) -> bool:
-        kept = held.where(accept[held.rows])
-        return len(kept.rows) < _FEWEST or clearly_helps(kept, len(held.rows))
+    def enough(held: OutOfFoldQuality) -> bool:
+        kept = held.select(accept[held.positions])
+        return len(kept.positions) < _FEWEST or clearly_helps(kept, len(held.positions))
 
-    found = held_out(fitted, refit, rows, labels, weights, enough)
+    found = compute_out_of_fold_quality(fitted, refit, rows, labels, weights, enough)
     if found is None:
         return None
-    kept = found.where(accept[found.rows])
-    if len(kept.rows) < _FEWEST:
+    kept = found.select(accept[found.positions])
+    if len(kept.positions) < _FEWEST:
         return None
     if fitted.n_classes is not None:
         return compared(kept)
     predicted = np.asarray(
-        on_host(rows.picked(found.rows).collect(kernels.predicted)), dtype=np.intp
+        on_host(rows.picked(found.positions).collect(kernels.predicted)), dtype=np.intp
     )
     marginal = check_predicted_classes(
-        found.confidence, found.right, predicted, classes=classes, fitted=True
+        found.confidence, found.correct, predicted, classes=classes, fitted=True
     )
     return replace(compared(kept), marginal=marginal)
 
 
-def clearly_helps(kept: HeldOut, n_rows: int) -> bool:
+def clearly_helps(kept: OutOfFoldQuality, n_rows: int) -> bool:
     """Whether accepted ones of the rows that a map was fitted on leave no doubt of what others
     would say.
 
@@ -130,20 +130,23 @@ def clearly_helps(kept: HeldOut, n_rows: int) -> bool:
     is asked for. Its log-odds are off by about √(4p/n) and its confidences by at most a quarter of
     that, √(p/n)/2.
     """
-    gained = float((kept.plain_loss - kept.loss).mean())
-    after, before = (_Gaps(c, kept.right).ece() for c in (kept.confidence, kept.plain_confidence))
+    gained = float((kept.uncalibrated_loss - kept.loss).mean())
+    after, before = (
+        _Gaps(c, kept.correct).ece() for c in (kept.confidence, kept.uncalibrated_confidence)
+    )
     return gained > 4.0 * _PARAMETERS / n_rows and before - after > 0.5 * math.sqrt(
         _PARAMETERS / n_rows
     )
 
 
-def compared(held: HeldOut) -> Helping:
+def compared(held: OutOfFoldQuality) -> Helping:
     """Log loss and ECE with and without, each with the standard error of the difference."""
-    difference = held.loss - held.plain_loss
+    difference = held.loss - held.uncalibrated_loss
     error = float(difference.std()) / math.sqrt(len(difference))
-    log_loss = Compared(float(held.loss.mean()), float(held.plain_loss.mean()), error)
+    log_loss = Compared(float(held.loss.mean()), float(held.uncalibrated_loss.mean()), error)
     both = [
-        _Gaps(confidence, held.right) for confidence in (held.confidence, held.plain_confidence)
+        _Gaps(confidence, held.correct)
+        for confidence in (held.confidence, held.uncalibrated_confidence)
     ]
     after, before = (gaps.ece() for gaps in both)
     spread = _ece_error(*both) if after > before else 0.0  # no need to know how much better it is

@@ -17,7 +17,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
 from metacal.maps.map import Map
-from metacal.maps.methods import method_of_map
+from metacal.maps.methods import find_map_method
 from metacal.promises.certificate import accepts
 from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.thresholds import Policy, moved_by
@@ -111,7 +111,7 @@ class Table:
         """The public name of what fitted the map, as far as it is known."""
         if self.recipe is not None:
             return self.recipe.estimator
-        method = method_of_map(type(self.map))
+        method = find_map_method(type(self.map))
         return type(self.map).__name__ if method is None else method.public_name
 
     @property

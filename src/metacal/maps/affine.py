@@ -153,7 +153,7 @@ class StructuredMap(TemperedMap, AffineMap):
     formula = staticmethod(formulas.structured)
 
 
-def fit_vector(
+def fit_vector_scaling(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -206,7 +206,7 @@ def fit_vector(
     Examples
     --------
     >>> logits = np.log([[0.8, 0.2]] * 10) + [0.0, 1.0]  # biased towards the second class
-    >>> fit = fit_vector(Rows(logits), np.array([0] * 8 + [1] * 2), regularisation=0.0)
+    >>> fit = fit_vector_scaling(Rows(logits), np.array([0] * 8 + [1] * 2), regularisation=0.0)
     >>> fit(logits[:1]).round(3)
     array([[0.8, 0.2]])
 
@@ -214,12 +214,12 @@ def fit_vector(
 
     >>> logits = np.log([[0.8, 0.1, 0.1]] * 600)
     >>> labels = np.array([0] * 480 + [1] * 96 + [2] * 24)
-    >>> fit_vector(Rows(logits), labels, penalty="offsets")(logits[:1]).round(2)
+    >>> fit_vector_scaling(Rows(logits), labels, penalty="offsets")(logits[:1]).round(2)
     array([[0.8 , 0.16, 0.04]])
     """
     sample = LabelledRows(rows, labels, weights)
     if penalty == "offsets":
-        offsets = fit_class_offsets(sample.drop_unusable())
+        offsets = fit_class_offsets(sample.drop_unusable_rows())
         return VectorMap(
             scale=np.full(rows.n_classes, offsets.scale),
             bias=offsets.offsets,
@@ -236,7 +236,7 @@ def fit_vector(
     return VectorMap(scale=theta[0], bias=theta[-1], regularisation=strength)
 
 
-def fit_matrix(
+def fit_matrix_scaling(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -255,7 +255,7 @@ def fit_matrix(
     Parameters
     ----------
     rows, labels, weights, regularisation, intercept_regularisation, n_folds, random_state
-        See `fit_vector`.
+        See `fit_vector_scaling`.
 
     penalty : {"structured", "odir", "l2"}, default="structured"
         "odir", the off-diagonal and intercept penalty of Kull et al., leaves the diagonal
@@ -269,7 +269,7 @@ def fit_matrix(
     Examples
     --------
     >>> logits = np.array([[2.0, 0.0], [0.0, 2.0]] * 10)  # the classes are swapped
-    >>> fit = fit_matrix(Rows(logits), np.array([1, 0] * 9 + [0, 1]), regularisation=0.0)
+    >>> fit = fit_matrix_scaling(Rows(logits), np.array([1, 0] * 9 + [0, 1]), regularisation=0.0)
     >>> fit(logits[:2]).round(3)
     array([[0.1, 0.9], [0.9, 0.1]])
     """
@@ -284,7 +284,7 @@ def fit_matrix(
     return MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
 
 
-def fit_dirichlet(
+def fit_dirichlet_calibration(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -300,7 +300,7 @@ def fit_dirichlet(
     Parameters
     ----------
     rows, labels, weights, penalty, regularisation, intercept_regularisation, n_folds, random_state
-        See `fit_matrix`.
+        See `fit_matrix_scaling`.
 
     Returns
     -------
@@ -317,7 +317,7 @@ def fit_dirichlet(
     return DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
 
 
-def fit_structured(
+def fit_structured_scaling(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -335,7 +335,7 @@ def fit_structured(
     Parameters
     ----------
     rows, labels, weights, n_folds, random_state
-        See `fit_vector`.
+        See `fit_vector_scaling`.
 
     regularisation : float, optional
         Strength λ. None means that cross-validation chooses it.
@@ -344,7 +344,7 @@ def fit_structured(
     -------
     StructuredMap
     """
-    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
@@ -359,11 +359,11 @@ def fit_structured(
     )
 
 
-def structured_path(
+def fit_structured_path(
     sample: LabelledRows, strengths: Sequence[float], tolerance: float
 ) -> dict[float, StructuredMap]:
     """Fit structured scaling at several strengths, each fit starting from the last."""
-    sample = sample.drop_unusable()
+    sample = sample.drop_unusable_rows()
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
@@ -380,7 +380,7 @@ def structured_path(
     }
 
 
-def dirichlet_path(
+def fit_dirichlet_path(
     sample: LabelledRows, strengths: Sequence[float], tolerance: float
 ) -> dict[float, DirichletMap]:
     """Fit Dirichlet calibration with the structured penalty at several strengths."""

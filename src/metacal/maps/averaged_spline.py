@@ -42,7 +42,7 @@ _TOLERANCE = 1e-9
 #: distributed over a grid.
 _MAX_UNGROUPED_ROWS = 1 << 8
 #: Default spacing of that grid.
-GRID = 1.0 / 32.0
+_DEFAULT_GRID_SPACING = 1.0 / 32.0
 #: Limit on the size of the log-odds.
 _MAX_LOG_ODDS = 50.0
 
@@ -117,7 +117,7 @@ def fit_averaged_spline(
 
 
 def fit_averaged_splines(
-    samples: Sequence[BinaryRows], *, n_knots: int = 7, grid: float = GRID
+    samples: Sequence[BinaryRows], *, n_knots: int = 7, grid_spacing: float = _DEFAULT_GRID_SPACING
 ) -> list[SplineMap]:
     """Fit an averaged spline to each of several samples, at little more cost than one.
 
@@ -129,7 +129,7 @@ def fit_averaged_splines(
     n_knots : int, default=7
         Number of knots.
 
-    grid : float
+    grid_spacing : float
         Spacing of the grid on which the log-odds of many rows are grouped.
 
     Returns
@@ -137,7 +137,7 @@ def fit_averaged_splines(
     list of SplineMap
         One spline per sample, see `fit_averaged_spline`.
     """
-    grouped_samples = [_group_on_grid(sample, grid) for sample in samples]
+    grouped_samples = [_group_on_grid(sample, grid_spacing) for sample in samples]
     knots_of_each = [
         weighted_quantiles(sample.log_odds, sample.row_weights, n_knots)
         for sample in grouped_samples
@@ -145,7 +145,10 @@ def fit_averaged_splines(
     n_knots_of_each = {len(knots) for knots in knots_of_each}
     if len(n_knots_of_each) > 1:
         # Ties have merged knots of some samples, so the problems differ in size.
-        return [fit_averaged_splines([one], n_knots=n_knots, grid=grid)[0] for one in samples]
+        return [
+            fit_averaged_splines([one], n_knots=n_knots, grid_spacing=grid_spacing)[0]
+            for one in samples
+        ]
 
     theta = _fit_averaged_parameters(grouped_samples, knots_of_each)
     return [
@@ -211,7 +214,7 @@ def _fit_averaged_parameters(
     return theta
 
 
-def _group_on_grid(sample: BinaryRows, grid: float) -> _GroupedRows:
+def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
     """Group many rows on an even grid of log-odds; keep few rows as they are.
 
     A row between two grid points is divided between both, so that its mean log-odds are
@@ -226,15 +229,15 @@ def _group_on_grid(sample: BinaryRows, grid: float) -> _GroupedRows:
             correct=sample.correct,
             row_weights=row_weights,
         )
-    first_point = math.floor(-_MAX_LOG_ODDS / grid)
-    n_points = math.floor(_MAX_LOG_ODDS / grid) - first_point + 2
+    first_point = math.floor(-_MAX_LOG_ODDS / grid_spacing)
+    n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point + 2
     point_weight, correct_weight = kernels.active.on_grid(
-        z, sample.correct, weights, grid, _MAX_LOG_ODDS, first_point, n_points
+        z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point, n_points
     )
     is_used = point_weight > 0.0
     row_weights = point_weight[is_used]
     return _GroupedRows(
-        log_odds=np.asarray((first_point + np.flatnonzero(is_used)) * grid),
+        log_odds=np.asarray((first_point + np.flatnonzero(is_used)) * grid_spacing),
         correct=np.clip(correct_weight[is_used] / row_weights, 0.0, 1.0),
         row_weights=row_weights,
     )

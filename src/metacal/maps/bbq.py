@@ -17,8 +17,8 @@ from scipy.special import gammaln
 
 from metacal.formulas import Codes, Float
 from metacal.maps.curve_fitting import (
+    DistinctPoints,
     PiecewiseCurve,
-    TiedPoints,
     fit_piecewise,
     fit_top_label,
 )
@@ -89,7 +89,7 @@ def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
     -------
     PiecewiseMap
     """
-    return fit_piecewise(rows, labels, weights, bbq_curve, "step")
+    return fit_piecewise(rows, labels, weights, fit_bbq_curve, "step")
 
 
 def fit_top_label_bbq(
@@ -109,12 +109,12 @@ def fit_top_label_bbq(
     -------
     TopLabelMap
     """
-    return fit_top_label(rows, labels, weights, bbq_curve, "step", tempered=tempered)
+    return fit_top_label(rows, labels, weights, fit_bbq_curve, "step", tempered=tempered)
 
 
-def bbq_curve(ties: TiedPoints) -> PiecewiseCurve:
+def fit_bbq_curve(ties: DistinctPoints) -> PiecewiseCurve:
     """Fit the averaged step function in O(N log N) time."""
-    binnings = equal_mass_binnings(ties.weight)
+    binnings = build_equal_mass_binnings(ties.weight)
     n_bins_of_each = binnings.n_bins_of_each
     first_bin = binnings.first_bin
     weight = _sum_per_bin(ties.weight, binnings)
@@ -141,7 +141,7 @@ def bbq_curve(ties: TiedPoints) -> PiecewiseCurve:
     )
 
 
-def equal_mass_binnings(weights: Float) -> Binnings:
+def build_equal_mass_binnings(weights: Float) -> Binnings:
     """Divide sorted points into bins of equal weight, for every number of bins.
 
     There is at most one bin per five rows. Ties merge bins, and a binning that equals the
@@ -190,7 +190,7 @@ def _drop_repeated_binnings(last_points: list[Codes]) -> Binnings:
     )
 
 
-def _bin_middles(ties: TiedPoints, binnings: Binnings) -> Float:
+def _bin_middles(ties: DistinctPoints, binnings: Binnings) -> Float:
     """Return the middle of each bin, kept away from zero and one."""
     last_point = binnings.last_point
     is_last_bin = last_point == len(ties.points) - 1

@@ -32,9 +32,9 @@ from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.methods import METHODS
-from metacal.maps.monotone import identity_monotone
+from metacal.maps.monotone import make_identity_monotone_map
 from metacal.maps.spline import SplineMap
-from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_with_statistics
+from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_temperature_with_statistics
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.stored import ConvertedTable
@@ -163,41 +163,43 @@ def fit_composed(
 
 def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     """Fit uniform temperature scaling and a spline on top of it."""
-    uniform_fit = fit_uniform_with_statistics(sample)
+    uniform_fit = fit_uniform_temperature_with_statistics(sample)
     statistics = uniform_fit.statistics
     weights = statistics.weights
     if weights is not None:
         weights = np.asarray(on_host(weights))
     first_map = raise_uniform_component(uniform_fit.fitted, statistics, weights)
-    spline = fit_averaged_spline(statistics.log_odds(first_map), statistics.correct, weights)
+    spline = fit_averaged_spline(
+        statistics.compute_log_odds(first_map), statistics.correct, weights
+    )
     return ComposedMap(first_map, spline)
 
 
-def default_base_method(n_classes: int | None) -> str:
+def get_default_base_method(n_classes: int | None) -> str:
     """Return the name of the default method for the base map of a gate.
 
     For two classes it is a monotone curve, which can correct an offset, unlike a temperature.
 
     Examples
     --------
-    >>> default_base_method(2), default_base_method(10)
+    >>> get_default_base_method(2), get_default_base_method(10)
     ('monotone', 'composed')
     """
     return "monotone" if n_classes == 2 else "composed"
 
 
-def plain_softmax(n_classes: int) -> Map:
+def make_softmax_map(n_classes: int) -> Map:
     """Return a map of the default method that equals the plain softmax.
 
     Examples
     --------
-    >>> plain_softmax(2)(np.array([[2.0, 0.0]])).round(3)
+    >>> make_softmax_map(2)(np.array([[2.0, 0.0]])).round(3)
     array([[0.881, 0.119]])
-    >>> plain_softmax(3)(np.array([[2.0, 0.0, 0.0]])).round(3)
+    >>> make_softmax_map(3)(np.array([[2.0, 0.0, 0.0]])).round(3)
     array([[0.787, 0.107, 0.107]])
     """
     if n_classes == 2:
-        return identity_monotone()
+        return make_identity_monotone_map()
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 

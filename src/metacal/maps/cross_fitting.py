@@ -1,11 +1,9 @@
 """Out-of-fold log loss and confidence of the rows under a map.
 
-Terms used in this module:
-
-- *plain*: the uncalibrated softmax.
-- *front*: temperature scaling with a uniform component. The front of temperature scaling, of
-  uniform temperature scaling and of the default pair of `metacal.maps.composed` is known. The
-  folds of these maps are fitted to row statistics, without another pass over the table.
+The *temperature map* of a fitted map is the temperature scaling with a uniform component that
+the fitted map consists of or begins with. Temperature scaling, uniform temperature scaling and
+the default pair of `metacal.maps.composed` have one. The folds of these maps are fitted to row
+statistics, without another pass over the table.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from metacal.maps.uniform import MAX_UNIFORM, UniformTemperatureMap
 from metacal.rows import Rows
 
 #: Largest difference in log b between the map of a fold and the map of all rows.
-_MAX_DISTANCE = 0.5
+_MAX_LOG_B_DISTANCE = 0.5
 #: Expected decrease of the mean loss at which the Newton steps of a fold stop.
 _NEWTON_TOLERANCE = 1e-5
 #: Spacing of the grid of log-odds to which the splines of the folds are fitted.
-_GRID = 1.0 / 16.0
-#: Upper limit of the loss of a row, that of a probability of 1e-12.
-LARGEST_LOSS = -float(np.log(1e-12))
+_LOG_ODDS_SPACING = 1.0 / 16.0
+#: Upper limit of the loss of a row: the loss of a true class with probability 1e-12.
+_MAX_LOSS = -float(np.log(1e-12))
 
 
 @dataclass(frozen=True)
@@ -47,33 +45,36 @@ class RowQuality:
 
     @classmethod
     def with_capped_loss(cls, loss: Float, confidence: Float) -> RowQuality:
-        """Build from losses that may be NaN or infinite."""
-        finite_loss = np.where(np.isnan(loss), LARGEST_LOSS, loss)
-        return cls(loss=np.minimum(finite_loss, LARGEST_LOSS), confidence=confidence)
+        """Build the quality from losses that may be NaN or infinite."""
+        finite_loss = np.where(np.isnan(loss), _MAX_LOSS, loss)
+        return cls(loss=np.minimum(finite_loss, _MAX_LOSS), confidence=confidence)
 
 
 @dataclass(frozen=True)
 class QualityComparison:
-    """Loss and confidence under a map and under the plain softmax.
+    """Quality of the same rows under a map and under the softmax of the logits.
 
     Attributes
     ----------
-    calibrated, plain : RowQuality
-        Loss and confidence under the map and under the plain softmax.
+    calibrated, uncalibrated : RowQuality
+        Loss and confidence under the map and under the softmax of the logits.
 
     correct : array of shape (n_rows,)
         1 if the prediction of the row is correct, else 0.
     """
 
     calibrated: RowQuality
-    plain: RowQuality
+    uncalibrated: RowQuality
     correct: Float
 
 
-def find_front(fitted: Map) -> UniformTemperatureMap | None:
-    """Return the front of a map, or None if its folds must be refitted."""
+def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
+    """Return the temperature map of a fitted map, or None if it has none."""
     if isinstance(fitted, ComposedMap):
-        return None if fitted.default_pair is None else fitted.default_pair[0]
+        if fitted.default_pair is None:
+            return None
+        temperature_map, _ = fitted.default_pair
+        return temperature_map
     if isinstance(fitted, TemperatureMap):
         return UniformTemperatureMap(fitted.inverse_temperature, 0.0)
     if isinstance(fitted, UniformTemperatureMap):
@@ -81,24 +82,27 @@ def find_front(fitted: Map) -> UniformTemperatureMap | None:
     return None
 
 
-def plain_quality(plain_statistics: RowStatistics) -> RowQuality:
-    """Compute loss and confidence under the plain softmax."""
-    tail = plain_statistics.columns[TAIL]
-    loss = np.log1p(tail) - plain_statistics.columns[OWN]
+def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
+    """Compute loss and confidence of each row under the softmax of the logits."""
+    tail = softmax_statistics.columns[TAIL]
+    loss = np.log1p(tail) - softmax_statistics.columns[OWN]
     return RowQuality.with_capped_loss(loss, 1.0 / (1.0 + tail))
 
 
-def in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) -> RowQuality:
-    """Compute loss and confidence under the default pair fitted on all rows."""
+def compute_in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) -> RowQuality:
+    """Compute loss and confidence under a default pair that was fitted on all rows."""
     assert fitted.default_pair is not None
-    front, spline = fitted.default_pair
-    fold_of_row = np.zeros(len(statistics), dtype=np.intp)
-    spline_log_odds = spline.curve.value(statistics.log_odds(front))
-    return _quality_of_fronts([front], statistics, fold_of_row, spline_log_odds)
+    temperature_map, spline = fitted.default_pair
+    single_fold = np.zeros(len(statistics), dtype=np.intp)
+    spline_log_odds = spline.curve.value(statistics.compute_log_odds(temperature_map))
+    return _compute_fold_quality([temperature_map], statistics, single_fold, spline_log_odds)
 
 
 def cross_fit_statistics(
-    fitted: Map, front: UniformTemperatureMap, statistics: RowStatistics, fold_of_row: Codes
+    fitted: Map,
+    temperature_map: UniformTemperatureMap,
+    statistics: RowStatistics,
+    fold_of_row: Codes,
 ) -> RowQuality:
     """Compute out-of-fold loss and confidence from row statistics.
 
@@ -107,11 +111,11 @@ def cross_fit_statistics(
     fitted : Map
         Map fitted on all rows.
 
-    front : UniformTemperatureMap
-        Front of the map.
+    temperature_map : UniformTemperatureMap
+        Temperature map of `fitted`.
 
     statistics : RowStatistics
-        Row statistics at the temperature of the front.
+        Row statistics at the temperature of the temperature map.
 
     fold_of_row : array of int of shape (n_rows,)
         Fold of each row.
@@ -123,58 +127,60 @@ def cross_fit_statistics(
     n_folds = int(fold_of_row.max()) + 1
     max_uniform = 0.0 if isinstance(fitted, TemperatureMap) else MAX_UNIFORM
     training_statistics = []
+    temperature_maps = []
     for fold in range(n_folds):
-        training = statistics.where(np.flatnonzero(fold_of_row != fold))
-        training_statistics.append(training.drop_masked_labels())
-    fronts = [_refit_front(training, front, max_uniform) for training in training_statistics]
+        training_rows = np.flatnonzero(fold_of_row != fold)
+        fold_training = statistics.select(training_rows).drop_masked_labels()
+        training_statistics.append(fold_training)
+        temperature_maps.append(_refit_temperature_map(fold_training, temperature_map, max_uniform))
     if not isinstance(fitted, ComposedMap):
-        return _quality_of_fronts(fronts, statistics, fold_of_row)
-    fronts = [
-        raise_uniform_component(fold_front, training, training.weights)
-        for fold_front, training in zip(fronts, training_statistics, strict=True)
+        return _compute_fold_quality(temperature_maps, statistics, fold_of_row)
+    temperature_maps = [
+        raise_uniform_component(fold_map, fold_training, fold_training.weights)
+        for fold_map, fold_training in zip(temperature_maps, training_statistics, strict=True)
     ]
-    spline_log_odds = _cross_fit_splines(fronts, statistics, fold_of_row)
-    return _quality_of_fronts(fronts, statistics, fold_of_row, spline_log_odds)
+    spline_log_odds = _cross_fit_splines(temperature_maps, statistics, fold_of_row)
+    return _compute_fold_quality(temperature_maps, statistics, fold_of_row, spline_log_odds)
 
 
-def _refit_front(
-    training: RowStatistics, front: UniformTemperatureMap, max_uniform: float
+def _refit_temperature_map(
+    training: RowStatistics, temperature_map: UniformTemperatureMap, max_uniform: float
 ) -> UniformTemperatureMap:
-    """Fit the front of a fold, starting from the front of all rows."""
-    log_b = np.log(front.inverse_temperature)
-    box = np.array([[log_b - _MAX_DISTANCE, 0.0], [log_b + _MAX_DISTANCE, max_uniform]])
-    start = np.array([log_b, front.uniform])
+    """Fit a temperature map to training rows, starting from the map of all rows."""
+    log_b = np.log(temperature_map.inverse_temperature)
+    box = np.array([[log_b - _MAX_LOG_B_DISTANCE, 0.0], [log_b + _MAX_LOG_B_DISTANCE, max_uniform]])
+    start = np.array([log_b, temperature_map.uniform])
     minimum = minimise_in_box(training.mean_loss, start, box, _NEWTON_TOLERANCE)
     fold_log_b, fold_uniform = minimum.point
     return UniformTemperatureMap(float(np.exp(fold_log_b)), float(fold_uniform))
 
 
 def _cross_fit_splines(
-    fronts: list[UniformTemperatureMap], statistics: RowStatistics, fold_of_row: Codes
+    temperature_maps: list[UniformTemperatureMap], statistics: RowStatistics, fold_of_row: Codes
 ) -> Float:
-    """Return the out-of-fold spline-calibrated log-odds of each row."""
+    """Compute the out-of-fold, spline-calibrated log-odds of each row's confidence."""
     correct = statistics.correct
-    fold_log_odds = [statistics.log_odds(front) for front in fronts]
+    log_odds_of_folds = [statistics.compute_log_odds(fold_map) for fold_map in temperature_maps]
     training_samples = []
-    for fold, log_odds in enumerate(fold_log_odds):
+    for fold, log_odds in enumerate(log_odds_of_folds):
         is_training = fold_of_row != fold
         training_samples.append(
             BinaryRows(
                 log_odds=log_odds[is_training],
                 correct=correct[is_training],
-                weights=_select(statistics.weights, is_training),
+                weights=_select_weights(statistics.weights, is_training),
             )
         )
-    splines = fit_averaged_splines(training_samples, grid=_GRID)
+    splines = fit_averaged_splines(training_samples, grid_spacing=_LOG_ODDS_SPACING)
     spline_log_odds = np.empty(len(fold_of_row))
     for fold, spline in enumerate(splines):
         is_test = fold_of_row == fold
-        spline_log_odds[is_test] = spline.curve.value(fold_log_odds[fold][is_test])
+        spline_log_odds[is_test] = spline.curve.value(log_odds_of_folds[fold][is_test])
     return spline_log_odds
 
 
-def _quality_of_fronts(
-    fronts: list[UniformTemperatureMap],
+def _compute_fold_quality(
+    temperature_maps: list[UniformTemperatureMap],
     statistics: RowStatistics,
     fold_of_row: Codes,
     spline_log_odds: Float | None = None,
@@ -183,17 +189,18 @@ def _quality_of_fronts(
 
     Parameters
     ----------
-    fronts : list of UniformTemperatureMap
-        Front of each fold.
+    temperature_maps : list of UniformTemperatureMap
+        Temperature map of each fold.
 
     statistics : RowStatistics
-        Row statistics at a temperature near those of the fronts.
+        Row statistics at a temperature near those of the temperature maps.
 
     fold_of_row : array of int of shape (n_rows,)
         Fold of each row.
 
     spline_log_odds : array of shape (n_rows,), optional
-        Log-odds of the confidence after a spline, which replaces the confidence of the front.
+        Log-odds of the confidence after a spline. They replace the confidence of the
+        temperature map.
 
     Returns
     -------
@@ -201,10 +208,10 @@ def _quality_of_fronts(
     """
     columns = statistics.columns
     uniform_p = 1.0 / columns[POSSIBLE]
-    b = np.array([front.inverse_temperature for front in fronts])[fold_of_row]
-    uniform = np.array([front.uniform for front in fronts])[fold_of_row]
-    log_sum, _, _ = log_partition(np, columns, b - statistics.computed_at)
-    # A row can have one unmasked class only, or a masked true class.
+    b = np.array([fold_map.inverse_temperature for fold_map in temperature_maps])[fold_of_row]
+    uniform = np.array([fold_map.uniform for fold_map in temperature_maps])[fold_of_row]
+    log_sum, _, _ = log_partition(np, columns, b - statistics.inverse_temperature)
+    # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         p_true = (1.0 - uniform) * np.exp(b * columns[OWN] - log_sum) + uniform * uniform_p
         p_true[np.isneginf(columns[OWN])] = 0.0
@@ -220,7 +227,7 @@ def _quality_of_fronts(
 def cross_fit_map(
     refit: FitMap, rows: Rows, labels: Any, weights: Any, fold_of_row: Any
 ) -> QualityComparison:
-    """Compute out-of-fold loss and confidence by refitting the map on each fold.
+    """Compute out-of-fold loss and confidence by refitting a map on each fold.
 
     Parameters
     ----------
@@ -238,24 +245,26 @@ def cross_fit_map(
     QualityComparison
     """
     table = rows.gathered()
-    plain_p = np.empty(table.shape, dtype=np.float64)
-    kernels.softmax(table, 1.0, plain_p)
+    softmax_p = np.empty(table.shape, dtype=np.float64)
+    kernels.softmax(table, 1.0, softmax_p)
     calibrated_p = np.empty(table.shape, dtype=np.float64)
     for fold in range(int(fold_of_row.max()) + 1):
         is_training = fold_of_row != fold
-        fitted = refit(Rows(table[is_training]), labels[is_training], _select(weights, is_training))
+        fitted = refit(
+            Rows(table[is_training]), labels[is_training], _select_weights(weights, is_training)
+        )
         calibrated_p[~is_training] = fitted(table[~is_training])
 
     # The prediction is the largest logit, even if a map makes another class more probable.
     predictions = kernels.predicted(table)
     return QualityComparison(
-        calibrated=_table_quality(calibrated_p, labels, predictions),
-        plain=_table_quality(plain_p, labels, predictions),
+        calibrated=_compute_table_quality(calibrated_p, labels, predictions),
+        uncalibrated=_compute_table_quality(softmax_p, labels, predictions),
         correct=(predictions == labels).astype(np.float64),
     )
 
 
-def _table_quality(probabilities: Float, labels: Codes, predictions: Codes) -> RowQuality:
+def _compute_table_quality(probabilities: Float, labels: Codes, predictions: Codes) -> RowQuality:
     """Compute loss and confidence of each row from a table of probabilities."""
     row_indices = np.arange(len(probabilities))
     with np.errstate(divide="ignore"):
@@ -263,6 +272,8 @@ def _table_quality(probabilities: Float, labels: Codes, predictions: Codes) -> R
     return RowQuality.with_capped_loss(loss, probabilities[row_indices, predictions])
 
 
-def _select(weights: Any, mask: Flags) -> Any:
-    """Select weights by a mask; None stays None."""
-    return None if weights is None else weights[mask]
+def _select_weights(weights: Any, mask: Flags) -> Any:
+    """Return the weights for which the mask is true, or None if there are no weights."""
+    if weights is None:
+        return None
+    return weights[mask]

@@ -1,6 +1,6 @@
 """Fit of piecewise curves, for one-vs-rest and top-label maps.
 
-A method supplies a function that fits the curve of one class to `TiedPoints`. This module
+A method supplies a function that fits the curve of one class to `DistinctPoints`. This module
 computes these points from a table of logits and builds the map. See `metacal.maps.curves`.
 """
 
@@ -67,7 +67,7 @@ class BinaryColumn:
 
 
 @dataclass(frozen=True)
-class TiedPoints:
+class DistinctPoints:
     """Distinct probabilities in increasing order, with the weights of their rows.
 
     Attributes
@@ -88,7 +88,7 @@ class TiedPoints:
 
 
 #: Function that fits the curve of one class.
-FitCurve = Callable[[TiedPoints], PiecewiseCurve]
+FitCurve = Callable[[DistinctPoints], PiecewiseCurve]
 
 
 def fit_piecewise(
@@ -127,13 +127,13 @@ def fit_piecewise(
     -------
     PiecewiseMap
     """
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     curves = []
     for column in iterate_class_columns(sample, inverse_temperature):
         if len(column.probability):
-            curves.append(fit_curve(group_ties(column)))
+            curves.append(fit_curve(pool_ties(column)))
         else:
-            curves.append(identity_curve(interpolation))
+            curves.append(make_identity_curve(interpolation))
     return join_curves(curves, interpolation, inverse_temperature)
 
 
@@ -165,13 +165,13 @@ def fit_top_label(
     inverse_temperature = 1.0
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     column = BinaryColumn(
         probability=sample.rows.collect(partial(_confidences, inverse_temperature)),
-        outcome=sample.find_correct(),
-        weight=sample.weight_column,
+        outcome=sample.compute_correctness(),
+        weight=sample.weights_or_ones,
     )
-    curve = fit_curve(group_ties(column))
+    curve = fit_curve(pool_ties(column))
     return TopLabelMap(curve.knots, curve.values, interpolation, inverse_temperature)
 
 
@@ -189,7 +189,7 @@ def join_curves(
     )
 
 
-def identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
+def make_identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
     """Return the identity, the curve of a class that is masked in every row."""
     if interpolation == "linear":
         ends = np.linspace(0.0, 1.0, 2)
@@ -204,7 +204,7 @@ def iterate_class_columns(
     """Iterate over the classes that have a curve; rows with a masked class are omitted."""
     rows = sample.rows
     labels = sample.labels
-    weights = sample.weight_column
+    weights = sample.weights_or_ones
     classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
     group_size = max(1, MAX_GROUP_ENTRIES // len(labels))
     for first in range(0, len(classes), group_size):
@@ -237,13 +237,13 @@ def unmasked_probabilities(
     return probabilities
 
 
-def group_ties(column: BinaryColumn) -> TiedPoints:
+def pool_ties(column: BinaryColumn) -> DistinctPoints:
     """Sort the probabilities and sum the weights of equal ones."""
     order = np.argsort(column.probability, kind="stable")
     ordered = column.probability[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] > ordered[:-1]))
     positive_weights = column.weight * column.outcome
-    return TiedPoints(
+    return DistinctPoints(
         points=ordered[starts],
         weight=np.add.reduceat(column.weight[order], starts),
         positive_weight=np.add.reduceat(positive_weights[order], starts),

@@ -23,11 +23,11 @@ from metacal.formulas.operations import NUMPY
 from metacal.formulas.rowwise import uniform_probabilities
 from metacal.formulas.temperature import ensemble
 from metacal.maps.curves import softmax
-from metacal.maps.fitting.mixture import maximum_likelihood_mixture
+from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.maps.temperature import fit_temperature
-from metacal.maps.uniform import MAX_UNIFORM, fit_uniform
+from metacal.maps.uniform import MAX_UNIFORM, fit_uniform_temperature
 from metacal.rows import Rows
 
 _N_MEMBERS = 3
@@ -84,7 +84,7 @@ class EnsembleTemperatureMap(TemperedMap):
         )
 
 
-def fit_ensemble(
+def fit_ensemble_temperature(
     rows: Rows, labels: Codes, weights: Weights = None, *, loss: str = "nll"
 ) -> EnsembleTemperatureMap:
     """Fit the temperature, then the weights of the members.
@@ -119,8 +119,8 @@ def fit_ensemble(
     """
     if loss not in _LOSSES:
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
-    sample = LabelledRows(rows, labels, weights).drop_unusable()
-    fit_first = fit_uniform if loss == "nll" else fit_temperature
+    sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
+    fit_first = fit_uniform_temperature if loss == "nll" else fit_temperature
     first_map = fit_first(sample.rows, sample.labels, sample.weights)
     b = first_map.inverse_temperature
     if loss == "mse":
@@ -129,7 +129,7 @@ def fit_ensemble(
     else:
         member_kernel = partial(kernels.ensemble_label_probabilities, inverse_temperature=b)
         members = sample.rows.collect(member_kernel, sample.labels)
-        mixture = maximum_likelihood_mixture(members, sample.weights)
+        mixture = fit_mixture_weights(members, sample.weights)
 
     uniform_weight = min(float(mixture[2]), MAX_UNIFORM)
     softmax_total = mixture[:2].sum()

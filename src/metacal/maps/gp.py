@@ -37,9 +37,9 @@ from metacal.maps.fitting.variational import (
     VariationalPosterior,
     build_basis,
     compute_bound,
-    laplace_evidence,
+    compute_laplace_evidence,
+    make_prior_posterior,
     maximise_bound,
-    prior_posterior,
 )
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map, check_positive
@@ -157,7 +157,7 @@ class GaussianProcessMap(Map):
         return float(slope.min() - 0.5 * spacing * np.abs(bend).max())
 
 
-def fit_gp(
+def fit_gaussian_process(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -206,7 +206,7 @@ def fit_gp(
     if not is_whole or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
     _check_centre(centre)
-    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
@@ -287,8 +287,12 @@ def _choose_kernel(
         for variance in _VARIANCES:
             basis = build_basis(inducing, fraction * input_range, variance)
             posterior = maximise_bound(
-                partial(compute_bound, data, basis), prior_posterior(basis), _COMPARISON_TOLERANCE
+                partial(compute_bound, data, basis),
+                make_prior_posterior(basis),
+                _COMPARISON_TOLERANCE,
             )
             candidates.append((basis, posterior))
-    evidences = [laplace_evidence(data, basis, posterior.mean) for basis, posterior in candidates]
+    evidences = [
+        compute_laplace_evidence(data, basis, posterior.mean) for basis, posterior in candidates
+    ]
     return candidates[int(np.argmax(evidences))]

@@ -20,13 +20,13 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.kernels import exact
 from metacal.maps.curve_fitting import (
+    DistinctPoints,
     FitCurve,
     PiecewiseCurve,
-    TiedPoints,
     fit_piecewise,
     fit_top_label,
-    identity_curve,
     join_curves,
+    make_identity_curve,
     unmasked_probabilities,
 )
 from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
@@ -37,7 +37,7 @@ from metacal.rows import Rows
 BINS = ("equal_width", "equal_mass")
 
 
-def fit_histogram(
+def fit_histogram_binning(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -87,7 +87,7 @@ def fit_histogram(
     return join_curves(counts.curves(prior_rows), "step")
 
 
-def fit_top_label_histogram(
+def fit_top_label_histogram_binning(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -102,7 +102,7 @@ def fit_top_label_histogram(
     Parameters
     ----------
     rows, labels, weights, n_bins, bins, prior_rows
-        See `fit_histogram`.
+        See `fit_histogram_binning`.
 
     tempered : bool, default=True
         Whether to fit a temperature first.
@@ -195,16 +195,18 @@ class BinCounts:
         ]
 
 
-def histogram_curve(ties: TiedPoints, n_bins: int, bins: str, prior_rows: float) -> PiecewiseCurve:
+def fit_histogram_curve(
+    ties: DistinctPoints, n_bins: int, bins: str, prior_rows: float
+) -> PiecewiseCurve:
     """Fit the smoothed frequency in each bin.
 
     Parameters
     ----------
-    ties : TiedPoints
+    ties : DistinctPoints
         Distinct probabilities with their weights.
 
     n_bins, bins, prior_rows
-        See `fit_histogram`.
+        See `fit_histogram_binning`.
 
     Returns
     -------
@@ -213,7 +215,7 @@ def histogram_curve(ties: TiedPoints, n_bins: int, bins: str, prior_rows: float)
     if bins == "equal_width":
         cuts = _equal_width_cuts(n_bins)
     else:
-        cuts = ties.points[equal_mass_ends(ties.weight, n_bins)[:-1]]
+        cuts = ties.points[find_equal_mass_bin_ends(ties.weight, n_bins)[:-1]]
     bin_of_point = np.searchsorted(cuts, ties.points, side="left")
     n_bins = len(cuts) + 1
     return smooth_frequencies(
@@ -253,7 +255,7 @@ def smooth_frequencies(
     PiecewiseCurve
     """
     if not weight.any():
-        return identity_curve("step")
+        return make_identity_curve("step")
     edges = np.concatenate(([0.0], cuts, [1.0]))
     is_empty = weight <= 0.0
     mean = probability_sum / np.where(is_empty, 1.0, weight)
@@ -264,7 +266,7 @@ def smooth_frequencies(
     return PiecewiseCurve(knots=edges[:-1], values=np.clip(values, 0.0, 1.0))
 
 
-def equal_mass_ends(weights: Float, n_bins: int) -> Codes:
+def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
     """Divide sorted points into bins of nearly equal weight.
 
     Parameters
@@ -282,9 +284,9 @@ def equal_mass_ends(weights: Float, n_bins: int) -> Codes:
 
     Examples
     --------
-    >>> equal_mass_ends(np.ones(6), 3)
+    >>> find_equal_mass_bin_ends(np.ones(6), 3)
     array([1, 3, 5])
-    >>> equal_mass_ends(np.array([1.0, 9.0, 1.0, 1.0]), 3)  # the heavy point fills two bins
+    >>> find_equal_mass_bin_ends(np.array([1.0, 9.0, 1.0, 1.0]), 3)  # the heavy point fills two bins
     array([1, 3])
     """
     cumulative_weight = np.cumsum(weights)
@@ -314,7 +316,7 @@ def _curve_fitter(n_bins: object, bins: object, prior_rows: object) -> FitCurve:
     if bins not in BINS:
         raise InputError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}.")
     return partial(
-        histogram_curve,
+        fit_histogram_curve,
         n_bins=check_count("n_bins", n_bins, usual=15),
         bins=str(bins),
         prior_rows=check_prior_rows(prior_rows),

@@ -32,9 +32,9 @@ from metacal.formulas import Codes, Float
 from metacal.maps.curve_fitting import (
     BinaryColumn,
     PiecewiseCurve,
-    identity_curve,
     iterate_class_columns,
     join_curves,
+    make_identity_curve,
 )
 from metacal.maps.curves import PiecewiseMap
 from metacal.maps.labelled import LabelledRows, Weights
@@ -79,7 +79,7 @@ class _CellSums:
         )
 
 
-def fit_imax(
+def fit_imax_binning(
     rows: Rows,
     labels: Codes,
     weights: Weights = None,
@@ -119,7 +119,7 @@ def fit_imax(
     """
     n_bins = check_count("n_bins", n_bins, usual=15)
     prior_rows = check_prior_rows(prior_rows)
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     cells_of_classes = [_sum_cells(column) for column in iterate_class_columns(sample)]
     if shared:
         curve = _fit_curve(_add_cells(cells_of_classes), n_bins, prior_rows)
@@ -128,7 +128,7 @@ def fit_imax(
     return join_curves(curves, "step")
 
 
-def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
+def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
     """Divide cells into at most `n_bins` bins with the largest mutual information.
 
     I(y; bin) = H(y) - Σ_b (N_b / N) H(N₊_b / N_b). Dynamic programming over the last cell
@@ -150,7 +150,7 @@ def most_informative_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
 
     Examples
     --------
-    >>> most_informative_ends(np.ones(6), np.array([0.0, 0.1, 0.0, 0.9, 1.0, 1.0]), 2)
+    >>> find_most_informative_bin_ends(np.ones(6), np.array([0.0, 0.1, 0.0, 0.9, 1.0, 1.0]), 2)
     array([2, 5])
     """
     n_cells = len(weight)
@@ -233,12 +233,12 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
     """Choose the bins and compute the value of each."""
     used_cells = np.flatnonzero(cells.weight > 0.0)
     if not len(used_cells):
-        return identity_curve("step")
+        return make_identity_curve("step")
     last_cell = used_cells[_choose_group_ends(cells, used_cells)]
     groups = cells.group(np.append(0, last_cell[:-1] + 1))
     frequency = groups.positive_weight / groups.weight
     posterior = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
-    ends = most_informative_ends(groups.weight, posterior * groups.weight, n_bins)
+    ends = find_most_informative_bin_ends(groups.weight, posterior * groups.weight, n_bins)
 
     bins = groups.group(np.append(0, ends[:-1] + 1))
     prior_weight = prior_rows * bins.probability_sum / bins.weight

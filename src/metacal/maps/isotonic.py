@@ -23,13 +23,13 @@ from metacal.formulas import Codes, Float
 from metacal.formulas.curves import shared
 from metacal.maps.curve_fitting import (
     BinaryColumn,
+    DistinctPoints,
     FitCurve,
     PiecewiseCurve,
-    TiedPoints,
     fit_piecewise,
     fit_top_label,
-    group_ties,
-    identity_curve,
+    make_identity_curve,
+    pool_ties,
 )
 from metacal.maps.curves import OneCurveMap, PiecewiseMap, TopLabelMap, softmax
 from metacal.maps.labelled import LabelledRows, Weights
@@ -172,18 +172,18 @@ def fit_irm(
     b = 1.0
     if tempered:
         b = fit_temperature(rows, labels, weights).inverse_temperature
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     rows = sample.rows
-    row_weights = sample.weight_column
+    row_weights = sample.weights_or_ones
     true_probability = rows.collect(
         partial(_true_class_probability, inverse_temperature=b), sample.labels
     )
     unmasked = ~np.isnan(true_probability)
     if not unmasked.any():
-        curve = identity_curve()
+        curve = make_identity_curve()
         return SharedMap(curve.knots, curve.values, b)
 
-    positive_pairs = group_ties(
+    positive_pairs = pool_ties(
         BinaryColumn(
             probability=true_probability[unmasked],
             outcome=np.ones(int(unmasked.sum())),
@@ -203,7 +203,7 @@ def fit_irm(
 
 
 def _pooled_levels(
-    rows: Rows, row_weights: Float, positive_pairs: TiedPoints, inverse_temperature: float
+    rows: Rows, row_weights: Float, positive_pairs: DistinctPoints, inverse_temperature: float
 ) -> tuple[Float, Float]:
     """Fit isotonic regression to all pairs and return its constant pieces.
 
@@ -215,7 +215,7 @@ def _pooled_levels(
     row_weights : array of shape (n_rows,)
         Weight of each row.
 
-    positive_pairs : TiedPoints
+    positive_pairs : DistinctPoints
         Probabilities of the true classes.
 
     inverse_temperature : float
@@ -247,10 +247,10 @@ def _pooled_levels(
 
 def _curve_fitter(prior_rows: object) -> FitCurve:
     """Return the function that fits an isotonic curve with this number of pseudo-rows."""
-    return partial(isotonic_curve, prior_rows=check_prior_rows(prior_rows))
+    return partial(fit_isotonic_curve, prior_rows=check_prior_rows(prior_rows))
 
 
-def isotonic_curve(ties: TiedPoints, prior_rows: float) -> PiecewiseCurve:
+def fit_isotonic_curve(ties: DistinctPoints, prior_rows: float) -> PiecewiseCurve:
     """Fit isotonic regression, blended with `prior_rows` rows of the identity."""
     frequency = ties.positive_weight / ties.weight
     fitted = np.clip(isotonic_regression(frequency, weights=ties.weight).x, 0.0, 1.0)

@@ -37,7 +37,7 @@ class LabelledRows:
     --------
     >>> weights = np.array([1.0, 0.0, 2.0, 1.0])
     >>> sample = LabelledRows(Rows(np.zeros((4, 2))), np.array([0, 1, 1, 0]), weights)
-    >>> sample = sample.drop_zero_weights()
+    >>> sample = sample.drop_zero_weight_rows()
     >>> len(sample.rows), sample.labels, sample.total_weight
     (3, array([0, 1, 0]), 4.0)
     """
@@ -54,13 +54,13 @@ class LabelledRows:
         return float(self.weights.sum())
 
     @property
-    def weight_column(self) -> Float:
+    def weights_or_ones(self) -> Float:
         """Weights as an array, ones if there are none."""
         if self.weights is None:
             return np.ones(len(self.labels))
         return self.weights
 
-    def find_correct(self) -> Float:
+    def compute_correctness(self) -> Float:
         """Return 1 for each row whose largest logit is the true class, else 0."""
         predictions = self.rows.collect(kernels.predicted)
         return np.asarray(predictions == self.labels, dtype=np.float64)
@@ -84,13 +84,13 @@ class LabelledRows:
         weights = None if self.weights is None else self.weights[mask]
         return LabelledRows(self.rows.where(mask), self.labels[mask], weights)
 
-    def drop_zero_weights(self) -> LabelledRows:
+    def drop_zero_weight_rows(self) -> LabelledRows:
         """Return the rows with positive weight."""
         if self.weights is None or (self.weights > 0.0).all():
             return self
         return self.where(self.weights > 0.0)
 
-    def drop_unusable(self) -> LabelledRows:
+    def drop_unusable_rows(self) -> LabelledRows:
         """Return the rows with positive weight whose true class is not masked.
 
         Raises
@@ -106,7 +106,7 @@ class LabelledRows:
         is_usable = self.rows.collect(kernels.label_is_possible, self.labels)
         if not is_usable.all():
             if not is_usable.any():
-                raise every_label_masked_error()
+                raise build_all_labels_masked_error()
             warn_masked_labels(int((~is_usable).sum()), len(is_usable))
         if self.weights is not None:
             is_usable = is_usable & (on_host(self.weights) > 0.0)
@@ -130,7 +130,7 @@ class LabelledRows:
         return replace(self, rows=Rows(self.rows.gathered()))
 
 
-def every_label_masked_error() -> InputError:
+def build_all_labels_masked_error() -> InputError:
     """Build the error for a table in which every true class is masked."""
     return InputError(
         "the true class has logit -inf in every row; there is nothing to fit a temperature on."

@@ -133,7 +133,7 @@ def fit_local_temperature(
     LocalTemperatureMap
     """
     check_positive("penalty", penalty)
-    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     b = fit_temperature(sample.rows, sample.labels, sample.weights).inverse_temperature
     features = sample.rows.collect(partial(row_features, inverse_temperature=b))
     means = np.average(features, axis=0, weights=sample.weights)

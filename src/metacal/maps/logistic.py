@@ -134,7 +134,7 @@ class _BetaVariant:
     identity: list[float]
 
 
-def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
+def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     """Fit Platt scaling by maximum likelihood, class by class.
 
     The targets are those of Lin, Lin & Weng, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2). They keep
@@ -158,7 +158,7 @@ def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     -------
     PlattMap
     """
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     total, positive = _sum_class_weights(sample)
     targets = _TargetProbabilities(
         negative=1.0 / (total - positive + 2.0), positive=(positive + 1.0) / (positive + 2.0)
@@ -178,7 +178,7 @@ def fit_platt(rows: Rows, labels: Codes, weights: Weights = None) -> PlattMap:
     return PlattMap(slope=theta[:, 0], intercept=theta[:, 1])
 
 
-def fit_beta(
+def fit_beta_calibration(
     rows: Rows, labels: Codes, weights: Weights = None, *, variant: str = "abm"
 ) -> BetaMap:
     """Fit σ(a log p - b log(1 - p) + c) with a, b >= 0 by maximum likelihood per class.
@@ -212,7 +212,7 @@ def fit_beta(
         raise InputError(
             f"variant must be one of {', '.join(map(repr, _BETA_VARIANTS))}; got {variant!r}."
         )
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     total, positive = _sum_class_weights(sample)
     n_curves = len(total)
     design = _BETA_VARIANTS[variant].design

@@ -178,25 +178,25 @@ class CombinedMap(Map):
     @property
     def preserves_accuracy(self) -> bool:
         """Whether no component ever changes the most probable class of a row."""
-        return all(component.preserves_accuracy for component in component_maps(self))
+        return all(component.preserves_accuracy for component in find_component_maps(self))
 
     @property
     def n_classes(self) -> int | None:
         """Number of classes of the components, or None if they take any number."""
-        for component in component_maps(self):
+        for component in find_component_maps(self):
             if component.n_classes is not None:
                 return component.n_classes
         return None
 
 
-def component_maps(fitted: object) -> list[Map]:
+def find_component_maps(fitted: object) -> list[Map]:
     """Return the maps that a map is built from; none for most maps.
 
     Examples
     --------
     >>> from metacal.maps.composed import ComposedMap
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> component_maps(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
+    >>> find_component_maps(ComposedMap(TemperatureMap(1.0), TemperatureMap(2.0)))
     [TemperatureMap(inverse_temperature=1.0), TemperatureMap(inverse_temperature=2.0)]
     """
     components: list[Map] = []

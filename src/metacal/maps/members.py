@@ -12,7 +12,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.formulas import Codes
-from metacal.maps.affine import dirichlet_path, structured_path
+from metacal.maps.affine import fit_dirichlet_path, fit_structured_path
 from metacal.maps.composed import ComposedMap, raise_uniform_component, transform_rows
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map
@@ -29,8 +29,8 @@ _TOLERANCE = 1e-8
 _COMPARISON_TOLERANCE = 1e-5
 #: Methods that are fitted at several strengths together.
 _PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {
-    "structured": structured_path,
-    "dirichlet": dirichlet_path,
+    "structured": fit_structured_path,
+    "dirichlet": fit_dirichlet_path,
 }
 #: Methods with parameters for each class, which can change predictions.
 _CLASSWISE_METHODS = ("structured", "vector", "matrix", "dirichlet")
@@ -130,14 +130,14 @@ _FEW_CLASS_MEMBERS = ("process+dirichlet 1", "process+dirichlet 0.1", "process+d
 _MANY_CLASS_MEMBERS = ("process+structured 0.1", "process+structured 0.03")
 
 
-def default_members(n_classes: int) -> list[str]:
+def get_default_members(n_classes: int) -> list[str]:
     """Return the names of the default members for a number of classes.
 
     Examples
     --------
-    >>> sorted(set(default_members(10)) - set(default_members(1000)))
+    >>> sorted(set(get_default_members(10)) - set(get_default_members(1000)))
     ['process+dirichlet 0.01', 'process+dirichlet 0.1', 'process+dirichlet 1']
-    >>> sorted(set(default_members(1000)) - set(default_members(10))), default_members(2)
+    >>> sorted(set(get_default_members(1000)) - set(get_default_members(10))), get_default_members(2)
     (['process+structured 0.03', 'process+structured 0.1'], ['monotone', 'beta', 'isotonic'])
     """
     if n_classes == 2:

@@ -79,12 +79,12 @@ class Method:
     fit: str
     sums: bool = True
 
-    def check_remote(self) -> None:
+    def check_fits_on_cluster(self) -> None:
         """Raise InputError if the method cannot be fitted on a cluster.
 
         Examples
         --------
-        >>> METHODS["isotonic"].check_remote()
+        >>> METHODS["isotonic"].check_fits_on_cluster()
         Traceback (most recent call last):
         metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
         """
@@ -185,13 +185,13 @@ _METHODS = (
     _method(
         "uniform-temperature",
         "temperature:UniformTemperatureScaling",
-        "uniform:fit_uniform",
+        "uniform:fit_uniform_temperature",
         "UniformTemperatureMap",
     ),
     _method(
         "ensemble-temperature",
         "temperature:EnsembleTemperatureScaling",
-        "ensemble:fit_ensemble",
+        "ensemble:fit_ensemble_temperature",
         "EnsembleTemperatureMap",
     ),
     _method(
@@ -203,23 +203,33 @@ _METHODS = (
     _method("spline", "curves:SplineCalibration", "spline:fit_spline", "SplineMap"),
     _method("composed", "composed:ComposedCalibration", "composed:fit_composed", "ComposedMap"),
     _method(
-        "gaussian-process", "curves:GaussianProcessCalibration", "gp:fit_gp", "GaussianProcessMap"
+        "gaussian-process",
+        "curves:GaussianProcessCalibration",
+        "gp:fit_gaussian_process",
+        "GaussianProcessMap",
     ),
-    _method("structured", "affine:StructuredScaling", "affine:fit_structured", "StructuredMap"),
-    _method("vector", "affine:VectorScaling", "affine:fit_vector", "VectorMap"),
-    _method("matrix", "affine:MatrixScaling", "affine:fit_matrix", "MatrixMap"),
-    _method("dirichlet", "affine:DirichletCalibration", "affine:fit_dirichlet", "DirichletMap"),
-    _method("platt", "curves:PlattScaling", "logistic:fit_platt", "PlattMap"),
+    _method(
+        "structured", "affine:StructuredScaling", "affine:fit_structured_scaling", "StructuredMap"
+    ),
+    _method("vector", "affine:VectorScaling", "affine:fit_vector_scaling", "VectorMap"),
+    _method("matrix", "affine:MatrixScaling", "affine:fit_matrix_scaling", "MatrixMap"),
+    _method(
+        "dirichlet",
+        "affine:DirichletCalibration",
+        "affine:fit_dirichlet_calibration",
+        "DirichletMap",
+    ),
+    _method("platt", "curves:PlattScaling", "logistic:fit_platt_scaling", "PlattMap"),
     _method("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
-    _method("beta", "curves:BetaCalibration", "logistic:fit_beta", "BetaMap"),
+    _method("beta", "curves:BetaCalibration", "logistic:fit_beta_calibration", "BetaMap"),
     _method(
         "isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False
     ),
     _method("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
     _method("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
-    _method("histogram", "binning:HistogramBinning", "histogram:fit_histogram", _PIECEWISE),
+    _method("histogram", "binning:HistogramBinning", "histogram:fit_histogram_binning", _PIECEWISE),
     _method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
-    _method("imax", "binning:IMaxBinning", "imax:fit_imax", _PIECEWISE, sums=False),
+    _method("imax", "binning:IMaxBinning", "imax:fit_imax_binning", _PIECEWISE, sums=False),
     _method(
         "top-label-isotonic",
         "isotonic:TopLabelIsotonic",
@@ -229,7 +239,7 @@ _METHODS = (
     _method(
         "top-label-histogram",
         "binning:TopLabelHistogramBinning",
-        "histogram:fit_top_label_histogram",
+        "histogram:fit_top_label_histogram_binning",
         _TOP_LABEL,
     ),
     _method("top-label-bbq", "binning:TopLabelBBQ", "bbq:fit_top_label_bbq", _TOP_LABEL),
@@ -256,21 +266,21 @@ def register(method: Method) -> None:
     METHODS[method.name] = method
 
 
-def every_method() -> dict[str, Method]:
+def get_all_methods() -> dict[str, Method]:
     """Return the methods by name, followed by the choosers."""
     return {**METHODS, **CHOOSERS}
 
 
-def estimator_modules() -> dict[str, str]:
+def get_estimator_modules() -> dict[str, str]:
     """Return the module of each estimator by its public name."""
     modules = {}
-    for method in every_method().values():
+    for method in get_all_methods().values():
         module, _, class_name = method.estimator.partition(":")
         modules[class_name] = module
     return modules
 
 
-def calibrator_class(name: str) -> Any:
+def get_calibrator_class(name: str) -> Any:
     """Return the estimator class of the method with this name.
 
     Raises
@@ -280,19 +290,19 @@ def calibrator_class(name: str) -> Any:
 
     Examples
     --------
-    >>> calibrator_class("plat")
+    >>> get_calibrator_class("plat")
     Traceback (most recent call last):
     metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
     """
-    methods = every_method()
+    methods = get_all_methods()
     if name not in methods:
         raise InputError(f"unknown calibrator {name!r}; there are {', '.join(methods)}.")
     return methods[name].estimator_class()
 
 
-def method_of(estimator: type) -> Method:
+def get_estimator_method(estimator: type) -> Method:
     """Return the method of an estimator class, or of its nearest base class."""
-    methods = {method.estimator: method for method in every_method().values()}
+    methods = {method.estimator: method for method in get_all_methods().values()}
     for cls in estimator.__mro__:
         method = methods.get(f"{cls.__module__}:{cls.__name__}")
         if method is not None:
@@ -303,24 +313,24 @@ def method_of(estimator: type) -> Method:
     )
 
 
-def method_named(public_name: str) -> Method | None:
+def find_method_by_public_name(public_name: str) -> Method | None:
     """Return the method whose estimator has this public name, or None.
 
     Examples
     --------
-    >>> method_named("PlattScaling").name, method_named("PlatScaling")
+    >>> find_method_by_public_name("PlattScaling").name, find_method_by_public_name("PlatScaling")
     ('platt', None)
     """
-    for method in every_method().values():
+    for method in get_all_methods().values():
         if method.public_name == public_name:
             return method
     return None
 
 
-def method_of_map(kind: type) -> Method | None:
+def find_map_method(kind: type) -> Method | None:
     """Return the first method that fits maps of this class, or None."""
     map_path = f"{kind.__module__}:{kind.__name__}"
-    for method in every_method().values():
+    for method in get_all_methods().values():
         if method.map == map_path:
             return method
     return None
@@ -352,10 +362,10 @@ class LazyClassMapping(Mapping[str, type]):
         return len(self._methods)
 
 
-def map_classes() -> Mapping[str, type[Map]]:
+def get_map_classes() -> Mapping[str, type[Map]]:
     """Return the classes of all maps by name."""
     methods = {}
-    for method in every_method().values():
+    for method in get_all_methods().values():
         _, _, class_name = method.map.partition(":")
         methods[class_name] = method
     return LazyClassMapping(methods, Method.map_class)

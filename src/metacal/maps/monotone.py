@@ -217,7 +217,7 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     -------
     MonotoneMap
     """
-    labelled_rows = LabelledRows(rows, labels, weights).drop_unusable()
+    labelled_rows = LabelledRows(rows, labels, weights).drop_unusable_rows()
     has_two_classes = rows.n_classes == 2
     inverse_temperature = 1.0
     if has_two_classes:
@@ -249,12 +249,12 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     )
 
 
-def identity_monotone() -> MonotoneMap:
+def make_identity_monotone_map() -> MonotoneMap:
     """Return the map for two classes that changes probabilities by less than 1e-12.
 
     Examples
     --------
-    >>> identity_monotone()(np.array([[0.0, 2.0]])).round(3)
+    >>> make_identity_monotone_map()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
     return MonotoneMap(
@@ -289,7 +289,7 @@ def _two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
     return _BinarySample(
         log_odds=labelled_rows.rows.collect(log_odds),
         is_positive=np.asarray(on_host(labelled_rows.labels)) == 1,
-        weights=np.asarray(on_host(labelled_rows.weight_column), dtype=np.float64),
+        weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
     )
 
 
@@ -298,8 +298,8 @@ def _confidence_sample(labelled_rows: LabelledRows, inverse_temperature: float) 
     confidence_log_odds = partial(tempered_log_odds, inverse_temperature)
     return _BinarySample(
         log_odds=labelled_rows.rows.collect(confidence_log_odds),
-        is_positive=labelled_rows.find_correct() > 0.0,
-        weights=np.asarray(on_host(labelled_rows.weight_column), dtype=np.float64),
+        is_positive=labelled_rows.compute_correctness() > 0.0,
+        weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
     )
 
 

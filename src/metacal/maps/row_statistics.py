@@ -1,8 +1,8 @@
 """Statistics of each row from which uniform temperature scaling is fitted.
 
-One pass over the table at an inverse temperature b₀ computes a few numbers per row. With
-them, the loss of (1 - e) softmax(b x) + e / K is known by a series for every e and every b
-near b₀, without another pass. See `metacal.kernels.columns`.
+One pass over the table at an inverse temperature b₀ computes a few numbers per row. From
+them, a series gives the loss of (1 - e) softmax(b x) + e / K for every e and every b near
+b₀, without another pass over the table. See `metacal.kernels.columns`.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class RowStatistics:
     Attributes
     ----------
     columns : array or tensor of shape (8, n_rows)
-        Columns of `kernels.temperature_statistics`. If the table is on a device, so are they.
+        Columns of `kernels.temperature_statistics`, on the device of the table.
 
     weights : array, tensor or None
         Weight of each row.
 
-    computed_at : float
-        Inverse temperature of the pass.
+    inverse_temperature : float
+        Inverse temperature b₀ at which the statistics were computed.
 
     pool : ThreadPoolExecutor or None
         Threads that share the sums over the rows.
@@ -51,14 +51,14 @@ class RowStatistics:
 
     columns: Any
     weights: Any
-    computed_at: float
+    inverse_temperature: float
     pool: ThreadPoolExecutor | None = None
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
 
     def mean_loss(self, point: Float) -> Float:
-        """Compute the mean loss at (log b, e) with its gradient and Hessian.
+        """Compute the mean loss at (log b, e) with its first and second derivatives.
 
         Returns
         -------
@@ -68,20 +68,24 @@ class RowStatistics:
         total_weight = float(len(self))
         if self.weights is not None:
             total_weight = float(self.weights.sum())
-        b = float(np.exp(point[0]))
-        uniform = float(point[1])
+        log_b, uniform = point
         # The loss of a row whose true class is masked is infinite.
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
             sums = kernels.mixture_loss_sums(
-                self.columns, self.weights, self.computed_at, b, uniform, self.pool
+                self.columns,
+                self.weights,
+                self.inverse_temperature,
+                float(np.exp(log_b)),
+                float(uniform),
+                self.pool,
             )
             return sums / total_weight
 
-    def log_odds(self, fitted: UniformTemperatureMap) -> Float:
-        """Compute the log-odds of each confidence under a map, on the host."""
+    def compute_log_odds(self, fitted: UniformTemperatureMap) -> Float:
+        """Compute the log-odds of the confidence of each row under a map, on the host."""
         return kernels.mixture_log_odds(
             self.columns,
-            self.computed_at,
+            self.inverse_temperature,
             fitted.inverse_temperature,
             fitted.uniform,
             self.pool,
@@ -89,28 +93,30 @@ class RowStatistics:
 
     @property
     def correct(self) -> Float:
-        """1 for each row whose largest logit is the true class, else 0; on the host."""
+        """Indicator, on the host, of rows whose largest logit is the true class."""
         return np.asarray(on_host(self.columns[RIGHT]))
 
     def drop_masked_labels(self) -> RowStatistics:
-        """Return the rows whose true class is not masked."""
+        """Return the statistics of the rows whose true class is not masked."""
         is_unmasked = self.columns[OWN] > -np.inf
         if bool(is_unmasked.all()):
             return self
-        return self.where(is_unmasked)
+        return self.select(is_unmasked)
 
-    def where(self, selection: Any) -> RowStatistics:
-        """Return the rows selected by a mask or by indices."""
-        weights = None if self.weights is None else self.weights[selection]
-        return replace(self, columns=self.columns[:, selection], weights=weights)
+    def select(self, mask_or_indices: Any) -> RowStatistics:
+        """Return the statistics of the rows selected by a mask or by indices."""
+        weights = None if self.weights is None else self.weights[mask_or_indices]
+        return replace(self, columns=self.columns[:, mask_or_indices], weights=weights)
 
 
 #: Function that computes the statistics at an inverse temperature.
 StatisticsPass = Callable[[float], RowStatistics]
 
 
-def collect_on_host(rows: Rows, labels: Any, weights: Any, b: float) -> RowStatistics:
-    """Compute the statistics at inverse temperature b, on the host.
+def collect_statistics_on_host(
+    rows: Rows, labels: Any, weights: Any, inverse_temperature: float
+) -> RowStatistics:
+    """Compute row statistics at an inverse temperature and store them on the host.
 
     Parameters
     ----------
@@ -123,21 +129,33 @@ def collect_on_host(rows: Rows, labels: Any, weights: Any, b: float) -> RowStati
     weights : array or None
         Weight of each row.
 
-    b : float
-        Inverse temperature of the pass.
+    inverse_temperature : float
+        Inverse temperature at which the statistics are computed.
 
     Returns
     -------
     RowStatistics
     """
-    table = rows.collect(partial(kernels.temperature_statistics, inverse_temperature=b), labels)
-    return RowStatistics(columns=np.ascontiguousarray(table.T), weights=weights, computed_at=b)
+    kernel = partial(kernels.temperature_statistics, inverse_temperature=inverse_temperature)
+    table = rows.collect(kernel, labels)
+    return RowStatistics(
+        columns=np.ascontiguousarray(table.T),
+        weights=weights,
+        inverse_temperature=inverse_temperature,
+    )
 
 
-def statistics_pass(sample: LabelledRows) -> StatisticsPass:
-    """Return a function that computes the statistics of a sample at a temperature.
+def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
+    """Return a cached function from an inverse temperature to the row statistics.
 
-    The function caches its latest results.
+    Parameters
+    ----------
+    sample : LabelledRows
+        Rows whose statistics the function computes, in one pass over the table.
+
+    Returns
+    -------
+    function
     """
     rows = sample.rows
     labels = sample.labels
@@ -147,26 +165,35 @@ def statistics_pass(sample: LabelledRows) -> StatisticsPass:
     weights = sample.weights if is_large else on_host(sample.weights)
 
     @lru_cache(maxsize=2 if is_large else 8)
-    def run_pass(b: float) -> RowStatistics:
+    def run_pass(inverse_temperature: float) -> RowStatistics:
         if rows.in_place:
-            # Threads write the columns directly to their place.
+            # Each thread writes its rows directly into the shared columns.
             columns: Any = np.empty((_N_COLUMNS, len(rows)))
-            rows.fill(partial(_write_columns, b), columns.T, labels, whole=True)
+            write_block = partial(_write_columns, inverse_temperature)
+            rows.fill(write_block, columns.T, labels, whole=True)
         else:
-            kernel = partial(kernels.temperature_statistics, inverse_temperature=b)
-            columns = _contiguous_transpose(rows.collect(kernel, labels, there=is_large))
-        return RowStatistics(columns=columns, weights=weights, computed_at=b, pool=pool)
+            kernel = partial(kernels.temperature_statistics, inverse_temperature=inverse_temperature)
+            table = rows.collect(kernel, labels, there=is_large)
+            columns = _transpose_contiguously(table)
+        return RowStatistics(
+            columns=columns,
+            weights=weights,
+            inverse_temperature=inverse_temperature,
+            pool=pool,
+        )
 
     return run_pass
 
 
-def _contiguous_transpose(table: Any) -> Any:
-    """Transpose an array or a tensor into contiguous memory."""
+def _transpose_contiguously(table: Any) -> Any:
+    """Return the transpose of an array or a tensor in contiguous memory."""
     if isinstance(table, np.ndarray):
         return np.ascontiguousarray(table.T)
     return table.T.contiguous()
 
 
-def _write_columns(b: float, block: NDArray[Any], out: Float, labels: Codes) -> None:
+def _write_columns(
+    inverse_temperature: float, block: NDArray[Any], out: Float, labels: Codes
+) -> None:
     """Write the statistics of a block of rows into `out`."""
-    kernels.temperature_statistics(block, labels, b, out=out)
+    kernels.temperature_statistics(block, labels, inverse_temperature, out=out)

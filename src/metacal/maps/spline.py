@@ -133,13 +133,13 @@ def fit_spline(
     inverse_temperature = 1.0
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
-    sample = LabelledRows(rows, labels, weights).drop_zero_weights()
+    sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     z = sample.rows.collect(partial(tempered_log_odds, inverse_temperature))
-    row_weights = sample.weight_column
+    row_weights = sample.weights_or_ones
     knots = weighted_quantiles(z, row_weights, n_knots)
     identity = np.append(np.ones(len(knots)), knots[0])
     theta = fit_spline_slopes(
-        z, sample.find_correct(), row_weights, knots, identity, "spline calibration"
+        z, sample.compute_correctness(), row_weights, knots, identity, "spline calibration"
     )
     return SplineMap(
         knots=knots,

@@ -23,10 +23,10 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
-from metacal.maps.fitting.mixture import maximum_likelihood_mixture
+from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
-from metacal.maps.members import MEMBERS, Member, default_members, fit_members
+from metacal.maps.members import MEMBERS, Member, fit_members, get_default_members
 from metacal.rows import Rows
 
 #: Weight below which a member is omitted.
@@ -160,7 +160,7 @@ def fit_stack(
     -------
     StackMap
     """
-    names = default_members(rows.n_classes) if candidates is None else tuple(candidates)
+    names = get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
     fitted, _, _ = fit_weighted_stack(
         rows,
         labels,
@@ -235,7 +235,7 @@ def fit_weighted_stack(
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
-    sample = LabelledRows(rows, labels, weights).drop_unusable()
+    sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     n_splits = min(n_splits or _default_n_splits(sample), len(sample.labels))
     if len(names) > 1 and n_splits > 1:
         fit_roughly = partial(fit_members, rough=True) if fit is fit_members else fit
@@ -474,4 +474,4 @@ def _mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> 
     n_candidates = table.shape[1]
     prior_weights = np.full(n_candidates, prior_rows * row_weights.mean())
     extended_table = np.concatenate([table, np.eye(n_candidates)])
-    return maximum_likelihood_mixture(extended_table, np.append(row_weights, prior_weights))
+    return fit_mixture_weights(extended_table, np.append(row_weights, prior_weights))

@@ -34,7 +34,7 @@ TOLERANCE = 1e-9
 #: Relative accuracy of b if a sample gave the starting point, so that one pass may suffice.
 _TOLERANCE_AFTER_SAMPLE = 1e-6
 #: Relative accuracy of the solution on a sample, whose sampling error is much larger.
-TOLERANCE_OF_SAMPLE = 1e-3
+SAMPLE_TOLERANCE = 1e-3
 #: Number of rows from which a first sample is used, its size in table entries, and bounds on
 #: its number of rows.
 _MIN_ROWS_TO_SAMPLE = 4_000
@@ -129,12 +129,12 @@ def fit_temperature_to_sample(
     -------
     TemperatureMap
     """
-    sample = sample.drop_zero_weights().move_to_table_device()
+    sample = sample.drop_zero_weight_rows().move_to_table_device()
     try:
         return _fit(sample, margin, tolerance)
     except _MaskedLabelError:
         # Finding the rows with a masked true class takes a pass, so it happens only now.
-        return _fit(sample.drop_unusable(), margin, tolerance, masked_labels_dropped=True)
+        return _fit(sample.drop_unusable_rows(), margin, tolerance, masked_labels_dropped=True)
 
 
 def _fit(
@@ -173,9 +173,9 @@ def _fit(
     subsamples = [sample.every(stride) for stride in strides]
     is_sampled = len(strides) > 1
     if margin is None:
-        margin = typical_margin(subsamples[0].rows)
+        margin = compute_typical_margin(subsamples[0].rows)
         if margin == 0.0 and is_sampled:
-            margin = typical_margin(sample.rows)
+            margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
         warn_caller(
             "all logits are equal in every row: the temperature has no effect and is set to 1."
@@ -183,11 +183,11 @@ def _fit(
         return TemperatureMap(1.0)
     _check_margin(margin)
 
-    bounds = inverse_temperature_bounds(margin)
+    bounds = get_inverse_temperature_bounds(margin)
     inverse_temperature = float(np.clip(1.0, *bounds))
     for subsample, stride in zip(subsamples, strides, strict=True):
         if stride > 1:
-            subsample_tolerance = TOLERANCE_OF_SAMPLE
+            subsample_tolerance = SAMPLE_TOLERANCE
         elif is_sampled:
             subsample_tolerance = _TOLERANCE_AFTER_SAMPLE
         else:
@@ -195,7 +195,7 @@ def _fit(
         loss = partial(_sum_loss, subsample, masked_labels_dropped)
         inverse_temperature = _minimise(loss, inverse_temperature, bounds, subsample_tolerance)
     if inverse_temperature in bounds:
-        warn_bounded(inverse_temperature == bounds[1], 1.0 / inverse_temperature)
+        warn_temperature_at_bound(inverse_temperature == bounds[1], 1.0 / inverse_temperature)
     return TemperatureMap(inverse_temperature)
 
 
@@ -242,10 +242,10 @@ def _sample_strides(n_rows: int, n_classes: int) -> list[int]:
     if n_rows >= _MIN_ROWS_TO_SAMPLE:
         n_sampled = max(_FIRST_SAMPLE_ENTRIES // n_classes, _FIRST_SAMPLE_MIN_ROWS)
         strides.append(n_rows // min(n_sampled, _FIRST_SAMPLE_MAX_ROWS))
-    return [*strides, *second_sample_stride(n_rows), 1]
+    return [*strides, *get_second_sample_strides(n_rows), 1]
 
 
-def second_sample_stride(n_rows: int) -> list[int]:
+def get_second_sample_strides(n_rows: int) -> list[int]:
     """Return the stride of the second sample in a list, empty for small tables.
 
     The sample is a tenth of the rows, within bounds.
@@ -256,7 +256,7 @@ def second_sample_stride(n_rows: int) -> list[int]:
     return [n_rows // n_sampled]
 
 
-def typical_margin(rows: Rows) -> float:
+def compute_typical_margin(rows: Rows) -> float:
     """Return the median difference of the two largest logits of a row.
 
     If more than half of the rows tie, the result is the mean difference, and if that is zero
@@ -344,12 +344,12 @@ def _third_order_step(
     return float(step), float(abs(step - halley_step))
 
 
-def inverse_temperature_bounds(margin: float) -> tuple[float, float]:
+def get_inverse_temperature_bounds(margin: float) -> tuple[float, float]:
     """Return the bounds on the inverse temperature for a typical margin."""
     return _MIN_LOG_ODDS / margin, _MAX_LOG_ODDS / margin
 
 
-def warn_bounded(all_correct: bool, temperature: float) -> None:
+def warn_temperature_at_bound(all_correct: bool, temperature: float) -> None:
     """Warn that the temperature is at its bound.
 
     Parameters

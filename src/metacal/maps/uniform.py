@@ -32,19 +32,19 @@ from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.labelled import (
     LabelledRows,
     Weights,
-    every_label_masked_error,
+    build_all_labels_masked_error,
     warn_masked_labels,
 )
 from metacal.maps.map import TemperedMap
-from metacal.maps.row_statistics import RowStatistics, StatisticsPass, statistics_pass
+from metacal.maps.row_statistics import RowStatistics, StatisticsPass, make_statistics_pass
 from metacal.maps.temperature import (
+    SAMPLE_TOLERANCE,
     TOLERANCE,
-    TOLERANCE_OF_SAMPLE,
+    compute_typical_margin,
     fit_temperature_to_sample,
-    inverse_temperature_bounds,
-    second_sample_stride,
-    typical_margin,
-    warn_bounded,
+    get_inverse_temperature_bounds,
+    get_second_sample_strides,
+    warn_temperature_at_bound,
 )
 from metacal.rows import Rows
 
@@ -132,7 +132,9 @@ class _SearchResult:
     statistics: RowStatistics
 
 
-def fit_uniform(rows: Rows, labels: Codes, weights: Weights = None) -> UniformTemperatureMap:
+def fit_uniform_temperature(
+    rows: Rows, labels: Codes, weights: Weights = None
+) -> UniformTemperatureMap:
     """Fit temperature and uniform component together by maximum likelihood.
 
     The problem is convex in e but not in b. On about 1,000 rows, the search starts from the
@@ -158,25 +160,25 @@ def fit_uniform(rows: Rows, labels: Codes, weights: Weights = None) -> UniformTe
     -------
     UniformTemperatureMap
     """
-    return fit_uniform_with_statistics(LabelledRows(rows, labels, weights)).fitted
+    return fit_uniform_temperature_with_statistics(LabelledRows(rows, labels, weights)).fitted
 
 
-def fit_uniform_with_statistics(sample: LabelledRows) -> UniformFit:
+def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     """Fit temperature and uniform component, and return the row statistics as well."""
-    sample = sample.drop_zero_weights()
+    sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
     sample = sample.every(stride).move_to_table_device()
     subsamples = _nested_samples(sample)
     is_sampled = len(subsamples) > 1
-    margin = typical_margin(subsamples[0].rows)
+    margin = compute_typical_margin(subsamples[0].rows)
     plain = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
-    passes = [statistics_pass(subsample) for subsample in subsamples]
+    passes = [make_statistics_pass(subsample) for subsample in subsamples]
     if margin == 0.0:
-        margin = typical_margin(sample.rows)
+        margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
         return UniformFit(UniformTemperatureMap(plain, 0.0), passes[-1](plain))
 
-    lowest_b, highest_b = inverse_temperature_bounds(margin)
+    lowest_b, highest_b = get_inverse_temperature_bounds(margin)
     box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
     result = _search_on_growing_samples(passes, plain, box, n_rows=len(sample.rows))
     result.minimum.warn_unless_converged("temperature scaling with a uniform part")
@@ -192,7 +194,7 @@ def _nested_samples(sample: LabelledRows) -> list[LabelledRows]:
     """Return samples of increasing size; the last one contains all rows."""
     n_rows = len(sample.rows)
     first_stride = max(1, n_rows // _FIRST_SAMPLE_ROWS)
-    strides = [first_stride, *second_sample_stride(n_rows), 1]
+    strides = [first_stride, *get_second_sample_strides(n_rows), 1]
     distinct_strides = list(dict.fromkeys(strides))
     return [sample.every(stride) for stride in distinct_strides]
 
@@ -205,7 +207,7 @@ def _fit_plain_temperature(sample: LabelledRows, margin: float, *, is_sampled: b
     with warnings.catch_warnings():
         if is_sampled:
             warnings.simplefilter("ignore", MetacalWarning)
-        tolerance = TOLERANCE_OF_SAMPLE if is_sampled else TOLERANCE
+        tolerance = SAMPLE_TOLERANCE if is_sampled else TOLERANCE
         return fit_temperature_to_sample(sample, margin, tolerance).inverse_temperature
 
 
@@ -218,7 +220,7 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
     log_b = result.minimum.point[0]
     lowest_log_b, highest_log_b = box[:, 0]
     if log_b in (lowest_log_b, highest_log_b):
-        warn_bounded(bool(log_b == highest_log_b), float(np.exp(-log_b)))
+        warn_temperature_at_bound(bool(log_b == highest_log_b), float(np.exp(-log_b)))
 
 
 def _search_on_growing_samples(
@@ -360,7 +362,7 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, accuracy: float)
     statistics = run_pass(float(np.exp(point[0])))
     usable_statistics = statistics.drop_masked_labels()
     if not len(usable_statistics):
-        raise every_label_masked_error()
+        raise build_all_labels_masked_error()
     loss = usable_statistics.mean_loss(point)
     for _ in range(_MAX_PASSES):
         nearest = [point[0] - max_distance, 0.0]

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import dataclass
 
 from metacal.gate import Gate
-from metacal.maps.composed import default_base_method
-from metacal.maps.methods import method_named
+from metacal.maps.composed import get_default_base_method
+from metacal.maps.methods import find_method_by_public_name
 
 #: Default of `metacal fit --confidence`, as an error probability.
 _DEFAULT_DELTA = 0.1
@@ -86,7 +86,7 @@ def _calibrator_option(gate: Gate) -> str:
     is_fitted_to_labels = certificate is None or certificate.labelled
     if gate.source.recipe is None or not is_fitted_to_labels:
         return ""
-    calibrator = method_named(gate.source.recipe.estimator)
-    if calibrator is None or calibrator.name == default_base_method(gate.n_classes):
+    calibrator = find_method_by_public_name(gate.source.recipe.estimator)
+    if calibrator is None or calibrator.name == get_default_base_method(gate.n_classes):
         return ""
     return calibrator.name

@@ -28,7 +28,7 @@ from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import calibrator_kinds, check_jobs, method_of_table
 from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, file_text, parse_file, read_file
-from metacal.maps.methods import method_named
+from metacal.maps.methods import find_method_by_public_name
 from metacal.promises.certificate import Certificate
 from metacal.promises.fingerprint import RowSketch
 from metacal.promises.promise import Promise
@@ -213,7 +213,9 @@ def decode_document(document: Document) -> Content:
 def _decode_document(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
     kind = document.get("kind")
-    is_known = type(kind) is str and (kind in KINDS.values() or method_named(kind) is not None)
+    is_known = type(kind) is str and (
+        kind in KINDS.values() or find_method_by_public_name(kind) is not None
+    )
     if not is_known:
         raise ArtifactError(
             f"unknown kind {describe_json(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."

@@ -22,7 +22,7 @@ from typing import Any, NewType, NotRequired, Union, get_args, get_origin, get_t
 import numpy as np
 
 from metacal.maps.map import Map
-from metacal.maps.methods import map_classes
+from metacal.maps.methods import get_map_classes
 from metacal.promises.kinds import promise_classes
 from metacal.promises.promise import Promise
 
@@ -53,7 +53,10 @@ class StoredForm:
 
 
 #: Families by base class: a function that returns the subclasses by their name in a file.
-FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {Map: map_classes, Promise: promise_classes}
+FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {
+    Map: get_map_classes,
+    Promise: promise_classes,
+}
 
 #: Choices by type: a function that returns the allowed names. Names can be added at run time.
 CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}

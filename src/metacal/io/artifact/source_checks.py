@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError
 from metacal.io.artifact.certificate_checks import SLACK, require, rounding_error
 from metacal.kernels.grid import Grid
-from metacal.maps.map import component_maps
+from metacal.maps.map import find_component_maps
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Part
 from metacal.scores import named as scores
@@ -44,7 +44,7 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     >>> from metacal.maps.temperature import TemperatureMap
     >>> check_cost(TemperatureMap(1.0), 10)
     """
-    for inner_map in component_maps(fitted):
+    for inner_map in find_component_maps(fitted):
         check_cost(inner_map, n_classes)
     map_name = type(fitted).__name__
     if map_name not in _MAX_POINTS:

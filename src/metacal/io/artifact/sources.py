@@ -29,7 +29,13 @@ from metacal.io.artifact.registry import (
 )
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.map import Map
-from metacal.maps.methods import LazyClassMapping, Method, every_method, method_named, method_of_map
+from metacal.maps.methods import (
+    LazyClassMapping,
+    Method,
+    find_map_method,
+    find_method_by_public_name,
+    get_all_methods,
+)
 from metacal.scores import NAMED
 from metacal.scores.learned import LogisticRanker, PairwiseRanker, Ranker
 
@@ -85,7 +91,7 @@ class StoredRecipe:
 
 def calibrator_kinds() -> list[str]:
     """Return the public names of all calibrators, sorted."""
-    return sorted(method.public_name for method in every_method().values())
+    return sorted(method.public_name for method in get_all_methods().values())
 
 
 def recipe_parameter_types(method: Method) -> dict[str, Any]:
@@ -118,10 +124,10 @@ def method_of_table(source: Table) -> Method:
     recipe = source.recipe
     if recipe is None:
         calibrator_name = type(source.map).__name__
-        method = method_of_map(type(source.map))
+        method = find_map_method(type(source.map))
     else:
         calibrator_name = recipe.estimator
-        method = method_named(recipe.estimator)
+        method = find_method_by_public_name(recipe.estimator)
     if method is None or type(source.map) is not method.map_class():
         raise unsupported_calibrator(calibrator_name)
     return method
@@ -151,14 +157,14 @@ def _stored_recipe_class(method: Method) -> type:
 
 def _stored_recipe_classes() -> LazyClassMapping:
     """Return the subclasses of `StoredRecipe` by the public names of the calibrators."""
-    methods = {method.public_name: method for method in every_method().values()}
+    methods = {method.public_name: method for method in get_all_methods().values()}
     sorted_methods = {name: methods[name] for name in calibrator_kinds()}
     return LazyClassMapping(sorted_methods, _stored_recipe_class)
 
 
 def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
     """Convert a recipe to its stored form, with default values for missing parameters."""
-    method = method_named(recipe.estimator)
+    method = find_method_by_public_name(recipe.estimator)
     assert method is not None  # checked by `method_of_table`
     values: dict[str, Any] = {name: option.default for name, option in method.options.items()}
     values |= {"input": "logits", "n_jobs": None, "classes": None}

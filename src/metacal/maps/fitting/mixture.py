@@ -21,7 +21,7 @@ _MAX_HALVINGS = 40
 _SUFFICIENT_DECREASE = 1e-4
 
 
-def maximum_likelihood_mixture(members: Float, weights: Float | None = None) -> Float:
+def fit_mixture_weights(members: Float, weights: Float | None = None) -> Float:
     """Compute the mixture weights that maximise the likelihood.
 
     The problem is convex and solved by sequential quadratic programming (Kim, Carbonetto,
@@ -54,7 +54,7 @@ def maximum_likelihood_mixture(members: Float, weights: Float | None = None) -> 
     Examples
     --------
     >>> heads, tails = [0.9, 0.2], [0.1, 0.8]  # the probabilities of two coins
-    >>> maximum_likelihood_mixture(np.array([heads, heads, tails])).round(3)
+    >>> fit_mixture_weights(np.array([heads, heads, tails])).round(3)
     array([0.667, 0.333])
     """
     n_rows, n_members = members.shape

@@ -87,7 +87,7 @@ class _OffsetModel:
         """Compute the negative log-posterior with gradient and Hessian."""
         features = self.features
         labels = self.sample.labels
-        row_weights = self.sample.weight_column
+        row_weights = self.sample.weights_or_ones
         row_indices = np.arange(len(features))
         n_classes = features.shape[1]
 

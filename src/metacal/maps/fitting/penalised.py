@@ -214,7 +214,7 @@ class SoftmaxRegression:
         if self.has_full_matrix:
             # With one strip per block, a block holds the K × K sums of one strip only.
             sample = replace(sample, rows=sample.rows.replaced(block_rows=1))
-        sample = sample.drop_unusable()
+        sample = sample.drop_unusable_rows()
         n_classes = sample.rows.n_classes
         regression = self
         if self.feature_scale is None:

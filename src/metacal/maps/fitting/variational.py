@@ -204,7 +204,7 @@ def build_basis(inducing: Float, lengthscale: float, variance: float) -> Inducin
     return InducingBasis(lengthscale, variance, projection, grid, np.asarray(features))
 
 
-def prior_posterior(basis: InducingBasis) -> VariationalPosterior:
+def make_prior_posterior(basis: InducingBasis) -> VariationalPosterior:
     """Return the prior N(0, I) as a starting point."""
     n_features = len(basis.projection)
     return VariationalPosterior(mean=np.zeros(n_features), precision=np.eye(n_features))
@@ -258,7 +258,7 @@ def compute_bound(
     )
 
 
-def laplace_evidence(data: EvidenceData, basis: InducingBasis, mean: Float) -> float:
+def compute_laplace_evidence(data: EvidenceData, basis: InducingBasis, mean: Float) -> float:
     """Compute Laplace's approximation of the log evidence of a kernel.
 
     It is log p(y | mean) - ½ mean·mean - ½ log det(I + curvature). Kernels are compared by
