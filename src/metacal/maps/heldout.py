@@ -113,8 +113,7 @@ def is_fast_to_refit(fitted: Map, n_classes: int) -> bool:
     True
     """
     method = find_map_method(type(fitted))
-    is_from_other_package = method is None
-    if is_from_other_package or method.name in CHOOSERS:
+    if method is None or method.name in CHOOSERS:
         return False
     has_class_parameters = fitted.n_classes is not None
     return not has_class_parameters or n_classes <= _MAX_CLASSES_TO_REFIT
