@@ -172,7 +172,9 @@ def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
             write_block = partial(_write_columns, inverse_temperature)
             rows.fill(write_block, columns.T, labels, whole=True)
         else:
-            kernel = partial(kernels.temperature_statistics, inverse_temperature=inverse_temperature)
+            kernel = partial(
+                kernels.temperature_statistics, inverse_temperature=inverse_temperature
+            )
             table = rows.collect(kernel, labels, there=is_large)
             columns = _transpose_contiguously(table)
         return RowStatistics(
