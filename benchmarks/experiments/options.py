@@ -14,7 +14,7 @@ import click
 
 from metacal.cli.printing import echo, print_json, print_note, progress_bar
 from metacal.cli.values import MAX_JOBS
-from metacal.display import aligned
+from metacal.display import align_columns
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def list_files(request: Request) -> None:
         here = "yes" if file.name in found else "no"
         origin = f"{file.origin}; SHA-256 {file.digest}" if file.of_the_paper else file.origin
         rows.append([file.name, file.family.title, file.network, here, origin])
-    echo("\n".join(aligned(rows)))
+    echo("\n".join(align_columns(rows)))
 
 
 def parse_sizes(text: str) -> list[int]:

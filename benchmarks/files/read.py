@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.machine import description, load_average
 from metacal.io import read_predictions, write_table
-from metacal.rows.stored import BLOCK_ELEMENTS, blocks_of
+from metacal.rows.stored import BLOCK_ELEMENTS, iterate_blocks
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "read-files.json"
 
@@ -70,7 +70,7 @@ def _read(name: str, path: Path) -> None:
     """All numbers of the file in memory, or one pass over them in bounded memory."""
     table = read_predictions(path, stream="streamed" in name).table
     if "streamed" in name:
-        for _ in blocks_of(table, BLOCK_ELEMENTS):
+        for _ in iterate_blocks(table, BLOCK_ELEMENTS):
             pass
 
 

@@ -24,7 +24,7 @@ from benchmarks.paper.runs import METHODS, RULES, Settings
 from metacal import metrics
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.metrics import top_label
-from metacal.rows.labels import label_codes
+from metacal.rows.labels import encode_labels
 
 #: Fewer rows are no experiment.
 _FEWEST = 200
@@ -44,7 +44,7 @@ def your_file(path: str, folder: Path, beta: float | None = None) -> Found:
     )
     if found.labels_count_columns:
         classes = np.arange(table.shape[1])
-    labels = label_codes(truth, len(table), classes)
+    labels = encode_labels(truth, len(table), classes)
     if len(table) < _FEWEST:
         raise InputError(
             f"{path}: it has {len(table)} rows; the experiment needs {_FEWEST} or more."

@@ -12,7 +12,7 @@ import click
 from benchmarks.experiments.options import json_option
 from metacal.cli.printing import echo, print_json, print_note, progress_bar
 from metacal.cli.values import REPEATS_RANGE, SEED_RANGE
-from metacal.display import aligned
+from metacal.display import align_columns
 from metacal.errors import InputError
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _table(found: list[Ratio]) -> list[str]:
         for kernel in kernels if ratio.kernel is None else [ratio.kernel]:
             line[kernel] = f"{ratio.value:.3g}", _verdict(ratio)
     head = ["ratio", "size", *(text for kernel in kernels for text in (kernel or "", ""))]
-    return aligned([head, *([*key, *_cells(line, kernels)] for key, line in rows.items())])
+    return align_columns([head, *([*key, *_cells(line, kernels)] for key, line in rows.items())])
 
 
 def _cells(line: dict[str | None, tuple[str, str]], kernels: Sequence[str | None]) -> list[str]:

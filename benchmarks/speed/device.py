@@ -32,7 +32,7 @@ from metacal.kernels import torch as device_kernels
 from metacal.kernels import triton as fused_kernels
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
-from metacal.rows.validate import logits_table
+from metacal.rows.validate import check_logits
 
 SIZES = {
     "C": (25_000, 1_000, torch.float32),
@@ -151,7 +151,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
         "prediction pass": partial(kernels.predicted, table),
         "loss pass": partial(kernels.tempered_loss, table, labels, None, b),
         "probabilities pass": partial(TemperatureMap(b), table),
-        "check of the table": partial(logits_table, table),
+        "check of the table": partial(check_logits, table),
         "temperature fit, checked table": partial(fit_temperature, rows, labels),
         "temperature fit": partial(mc.TemperatureScaling().fit, table, labels),
         "predict_proba": partial(fitted.predict_proba, table),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 
 __version__ = "0.2.0rc1"
 
@@ -22,8 +22,8 @@ def _registered() -> dict[str, str]:
     return {**methods.get_estimator_modules(), **kinds.homes()}
 
 
-# The public names, for type checkers and for `names_of`; loaded on first use: `import metacal`
-# pulls in nothing heavy. .ci/typed has mypy look up each name of `dir(metacal)`.
+# The public names, for type checkers and for `make_lazy_attributes`; loaded on first use:
+# `import metacal` pulls in nothing heavy. .ci/typed has mypy look up each name of `dir(metacal)`.
 if TYPE_CHECKING:
     from metacal import datasets as datasets
     from metacal import estimators as estimators
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
 else:  # hidden from type checkers, to whom a misspelt name shall be an error
-    __getattr__, _names = names_of(__name__, _registered)
+    __getattr__, _names = make_lazy_attributes(__name__, _registered)
 
     def __dir__():
         return [*_names(), "__version__"]

@@ -26,35 +26,35 @@ _NAME_COLUMNS = slice(2, 14)
 _TEXT_COLUMNS = slice(15, None)
 
 
-def facts(statement: str, lines: Iterable[tuple[str, str]]) -> str:
+def make_facts_html(statement: str, lines: Iterable[tuple[str, str]]) -> str:
     """Return HTML with a sentence and a table of (name, text) lines.
 
     Examples
     --------
-    >>> print(facts("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
+    >>> print(make_facts_html("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
     1
     """
     heading = f"<p><strong>{escape(statement)}</strong></p>"
     return f"<div>{heading}<table>{_table_body(lines, _TEXT_STYLE)}</table></div>"
 
 
-def named(lines: Iterable[str]) -> list[tuple[str, str]]:
+def split_named_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
     """Split the lines of a text such as a certificate into (name, text).
 
     Examples
     --------
-    >>> named(["  rows         1,000, 889 accepted"])
+    >>> split_named_lines(["  rows         1,000, 889 accepted"])
     [('rows', '1,000, 889 accepted')]
     """
     return [(line[_NAME_COLUMNS].rstrip(), line[_TEXT_COLUMNS]) for line in lines]
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+def make_table_html(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """Return an HTML table whose first column has names, and whose other columns have numbers.
 
     Examples
     --------
-    >>> "<b>" in table(["metric", "all rows"], [["<b>", "0.1"]], caption="1 row")
+    >>> "<b>" in make_table_html(["metric", "all rows"], [["<b>", "0.1"]], caption="1 row")
     False
     """
     header_cells = []
@@ -79,7 +79,7 @@ def _table_body(rows: Iterable[Sequence[str]], style: str) -> str:
     return f"<tbody>{''.join(html_rows)}</tbody>"
 
 
-def aligned(
+def align_columns(
     rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None
 ) -> list[str]:
     """Return lines of text with aligned columns.
@@ -98,7 +98,7 @@ def aligned(
 
     Examples
     --------
-    >>> aligned([("a", "bcd"), ("ef", "g")])
+    >>> align_columns([("a", "bcd"), ("ef", "g")])
     ['a   bcd', 'ef  g']
     """
     measured_rows = rows if widest is None else widest
@@ -110,12 +110,12 @@ def aligned(
     return lines
 
 
-def notes(*texts: str) -> str:
+def make_paragraphs_html(*texts: str) -> str:
     """Return texts as HTML paragraphs."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
-def frame(
+def make_frame(
     records: Sequence[Mapping[str, Any]],
     index: Sequence[Any] | None = None,
     names: Sequence[str] = (),
@@ -140,7 +140,7 @@ def frame(
     Examples
     --------
     >>> record = {"low": 0.1, "high": 0.2}
-    >>> frame([record], index=["ece"], names=["metric"]).loc["ece", "high"].item()
+    >>> make_frame([record], index=["ece"], names=["metric"]).loc["ece", "high"].item()
     0.2
     """
     pandas = _import_pandas()
@@ -150,17 +150,17 @@ def frame(
     return data_frame
 
 
-def columns(named: Mapping[str, Any]) -> Any:
+def make_column_frame(columns_by_name: Mapping[str, Any]) -> Any:
     """Return a `pandas.DataFrame` of columns."""
-    return _import_pandas().DataFrame(dict(named))
+    return _import_pandas().DataFrame(dict(columns_by_name))
 
 
-def outward(low: float, high: float, digits: int = 4) -> str:
+def format_interval(low: float, high: float, digits: int = 4) -> str:
     """Return an interval as text, with ends rounded outwards.
 
     Examples
     --------
-    >>> outward(0.91482, 0.99381), outward(0.57, 0.58), outward(0.0, 0.0)
+    >>> format_interval(0.91482, 0.99381), format_interval(0.57, 0.58), format_interval(0.0, 0.0)
     ('[0.9148, 0.9939]', '[0.5700, 0.5800]', '[0.0000, 0.0000]')
     """
     lower_end = _round_down(low, digits)
@@ -183,16 +183,16 @@ def _import_pandas() -> Any:
     return pandas
 
 
-def listed(names: Iterable[object]) -> str:
+def format_names(names: Iterable[object]) -> str:
     """Return at most eight names as text."""
     all_names = list(names)
-    text = ", ".join(cut(name) for name in all_names[:_MAX_NAMES]) or "nothing"
+    text = ", ".join(shorten_repr(name) for name in all_names[:_MAX_NAMES]) or "nothing"
     if len(all_names) > _MAX_NAMES:
         text += f" and {len(all_names) - _MAX_NAMES} more"
     return text
 
 
-def cut(value: object) -> str:
+def shorten_repr(value: object) -> str:
     """Return the representation of a value, shortened to 80 characters."""
     text = repr(value)
     if len(text) <= _MAX_VALUE_LENGTH:
@@ -215,7 +215,7 @@ _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
 _JOINERS = "\u200c\u200d"
 
 
-def visible(text: str, *, lines: bool = True) -> str:
+def escape_controls(text: str, *, lines: bool = True) -> str:
     r"""Escape every character that a terminal could interpret, as Python would.
 
     Parameters
@@ -233,9 +233,9 @@ def visible(text: str, *, lines: bool = True) -> str:
 
     Examples
     --------
-    >>> print(visible("cat\x1b[2Jdog, Füchse"))
+    >>> print(escape_controls("cat\x1b[2Jdog, Füchse"))
     cat\x1b[2Jdog, Füchse
-    >>> print(visible("a\nb", lines=False))
+    >>> print(escape_controls("a\nb", lines=False))
     a\nb
     """
     if not lines and ("\n" in text or "\t" in text):
@@ -265,7 +265,7 @@ def is_terminal(stream: object) -> bool:
     return bool(getattr(stream, "isatty", bool)())
 
 
-class VisibleText:
+class EscapingStream:
     """Text stream to a terminal that escapes control characters.
 
     Parameters
@@ -279,7 +279,7 @@ class VisibleText:
 
     def write(self, text: str) -> int:
         """Write a text, with control characters escaped."""
-        return self.stream.write(visible(text))
+        return self.stream.write(escape_controls(text))
 
     def flush(self) -> None:
         """Flush the stream."""

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def found(place: str) -> Any:
+def import_object(place: str) -> Any:
     """What stands at "module:name": a module of that package, or what the module has under the
     name.
     """
@@ -26,7 +26,7 @@ def found(place: str) -> Any:
     return getattr(home, name)
 
 
-def written_in(package: str) -> dict[str, str]:
+def read_typed_imports(package: str) -> dict[str, str]:
     """What a module imports for type checkers, below `if TYPE_CHECKING:`: name -> "module:name"."""
     spec: Any = sys.modules[package].__spec__
     try:
@@ -40,7 +40,7 @@ def written_in(package: str) -> dict[str, str]:
     return {name: f"{module}:{inner}" for module, inner, name in lines}
 
 
-def names_of(
+def make_lazy_attributes(
     package: str, registered: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package whose names live in other modules; `__all__`
@@ -49,13 +49,13 @@ def names_of(
     The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so
     are written once; `registered` brings those of a registry, name -> module, asked anew each time.
     """
-    written = cache(partial(written_in, package))
+    written = cache(partial(read_typed_imports, package))
 
     def get(name: str) -> Any:
         if name == "__all__":
             return names()
         if name in written():
-            value = found(written()[name])
+            value = import_object(written()[name])
             setattr(sys.modules[package], name, value)
             return value
         if name in (homes := registered()):

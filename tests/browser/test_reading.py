@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from metacal.display import outward
+from metacal.display import format_interval
 
 pytest.importorskip("selenium")
 from selenium.webdriver import Keys
@@ -24,7 +24,7 @@ def ends(value, digits=2):
     """A number as a bound from below and as one from above: Python's own rounding, to the safe
     side.
     """
-    return outward(value, value, digits).strip("[]").split(", ")
+    return format_interval(value, value, digits).strip("[]").split(", ")
 
 
 def at_least(value):

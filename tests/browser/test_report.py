@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import metacal as mc
 from browser import modules
 from metacal.cli import main
-from metacal.display import outward
+from metacal.display import format_interval
 from metacal.report import html
 from metacal.report.html import write_report
 from metacal.report.summary import summarise
@@ -197,7 +197,7 @@ def ends(value, digits=2):
     """A number as a bound from below and as one from above: Python's own rounding, to the safe
     side.
     """
-    return outward(value, value, digits).strip("[]").split(", ")
+    return format_interval(value, value, digits).strip("[]").split(", ")
 
 
 def at_least(value):

@@ -85,7 +85,7 @@ class Blocks(StoredTable):
 def test_it_is_the_same_table_as_with_minus_infinity(case):
     finite, infinite = written(*WRITTEN[case])
     with pytest.warns(mc.MetacalWarning, match="stands for a masked class"):
-        read = validate.logits_table(finite)
+        read = validate.check_logits(finite)
     assert read.dtype == finite.dtype
     assert np.array_equal(read, infinite)
     assert not np.isinf(finite).any()  # the caller's own table is left alone
@@ -132,7 +132,7 @@ def test_out_of_memory_tables_stay_there(tmp_path, kind):
     else:
         table = np.memmap(tmp_path / "logits", dtype=np.float32, mode="w+", shape=finite.shape)
         table[...] = finite
-    assert isinstance(quietly(validate.logits_table, table), StoredTable)
+    assert isinstance(quietly(validate.check_logits, table), StoredTable)
     found = quietly(mc.VectorScaling(regularisation=1.0).fit, table, LABELS)
     expected = mc.VectorScaling(regularisation=1.0).fit(infinite, LABELS)
     assert np.array_equal(quietly(found.predict_proba, table), expected.predict_proba(infinite))
@@ -167,7 +167,7 @@ def test_nothing_is_guessed_from_ordinary_numbers(case):
     assert find_finite_masks(table) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert np.array_equal(validate.logits_table(table), table)
+        assert np.array_equal(validate.check_logits(table), table)
 
 
 def test_a_class_always_stays_possible():

@@ -222,7 +222,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     )
     if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
-    rows = Rows(validate.logits_from(table, gate.gate_.source.input))
+    rows = Rows(validate.read_logits(table, gate.gate_.source.input))
     raw = scores.collected(rows, scores.resolve(gate.gate_.source.score).unrounded)[1]
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored))

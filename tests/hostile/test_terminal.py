@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal import cli
-from metacal.display import visible
+from metacal.display import escape_controls
 
 #: Clear the screen, set the title, a bell, a carriage return, C1's introducer, right-to-left, a
 #: line, delete.
@@ -164,4 +164,4 @@ def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):
 
 @pytest.mark.parametrize("text", ["plain", "Füchse 狐 🦊", "👩‍🔬", "a\tb\nc", ""])
 def test_ordinary_text_stays(text):
-    assert visible(text) == text
+    assert escape_controls(text) == text

@@ -120,13 +120,13 @@ def test_an_array_of_an_artifact_holds_what_fits(number):
 )
 def test_labels_beyond_64_bits_are_refused(labels):
     with pytest.raises(InputError, match="64 bits; row 1"):
-        validate.label_codes(labels, 2, validate.class_list(None, 3))
+        validate.encode_labels(labels, 2, validate.check_classes(None, 3))
 
 
 @pytest.mark.parametrize("edge", [-(2**63), 2**63 - 1])
 def test_labels_at_the_edge_of_64_bits_are_found(edge):
-    classes = validate.class_list(np.array([0, edge]), 2)
-    assert validate.label_codes(np.array([edge, 0], dtype=object), 2, classes).tolist() == [1, 0]
+    classes = validate.check_classes(np.array([0, edge]), 2)
+    assert validate.encode_labels(np.array([edge, 0], dtype=object), 2, classes).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.rows.validate import row_weights
+from metacal.rows.validate import check_row_weights
 
 N, K = 240, 4
 RNG = np.random.default_rng(0)
@@ -54,7 +54,7 @@ REFUSED = {
 def test_refused_in_a_sentence(case):
     weights, message = REFUSED[case]
     with pytest.raises(mc.InputError, match=message):
-        row_weights(weights, N)
+        check_row_weights(weights, N)
 
 
 @pytest.mark.parametrize("estimator", [mc.TemperatureScaling(), mc.MetaCal(mc.MaxMiscoverage(0.1))])
@@ -65,12 +65,12 @@ def test_estimators_refuse_them_too(estimator):
 
 @pytest.mark.parametrize("scale", [2.0**-60, 1.0, 1e-9, 1e9, 2.0**60])
 def test_ordinary_weights_are_left_to_the_last_bit(scale):
-    assert np.array_equal(row_weights(ORDINARY * scale, N), ORDINARY * scale)
+    assert np.array_equal(check_row_weights(ORDINARY * scale, N), ORDINARY * scale)
 
 
 @pytest.mark.parametrize("power", [-1060, -300, 300, 1020])
 def test_beyond_them_ratios_are_kept_to_the_last_bit(power):
-    found = row_weights(np.ldexp(ORDINARY, power), N)
+    found = check_row_weights(np.ldexp(ORDINARY, power), N)
     assert np.array_equal(found / found[0], ORDINARY / ORDINARY[0])
     assert 2.0**-65 <= found.max() <= 2.0**64
 

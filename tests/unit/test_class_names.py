@@ -16,7 +16,7 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.cli import main
 from metacal.io.strays import find_stray_columns
-from metacal.rows.labels import class_list, label_codes
+from metacal.rows.labels import check_classes, encode_labels
 
 NAMES = np.array(["cat", "dog", "bird"])
 PROMISE = mc.MaxMiscoverage(0.1)
@@ -46,7 +46,7 @@ def write_csv(path, columns, table, labels, name="label"):
     "labels", [CODES, CODES.astype(float), CODES.astype(np.uint8), NAMES[CODES]]
 )
 def test_numbers_count_the_columns_where_classes_have_names(labels):
-    assert np.array_equal(label_codes(labels, 500, class_list(NAMES, 3)), CODES)
+    assert np.array_equal(encode_labels(labels, 500, check_classes(NAMES, 3)), CODES)
 
 
 def test_numbers_that_count_no_column_are_refused():
@@ -56,7 +56,7 @@ def test_numbers_that_count_no_column_are_refused():
         (CODES + 0.5, "continuous"),
     ):
         with pytest.raises(mc.InputError, match=hint):
-            label_codes(labels, 500, class_list(NAMES, 3))
+            encode_labels(labels, 500, check_classes(NAMES, 3))
 
 
 def test_metacal_answers_with_names_whatever_the_labels():

@@ -11,8 +11,8 @@ import pytest
 import metacal as mc
 from metacal.rows import cluster
 from metacal.rows.cluster import ClusterExecutor
-from metacal.rows.executors import executor_of, is_remote
-from metacal.rows.tasks import as_they_come, in_order
+from metacal.rows.executors import is_remote, resolve_executor
+from metacal.rows.tasks import run_as_completed, run_in_order
 
 distributed = pytest.importorskip(
     "distributed", reason="distributed not found: pip install distributed"
@@ -52,8 +52,11 @@ def test_a_result_whose_status_changes_after_the_gather_is_a_result(client, monk
     with pytest.raises(ValueError, match=r"too many values to unpack \(expected 3"):
         client.get_executor().submit(four, 1).result(10)
     for executor in (client, client.get_executor()):
-        assert executor_of(executor).submit(four, 2).result(10) == [2, 2, 2, 2]
-        assert list(in_order(executor_of(executor), four, [(3,), (4,)], 2)) == [[3] * 4, [4] * 4]
+        assert resolve_executor(executor).submit(four, 2).result(10) == [2, 2, 2, 2]
+        assert list(run_in_order(resolve_executor(executor), four, [(3,), (4,)], 2)) == [
+            [3] * 4,
+            [4] * 4,
+        ]
 
 
 def cancelled_from_outside(times):
@@ -74,7 +77,9 @@ def cancelled_from_outside(times):
 @pytest.mark.parametrize("times", [1, cluster.RESUBMISSIONS, cluster.RESUBMISSIONS + 1])
 def test_a_lost_piece_is_submitted_anew_so_many_times(client, monkeypatch, times):
     monkeypatch.setattr(distributed.Client, "_gather", cancelled_from_outside(times))
-    work = as_they_come(executor_of(client), pow, [(2, 5)], 1, place=lambda piece: "logs/7.parquet")
+    work = run_as_completed(
+        resolve_executor(client), pow, [(2, 5)], 1, place=lambda piece: "logs/7.parquet"
+    )
     if times <= cluster.RESUBMISSIONS:
         assert list(work) == [((2, 5), 32)]
         return
@@ -92,7 +97,11 @@ def test_a_scheduler_that_cannot_be_reached_is_a_loss_and_no_raw_error(client, m
     with pytest.raises(
         mc.InputError, match=r"7\.parquet: the workers that had these rows were lost .*Timed out"
     ):
-        list(in_order(executor_of(client), pow, [(2, 5)], 1, place=lambda piece: "7.parquet"))
+        list(
+            run_in_order(
+                resolve_executor(client), pow, [(2, 5)], 1, place=lambda piece: "7.parquet"
+            )
+        )
 
 
 def test_what_a_task_raises_stays_what_it_is(client):
@@ -104,7 +113,9 @@ def test_what_a_task_raises_stays_what_it_is(client):
 
 
 def test_what_nobody_waits_for_is_cancelled(client):
-    work = in_order(executor_of(client), time.sleep, ((seconds,) for seconds in (0, *[2] * 8)), 9)
+    work = run_in_order(
+        resolve_executor(client), time.sleep, ((seconds,) for seconds in (0, *[2] * 8)), 9
+    )
     assert next(work) is None
     work.close()
     deadline = time.monotonic() + 1.5
@@ -125,22 +136,24 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
             match=r"^a\.npy: no worker of the cluster at \S+ has answered for 0.3 s; ",
         ):
             list(
-                in_order(executor_of(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy")
+                run_in_order(
+                    resolve_executor(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy"
+                )
             )
         assert time.monotonic() - begun < 5.0
-        executor = executor_of(client)
+        executor = resolve_executor(client)
     with pytest.raises(
         mc.InputError, match=r"^the connection to the cluster at \S+ is lost; start"
     ):
-        list(in_order(executor, pow, [(2, 5)], 2))
+        list(run_in_order(executor, pow, [(2, 5)], 2))
     with pytest.raises(mc.InputError, match="the Dask client is closed; make another"):
-        executor_of(client)
+        resolve_executor(client)
 
 
 @pytest.mark.slow
 def test_the_patience_begins_anew_with_every_worker_seen(client, monkeypatch):
     monkeypatch.setattr(cluster, "PATIENCE", 0.1)
-    assert executor_of(client).submit(lambda: time.sleep(0.45) or 1).result(10) == 1
+    assert resolve_executor(client).submit(lambda: time.sleep(0.45) or 1).result(10) == 1
 
 
 @pytest.mark.parametrize("executor", [4, "dask://host:8786", map])
@@ -176,8 +189,12 @@ def test_a_client_that_cannot_be_waited_for_is_refused():
 def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
     with distributed.LocalCluster(n_workers=1, **HERE) as local:
         client = distributed.Client(local, set_as_default=False)
-        work = in_order(
-            executor_of(client), time.sleep, [(0,), (0.3,), (0.3,)], 3, place=lambda piece: "a.npy"
+        work = run_in_order(
+            resolve_executor(client),
+            time.sleep,
+            [(0,), (0.3,), (0.3,)],
+            3,
+            place=lambda piece: "a.npy",
         )
         assert next(work) is None
         client.close()
@@ -202,4 +219,8 @@ def test_a_cluster_without_metacal_is_said(client):
     with pytest.raises(
         mc.InputError, match=r"^a\.npy: the scheduler at \S+ cannot read what it is sent; start"
     ):
-        list(in_order(executor_of(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"))
+        list(
+            run_in_order(
+                resolve_executor(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"
+            )
+        )

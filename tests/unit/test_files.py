@@ -255,10 +255,10 @@ def test_nan_is_read_here_and_refused_by_the_estimators(tmp_path):
     table = TABLE.copy()
     table[7, 1] = np.nan
     found = read_predictions(save(arrow_table(table), tmp_path / "a.parquet"), stream=True)
-    from metacal.rows.validate import logits_table
+    from metacal.rows.validate import check_logits
 
     with pytest.raises(InputError, match="row 7, column 1 is NaN"):
-        logits_table(found.table)
+        check_logits(found.table)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -29,7 +29,7 @@ from metacal.maps.uniform import fit_uniform_temperature
 from metacal.promises.notes import not_compared, weights_not_certified
 from metacal.report.summary import summarise
 from metacal.rows import Rows
-from metacal.rows.executors import workers
+from metacal.rows.executors import open_executor
 
 SAYS_SO = "calibration does not help: cross-fitted on"
 
@@ -128,7 +128,7 @@ def test_threads_change_no_bit_of_what_is_held_out(honest):
     logits, labels = np.tile(honest[0], (40, 1)), np.tile(honest[1], 40)
     fitted = fit_temperature(Rows(logits), labels)
     alone = compute_out_of_fold_quality(fitted, fit_temperature, Rows(logits), labels, None)
-    with workers(2) as pool:
+    with open_executor(2) as pool:
         shared = compute_out_of_fold_quality(
             fitted, fit_temperature, Rows(logits, executor=pool, block_rows=1), labels, None
         )

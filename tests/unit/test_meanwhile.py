@@ -11,7 +11,7 @@ from metacal.gate import fit_gate
 from metacal.gate.background_map import plan_background_map
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-from metacal.rows.executors import workers
+from metacal.rows.executors import open_executor
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_pr
         called.append(len(given))
         raise ValueError("no map")
 
-    with workers(2) as pool:
+    with open_executor(2) as pool:
         given = Rows(table, executor=pool)
         with pytest.raises(mc.errors.InfeasibleTargetError):
             fit_gate(given, labels, mc.MinAccuracy(0.9999), "entropy", fails)

@@ -20,7 +20,7 @@ from metacal.io import read_predictions, write_table
 from metacal.io.formats import FORMATS
 from metacal.io.writing import atomic_path
 from metacal.rows.stored import StoredTable
-from metacal.rows.validate import class_list, label_codes
+from metacal.rows.validate import check_classes, encode_labels
 
 TABLE = np.array([[2.5, -1.0, 0.0], [0.5, 3.0, -2.0]], dtype=np.float32)
 
@@ -270,7 +270,7 @@ def test_tsv_with_byte_order_mark_and_dos_lines(tmp_path):
     found = read_predictions(tmp_path / "val.tsv")
     assert found.class_names == (0, 1)
     assert found.table.tolist() == [[1.5, 2], [3, 4]]
-    assert label_codes(found.labels, 2, class_list(found.class_names, 2)).tolist() == [1, 0]
+    assert encode_labels(found.labels, 2, check_classes(found.class_names, 2)).tolist() == [1, 0]
 
 
 def test_csv_numbered_labels_of_named_columns(text):
@@ -278,7 +278,7 @@ def test_csv_numbered_labels_of_named_columns(text):
     assert found.labels.dtype == np.int64
     assert found.class_names == ("cat", "dog")
     assert found.labels_count_columns
-    assert label_codes(found.labels, 2, class_list(found.class_names, 2)).tolist() == [1, 0]
+    assert encode_labels(found.labels, 2, check_classes(found.class_names, 2)).tolist() == [1, 0]
 
 
 def test_csv_labels_keep_their_kind(text):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.display import outward
+from metacal.display import format_interval
 from metacal.report.summary import summarise
 from metacal.report.tables import part_table
 
@@ -100,13 +100,15 @@ def test_a_chosen_threshold_is_saved_and_loaded(data, tmp_path):
 
 
 def test_bounds_are_rounded_outward():
-    assert outward(0.96999, 0.97001) == "[0.9699, 0.9701]"
-    assert outward(0.1 + 0.2, 0.7) == "[0.3000, 0.7000]"  # what a float's last bit adds is no bound
-    assert outward(0.0, 1.0) == "[0.0000, 1.0000]"
-    assert outward(-0.00011, 0.00011) == "[-0.0002, 0.0002]"
+    assert format_interval(0.96999, 0.97001) == "[0.9699, 0.9701]"
+    assert (
+        format_interval(0.1 + 0.2, 0.7) == "[0.3000, 0.7000]"
+    )  # what a float's last bit adds is no bound
+    assert format_interval(0.0, 1.0) == "[0.0000, 1.0000]"
+    assert format_interval(-0.00011, 0.00011) == "[-0.0002, 0.0002]"
     rng = np.random.default_rng(0)
     for low, high in np.sort(rng.random((200, 2)), axis=1):
-        below, above = (float(end) for end in outward(low, high).strip("[]").split(","))
+        below, above = (float(end) for end in format_interval(low, high).strip("[]").split(","))
         assert below <= low + 1e-9
         assert above >= high - 1e-9
 

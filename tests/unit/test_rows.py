@@ -14,9 +14,9 @@ import pytest
 from metacal import kernels
 from metacal import rows as rows_module
 from metacal.errors import InputError
-from metacal.rows import Rows, workers
+from metacal.rows import Rows, open_executor
 from metacal.rows.stored import StoredTable
-from metacal.rows.tasks import as_they_come, in_order
+from metacal.rows.tasks import run_as_completed, run_in_order
 
 TABLE = np.random.default_rng(0).normal(size=(1003, 5)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 5, 1003)
@@ -41,7 +41,7 @@ def test_sum_and_collect(n_jobs, keep):
         "one": np.arange(1003) == 500,
         "sparse": np.isin(np.arange(1003), [0, 999, 1002]),
     }[keep]
-    with workers(n_jobs) as executor:
+    with open_executor(n_jobs) as executor:
         rows = Rows(TABLE, executor=executor)
         rows = rows if keep is None else rows.where(chosen)
         assert len(rows) == chosen.sum()
@@ -54,7 +54,7 @@ def test_sum_and_collect(n_jobs, keep):
 
 def test_fill():
     out = np.empty_like(TABLE)
-    with workers(2) as executor:
+    with open_executor(2) as executor:
         Rows(TABLE, executor=executor).fill(
             lambda block, part: np.multiply(block, 2, out=part), out
         )
@@ -90,7 +90,12 @@ def test_where_of_where():
 
 
 def test_workers_count():
-    with workers(None) as none, workers(1) as one, workers(-1) as all_cores, workers(4) as four:
+    with (
+        open_executor(None) as none,
+        open_executor(1) as one,
+        open_executor(-1) as all_cores,
+        open_executor(4) as four,
+    ):
         assert none is None
         assert one is None
         assert four is not None
@@ -113,7 +118,7 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
         here = (chosen >= start) & (chosen < start + 20)
         if here.any():
             total += kernels.tempered_loss(table[chosen[here]], labels[here], weights[here], 0.7)
-    with workers(threads) as pool:
+    with open_executor(threads) as pool:
         rows = Rows(table, keep=keep, executor=pool)
         loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
         assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
@@ -130,13 +135,13 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
 
 
 def test_threads_wait_for_the_next_call_and_nobody_shares_them():
-    with workers(3) as first, workers(3) as within:
+    with open_executor(3) as first, open_executor(3) as within:
         assert first is not within
         assert list(within.map(lambda n: sum(first.map(int, [n, n])), [1, 2])) == [2, 4]
-    with workers(3) as again:
+    with open_executor(3) as again:
         assert again in (first, within)
         assert again.submit(int, 1).result() == 1
-    with pytest.raises(KeyError), workers(3) as failing:
+    with pytest.raises(KeyError), open_executor(3) as failing:
         raise KeyError
     with pytest.raises(RuntimeError, match="shutdown"):
         failing.submit(int)
@@ -144,7 +149,7 @@ def test_threads_wait_for_the_next_call_and_nobody_shares_them():
 
 def test_threads_may_ask_for_threads_at_the_same_time():
     def once(n):
-        with workers(2) as pool:
+        with open_executor(2) as pool:
             return pool.submit(int, n).result()
 
     with ThreadPoolExecutor(8) as callers:
@@ -154,11 +159,11 @@ def test_threads_may_ask_for_threads_at_the_same_time():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_fork_has_threads_of_its_own():
-    with workers(2) as pool:
+    with open_executor(2) as pool:
         assert pool.submit(int, 3).result() == 3
     child = os.fork()
     if child == 0:  # the threads above are not here: waiting for them would last for ever
-        with workers(2) as fresh:
+        with open_executor(2) as fresh:
             os._exit(fresh.submit(int, 5).result())
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 
@@ -220,10 +225,10 @@ class Slow:
 
 def test_a_slow_piece_does_not_stall_the_rest():
     with ThreadPoolExecutor(2) as pool:
-        assert list(in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [
+        assert list(run_in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [
             2**n for n in range(12)
         ]
-        assert sorted(as_they_come(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == (
+        assert sorted(run_as_completed(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == (
             (2, 11),
             2048,
         )
@@ -238,12 +243,12 @@ def test_a_lost_worker_is_told_with_the_file():
         ProcessPoolExecutor(1) as pool,
         pytest.raises(InputError, match=r"b\.npy: the workers that had these rows were lost"),
     ):
-        list(in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
+        list(run_in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
     with (
         ThreadPoolExecutor(1) as pool,
         pytest.raises(InputError, match=r"rows: a worker has not enough memory"),
     ):
-        list(in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))
+        list(run_in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))
 
 
 class LateFuture(Future):
@@ -264,7 +269,7 @@ class LateExecutor(Executor):
 
 def test_an_answer_that_is_noted_late_ends_nothing():
     pieces = [(2, n) for n in range(5)]
-    assert list(in_order(LateExecutor(), pow, pieces, window=1)) == [1, 2, 4, 8, 16]
-    assert dict(as_they_come(LateExecutor(), pow, pieces, window=2)) == {
+    assert list(run_in_order(LateExecutor(), pow, pieces, window=1)) == [1, 2, 4, 8, 16]
+    assert dict(run_as_completed(LateExecutor(), pow, pieces, window=2)) == {
         piece: pow(*piece) for piece in pieces
     }

@@ -18,7 +18,7 @@ from metacal.export.saved import dumps, loads
 from metacal.gate import Gate, fit_scored
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
-from metacal.rows.score_columns import correct_column, entries, score_column
+from metacal.rows.score_columns import check_correctness, check_scores, flatten_score_table
 
 
 def population(n, seed=0, digits=None):
@@ -49,7 +49,7 @@ def gate():
     ],
 )
 def test_scores_of_every_make(values):
-    found = score_column(values)
+    found = check_scores(values)
     assert found.dtype == (
         values.dtype if getattr(values, "dtype", None) == np.float16 else np.float64
     )
@@ -58,25 +58,25 @@ def test_scores_of_every_make(values):
 
 def test_what_is_no_finite_number_is_no_score():
     masked = np.ma.array([1.0, 2.0], mask=[False, True])
-    np.testing.assert_array_equal(score_column(masked), [1.0, np.nan])
+    np.testing.assert_array_equal(check_scores(masked), [1.0, np.nan])
     np.testing.assert_array_equal(
-        score_column([None, np.nan, np.inf, -np.inf, 3]), [*[np.nan] * 4, 3.0]
+        check_scores([None, np.nan, np.inf, -np.inf, 3]), [*[np.nan] * 4, 3.0]
     )
 
 
 def test_missing_in_pandas_is_missing():
     pd = pytest.importorskip("pandas")
-    np.testing.assert_array_equal(score_column(pd.Series([1.0, None])), [1.0, np.nan])
-    np.testing.assert_array_equal(score_column(pd.Series([1, pd.NA], dtype="Int64")), [1.0, np.nan])
+    np.testing.assert_array_equal(check_scores(pd.Series([1.0, None])), [1.0, np.nan])
+    np.testing.assert_array_equal(check_scores(pd.Series([1, pd.NA], dtype="Int64")), [1.0, np.nan])
     np.testing.assert_array_equal(
-        correct_column(pd.Series([True, False], dtype="boolean")), [True, False]
+        check_correctness(pd.Series([True, False], dtype="boolean")), [True, False]
     )
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [[0.1, 0.9], [0.2, 0.8]], [0.1, [0.2]], "abc", 3.0])
 def test_what_is_no_column_of_numbers_is_refused(values):
     with pytest.raises(InputError, match=r"no number|one entry per row|rectangular"):
-        score_column(values)
+        check_scores(values)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_what_is_no_column_of_numbers_is_refused(values):
     ],
 )
 def test_right_and_wrong_of_every_make(values):
-    np.testing.assert_array_equal(correct_column(values), [True, False])
+    np.testing.assert_array_equal(check_correctness(values), [True, False])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_right_and_wrong_of_every_make(values):
 )
 def test_right_and_wrong_are_not_guessed(values, complaint):
     with pytest.raises(InputError, match=complaint):
-        correct_column(values)
+        check_correctness(values)
 
 
 # ── decisions ─────────────────────────────────────────────────────────────────────────────────────
@@ -572,7 +572,7 @@ def test_a_table_of_scores_has_a_promise_for_each_label(names):
     given = precise.accepts(score, groups=names)
     assert given.shape == score.shape
     assert all(true[given[:, k], k].mean() > 0.75 for k in range(3))
-    flat, labels = entries(score, names)
+    flat, labels = flatten_score_table(score, names)
     assert (precise.accepts(flat, labels).reshape(score.shape) == given).all()
     assert not mc.verify(precise, flat, true.reshape(-1), groups=labels).refuted
     found = (

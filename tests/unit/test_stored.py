@@ -18,7 +18,7 @@ from sklearn.base import clone
 import metacal as mc
 from metacal import kernels
 from metacal.io import open_table, read_predictions
-from metacal.rows import Rows, stored, validate, workers
+from metacal.rows import Rows, open_executor, stored, validate
 from metacal.rows.stored import ConvertedTable, StoredTable
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -140,9 +140,9 @@ def test_probabilities_stay_on_disk_too(tmp_path, kind):
     else:
         np.save(tmp_path / "p.npy", proba)
         source = np.load(tmp_path / "p.npy", mmap_mode="r")
-    logits = validate.logits_from(source, "probabilities")
+    logits = validate.read_logits(source, "probabilities")
     assert isinstance(logits, StoredTable)
-    np.testing.assert_array_equal(logits[:], validate.logits_from(proba, "probabilities"))
+    np.testing.assert_array_equal(logits[:], validate.read_logits(proba, "probabilities"))
     fits = [
         mc.TemperatureScaling(input="probabilities").fit(x, LABELS).map_ for x in (proba, source)
     ]
@@ -156,16 +156,16 @@ def test_checks_name_the_row_of_the_file():
     with pytest.raises(mc.InputError, match="row 4321, column 7 is infinity"):
         mc.TemperatureScaling().fit(lazy, LABELS)
     with pytest.raises(mc.InputError, match="at least 2 columns"):
-        validate.logits_table(lazy.in_order([0]))
+        validate.check_logits(lazy.in_order([0]))
     whole = ConvertedTable(np.arange(20).reshape(10, 2), np.ascontiguousarray, np.int64)
-    assert validate.logits_table(whole)[3:4].tolist() == [[6.0, 7.0]]
+    assert validate.check_logits(whole)[3:4].tolist() == [[6.0, 7.0]]
 
 
 def test_progress_is_told():
     seen = []
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
-    with told(seen.append), workers(2) as executor:
+    with report_progress_to(seen.append), open_executor(2) as executor:
         Rows(TABLE, executor=executor, block_rows=2000).collect(kernels.entropy)
     assert sum(seen) == N
     assert len(seen) > 1

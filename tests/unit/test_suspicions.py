@@ -14,10 +14,10 @@ from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.promises.notes import suspicion
 from metacal.rows.plausibility import (
     Suspicion,
-    sample_of,
+    draw_sample,
+    inspect_table,
+    judge_sample,
     skip_plausibility_checks,
-    suspicion_in,
-    suspicion_of,
     warn_of_suspicion,
 )
 from metacal.rows.stored import StoredTable
@@ -37,8 +37,10 @@ def rows():
 
 
 def kind_of(table):
-    found = suspicion_in(table)
-    assert found == suspicion_of(sample_of(table)), "what two rows clear, all of the sample clears"
+    found = inspect_table(table)
+    assert found == judge_sample(draw_sample(table)), (
+        "what two rows clear, all of the sample clears"
+    )
     return None if found is None else found.kind
 
 
@@ -95,13 +97,13 @@ class Watched(StoredTable):
 def test_only_a_few_rows_are_read_whatever_the_size_of_the_table():
     table = np.broadcast_to(np.array([0.25, 0.75]), (5_000_000, 2))
     watched = Watched(table)
-    assert suspicion_in(watched).kind == "alike"
+    assert inspect_table(watched).kind == "alike"
     assert watched.n_read <= 514
     watched = Watched(np.array([[2.5, 0.5], [0.5, 2.5]] * 1000))
-    assert suspicion_in(watched) is None
+    assert inspect_table(watched) is None
     assert watched.n_read == 2
     wide = Watched(np.broadcast_to(np.float32(0.5), (1000, 50_000)))
-    assert sample_of(wide).shape == (20, 50_000)
+    assert draw_sample(wide).shape == (20, 50_000)
     assert wide.n_read == 20
 
 
@@ -186,4 +188,4 @@ def test_tensors_and_frames_are_looked_at_too(rows):
 
 @pytest.mark.parametrize("shape", [(0, 3), (1, 0), (40, 0), (0, 0)])
 def test_a_table_without_rows_or_columns_is_left_to_others(shape):
-    assert suspicion_in(np.zeros(shape)) is None
+    assert inspect_table(np.zeros(shape)) is None

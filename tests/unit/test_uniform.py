@@ -175,7 +175,7 @@ def test_blocks_threads_and_storage_change_nothing(tmp_path):
     whole = fit_uniform_temperature(Rows(table), data.labels)
     np.save(tmp_path / "table.npy", table)
     stored = np.load(tmp_path / "table.npy", mmap_mode="r")
-    with mc.rows.workers(2) as executor:
+    with mc.rows.open_executor(2) as executor:
         assert (
             fit_uniform_temperature(Rows(stored, block_rows=1000, executor=executor), data.labels)
             == whole

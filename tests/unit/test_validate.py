@@ -124,10 +124,10 @@ def test_probabilities_are_checked_and_never_guessed():
 
 
 def test_zero_probabilities_stay_finite():
-    logits = validate.logits_from([[1.0, 0.0], [0.5, 0.5]], "probabilities")
+    logits = validate.read_logits([[1.0, 0.0], [0.5, 0.5]], "probabilities")
     assert np.isfinite(logits).all()
     assert logits[0, 1] == np.log(np.finfo(float).eps)
-    tiny = validate.logits_from([[1.0, 1e-30, 0.0]], "probabilities")
+    tiny = validate.read_logits([[1.0, 1e-30, 0.0]], "probabilities")
     assert tiny[0, 2] == tiny[0, 1]  # never above a class that the model did give something
 
 

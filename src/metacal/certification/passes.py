@@ -55,8 +55,8 @@ from metacal.errors import InputError
 from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
 from metacal.promises.certificate import Certificate
 from metacal.promises.sample import Evidence, Ranking, Undecided, require_some_correct
-from metacal.rows.executors import ExecutorLike, executor_of
-from metacal.rows.tasks import in_order
+from metacal.rows.executors import ExecutorLike, resolve_executor
+from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
 # Function that counts all rows in the cells of a cut, in one pass over them.
@@ -204,7 +204,7 @@ class Passes(Evidence):
         >>> found == MinAccuracy(0.93).certify(scores, correct), found.n_rows
         (True, 100000)
         """
-        return cls(partial(_one_pass, read, list(blocks), executor_of(executor)))
+        return cls(partial(_one_pass, read, list(blocks), resolve_executor(executor)))
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
         """Count the rows in ever smaller cells until the certificate is determined."""
@@ -232,7 +232,7 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
     parts = (
         (task(*piece) for piece in pieces)
         if executor is None
-        else in_order(executor, task, pieces, _WINDOW)
+        else run_in_order(executor, task, pieces, _WINDOW)
     )
     return CellCounts.together(cut, parts)
 

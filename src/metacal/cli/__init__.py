@@ -20,7 +20,7 @@ import click
 from metacal import __version__
 from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
 from metacal.cli.signals import StopRequested, raise_on_stop_signals
-from metacal.display import visible
+from metacal.display import escape_controls
 from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
 
 # One-line summary of each command, shown by `metacal --help`. The order is the one in which people
@@ -269,7 +269,7 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
             yield
         finally:
             if not shows_at_once:
-                printed_text = visible(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
+                printed_text = escape_controls(" ".join(ctx.meta.get(PRINTED_TEXTS_KEY, ())))
                 for text in warning_texts:
                     if text not in printed_text:
                         print_note(f"Warning: {text}")
@@ -280,13 +280,13 @@ def _escape_controls(error: click.ClickException) -> click.ClickException:
     attributes = vars(error)
     for name in ("message", "option_name", "filename", "ui_filename"):
         if isinstance(attributes.get(name), str):
-            attributes[name] = visible(attributes[name])
+            attributes[name] = escape_controls(attributes[name])
     return error
 
 
 def _as_one_line(message: object) -> str:
     """Return a message as one line of limited length, with controls escaped."""
-    text = visible(" ".join(str(message).split()))
+    text = escape_controls(" ".join(str(message).split()))
     if len(text) <= _MAX_MESSAGE_LENGTH:
         return text
     half_length = _MAX_MESSAGE_LENGTH // 2

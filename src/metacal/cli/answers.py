@@ -43,9 +43,9 @@ def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
 
 def _parse_correctness(line: AnswerLine) -> bool:
     """Parse an answer that states whether the prediction is correct."""
-    from metacal.rows.score_columns import correct_column
+    from metacal.rows.score_columns import check_correctness
 
-    flags = correct_column(
+    flags = check_correctness(
         [strip_zero_decimals(line.answer)], name="the answer", place=lambda _: f"row {line.row}"
     )
     return bool(flags[0])

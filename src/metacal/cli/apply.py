@@ -154,13 +154,13 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
     """
     from metacal.cli.gate_rows import read_gate_rows
     from metacal.io.decision_writing import write_decisions
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
     gate_rows = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
     tables = list(gate_rows.tables)
     if gate.n_classes:
         tables = [rows.table for rows in gate_rows.tables]
-    with progress_bar(len(gate_rows.columns), "row", "rows") as bar, told(bar.update):
+    with progress_bar(len(gate_rows.columns), "row", "rows") as bar, report_progress_to(bar.update):
         return write_decisions(
             gate,
             gate_rows.columns,
@@ -193,7 +193,7 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
     from metacal.cli.gate_rows import check_large
     from metacal.cli.reading import check_read_options, read_keywords
     from metacal.io.apply import apply
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
     check_large(gate, artifact, options.reading.large)
     check_read_options(gate, artifact, options.reading)
@@ -201,7 +201,7 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
     with (
         open_cluster(options.executor, n_jobs) as client,
         progress_bar(None, "row", "rows") as bar,
-        told(bar.update),
+        report_progress_to(bar.update),
     ):
         applied = apply(
             artifact,

@@ -140,9 +140,12 @@ def command(small: str, large: str | None, options: Options) -> None:
     promise = _build_promise(options)
     check_can_sign(options.key, options.output)
 
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
-    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+    with (
+        progress_bar(None, "row", "rows, gone through again and again") as bar,
+        report_progress_to(bar.update),
+    ):
         if options.reading.score_key is not None:
             gate = _fit_scores(small, large, promise, options)
         elif large is None:
@@ -210,20 +213,20 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     from metacal.gate import fit_cascade
     from metacal.gate.table import check_score
     from metacal.promises.rules.cascade_walks import Plan
-    from metacal.rows import Rows, validate, workers
+    from metacal.rows import Rows, open_executor, validate
 
     small_predictions = read_table(small, options.reading)
     large_predictions = read_table(large, options.reading)
     _check_same_rows(small_predictions, large_predictions, small, large)
     check_score(options.score, small_predictions.input)
-    small_logits = validate.logits_from(small_predictions.table, small_predictions.input)
-    large_logits = validate.logits_from(large_predictions.table, large_predictions.input)
+    small_logits = validate.read_logits(small_predictions.table, small_predictions.input)
+    large_logits = validate.read_logits(large_predictions.table, large_predictions.input)
     labels = merge_labels(small_predictions, large_predictions, small, large)
     pilot_scores = _read_pilot_scores(options)
     if labels is None:
         labels = small_predictions.require_truth()
     fitter = map_fitter(options.calibrator, options.seed, small_logits.shape[1])
-    with workers(resolve_n_jobs(options.n_jobs)) as executor:
+    with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
         return fit_cascade(
             Rows(small_logits, executor=executor),
             Rows(large_logits, executor=executor),
@@ -248,7 +251,7 @@ def _read_pilot_scores(options: Options) -> Any:
     from metacal.scores import score_rows
 
     predictions = read_table(options.thresholds_from, options.reading)
-    logits = validate.logits_from(predictions.table, predictions.input)
+    logits = validate.read_logits(predictions.table, predictions.input)
     return score_rows(Rows(logits), options.score)
 
 

@@ -80,10 +80,10 @@ def _connect_to_scheduler(dask: Any, where: str) -> Any:
 
 def _start_local_cluster(dask: Any, processes: int) -> Any:
     """Start a cluster of single-threaded processes on this machine."""
-    from metacal.rows.executors import cores
+    from metacal.rows.executors import count_usable_cores
 
     return dask.LocalCluster(
-        n_workers=processes if processes > 0 else cores(),
+        n_workers=processes if processes > 0 else count_usable_cores(),
         processes=True,
         threads_per_worker=1,
         dashboard_address=None,

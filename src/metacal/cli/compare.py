@@ -83,16 +83,16 @@ def command(file: str, options: Options) -> None:
     from metacal.cli.reading import read_table
     from metacal.estimators.compare import compare
     from metacal.rows.plausibility import skip_plausibility_checks
-    from metacal.rows.validate import class_list, label_codes, logits_from
+    from metacal.rows.validate import check_classes, encode_labels, read_logits
 
     uses_cluster = options.executor is not None
     predictions = read_table(file, options.reading, stream=True if uses_cluster else None)
-    logits = logits_from(predictions.table, predictions.input)
+    logits = read_logits(predictions.table, predictions.input)
     if not uses_cluster:
         # Folds are drawn from the rows, so a fit needs all of them in memory.
         logits = np.asarray(logits)
-    classes = class_list(predictions.class_names, logits.shape[1])
-    codes = label_codes(predictions.require_truth(), len(predictions), classes)
+    classes = check_classes(predictions.class_names, logits.shape[1])
+    codes = encode_labels(predictions.require_truth(), len(predictions), classes)
 
     n_folds = options.folds * options.repeats
     print_cost_note(METHODS if names is None else names, logits.shape, n_folds)

@@ -12,7 +12,7 @@ from metacal.cli.options import as_command, option
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import print_note, print_result, wrap_lines
 from metacal.cli.values import SEED_RANGE
-from metacal.display import aligned
+from metacal.display import align_columns
 
 if TYPE_CHECKING:
     from metacal.estimators.metacal import MetaCal
@@ -329,7 +329,7 @@ def _table_lines(rows: list[DemoRow]) -> list[str]:
         "coverage",
         "verdict",
     )
-    lines = aligned([first_heading, second_heading, *(row.cells() for row in rows)])
+    lines = align_columns([first_heading, second_heading, *(row.cells() for row in rows)])
     rule = "-" * max(map(len, lines))
     return [*lines[:2], rule, *lines[2:]]
 

@@ -120,7 +120,7 @@ def _supports_estimate(gate: Gate) -> bool:
 def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> GateEvaluation:
     """Evaluate a gate, or a classifier without one, on labelled rows."""
     from metacal.estimators.evaluate import evaluate
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
     n_jobs = resolve_n_jobs(options.n_jobs)
     table = gate_rows.tables[0]
@@ -134,7 +134,11 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
         # A cascade over scores reads the scores of all models at once.
         table = gate_rows.tables
     resampling_bar = progress_bar(None, "row", "rows, resampled for the intervals")
-    with resampling_bar as bar, told(bar.update), open_cluster(options.executor, n_jobs) as client:
+    with (
+        resampling_bar as bar,
+        report_progress_to(bar.update),
+        open_cluster(options.executor, n_jobs) as client,
+    ):
         return evaluate(
             gate,
             table,
@@ -153,13 +157,13 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
 
 def _validate_classifier(gate_rows: GateRows, truth: Any, *, stream: bool) -> tuple[Any, Any]:
     """Return validated logits and label codes of a classifier without a gate."""
-    from metacal.rows.validate import class_list, label_codes, logits_from
+    from metacal.rows.validate import check_classes, encode_labels, read_logits
 
     predictions = gate_rows.columns
     table = gate_rows.tables[0]
-    classes = class_list(predictions.class_names, table.shape[1])
-    codes = label_codes(truth, len(predictions), classes)
+    classes = check_classes(predictions.class_names, table.shape[1])
+    codes = encode_labels(truth, len(predictions), classes)
     # The workers of a cluster validate the logits that they read themselves.
     if not (stream and predictions.input == "logits"):
-        table = logits_from(table, predictions.input)
+        table = read_logits(table, predictions.input)
     return table, codes

@@ -154,9 +154,12 @@ def command(file: str, options: Options) -> None:
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     _check_options(file, options)
 
-    from metacal.rows import told
+    from metacal.rows import report_progress_to
 
-    with progress_bar(None, "row", "rows, gone through again and again") as bar, told(bar.update):
+    with (
+        progress_bar(None, "row", "rows, gone through again and again") as bar,
+        report_progress_to(bar.update),
+    ):
         gate, n_rows = _fit_file(file, options)
     save_gate(gate, options.output, options.key, options.n_jobs)
     _print_fit(
@@ -248,7 +251,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     fits.
     """
     from metacal.gate import check_gate
-    from metacal.rows import validate, workers
+    from metacal.rows import open_executor, validate
 
     n_jobs = resolve_n_jobs(options.n_jobs)
     n_classes = predictions.table.shape[1]
@@ -261,15 +264,15 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     fitter = map_fitter(options.calibrator or promise.calibrator, options.seed, n_classes)
     with (
         open_cluster(options.executor, n_jobs) as client,
-        workers(n_jobs, client) as executor,
+        open_executor(n_jobs, client) as executor,
     ):
-        table = validate.logits_from(
+        table = validate.read_logits(
             predictions.table, predictions.input, executor=executor, later=True
         )
-        classes = validate.class_list(class_names, table.shape[1])
+        classes = validate.check_classes(class_names, table.shape[1])
         codes = None
         if not is_unlabelled:
-            codes = validate.label_codes(predictions.require_truth(), len(table), classes)
+            codes = validate.encode_labels(predictions.require_truth(), len(table), classes)
         gate = _fit_table(
             predictions, table, codes, classes, promise, fitter.fit, options, executor
         )
@@ -352,11 +355,11 @@ def _class_names(predictions: Predictions, positive: str | None) -> Any:
     has_two_unnamed_columns = not predictions.class_names and predictions.table.shape[1] == 2
     if not has_two_unnamed_columns or predictions.labels is None:
         return predictions.class_names
-    from metacal.rows.labels import flat_labels, two_classes
+    from metacal.rows.labels import check_labels, find_two_classes
 
-    labels = flat_labels(predictions.labels).tolist()
+    labels = check_labels(predictions.labels).tolist()
     positive_label = _find_label(positive, labels)
-    classes = two_classes(predictions.labels, positive_label, one_score=positive is not None)
+    classes = find_two_classes(predictions.labels, positive_label, one_score=positive is not None)
     return predictions.class_names if classes is None else classes
 
 

@@ -24,7 +24,7 @@ from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
 from metacal.io.stream import HeaderError, StreamReader, StreamRecord
 from metacal.io.stream_cells import invalid_line_error
 from metacal.io.tail import Tail
-from metacal.rows.score_columns import WORDS
+from metacal.rows.score_columns import VERDICTS
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -99,7 +99,7 @@ class LineSource:
         self.name = name
         self.strict = strict
         # Label of the gate for each text; for scores, whether the prediction is correct.
-        self.labels: Mapping[str, Any] = WORDS
+        self.labels: Mapping[str, Any] = VERDICTS
         if watch.gate.n_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from metacal.display import is_terminal, visible
+from metacal.display import escape_controls, is_terminal
 
 WIDTH = 100
 #: Exit code if the data do not support the requested result. Exit code 2 means wrong usage.
@@ -33,13 +33,13 @@ def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
     if ctx is not None:
         printed_texts = ctx.meta.setdefault(PRINTED_TEXTS_KEY, [])
         printed_texts.append(" ".join(str(text).split()))
-    click.echo(visible(str(text)), err=err, nl=nl)
+    click.echo(escape_controls(str(text)), err=err, nl=nl)
 
 
 def echo_data(text: str) -> None:
     """Print a result unchanged; on a terminal, escape control characters."""
     if is_terminal(sys.stdout):
-        text = visible(text)
+        text = escape_controls(text)
     click.echo(text, nl=False)
 
 

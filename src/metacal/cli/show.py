@@ -10,7 +10,7 @@ import click
 
 from metacal.cli.options import as_command
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, wrap_lines
-from metacal.display import visible
+from metacal.display import escape_controls
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -273,4 +273,4 @@ def class_list_text(gate: Gate) -> str:
     for name in map(str, gate.classes[:8]):
         shown_names.append(name if len(name) <= 40 else f"{name[:37]}...")
     ellipsis = ", ..." if gate.n_classes > 8 else ""
-    return f": {visible(', '.join(shown_names), lines=False)}{ellipsis}"
+    return f": {escape_controls(', '.join(shown_names), lines=False)}{ellipsis}"

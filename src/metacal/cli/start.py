@@ -25,7 +25,7 @@ from metacal.cli.options import (
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import echo, print_note
 from metacal.cli.values import number_between, parse_fraction
-from metacal.display import aligned
+from metacal.display import align_columns
 
 if TYPE_CHECKING:
     from metacal.io.inspection import Inspection
@@ -134,7 +134,7 @@ def _look_at_file(file: str, options: Options) -> Inspection:
     print_note(f"{file}: {inspection.description}.")
     if inspection.findings:
         cells = [(f"  {finding}", f"because {reason}") for finding, reason in inspection.findings]
-        print_note("\n".join(aligned(cells)))
+        print_note("\n".join(align_columns(cells)))
     if inspection.question is not None:
         raise click.UsageError(f"{file}: {inspection.question} Nothing was written.")
     return inspection

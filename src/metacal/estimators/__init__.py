@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 from metacal.maps import methods
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     #: Calibrators by their name on the command line, simplest first.
     CALIBRATORS: dict[str, type[Calibrator[Any]]]
 else:
-    _get, __dir__ = names_of(__name__, methods.get_estimator_modules)
+    _get, __dir__ = make_lazy_attributes(__name__, methods.get_estimator_modules)
 
     def __getattr__(name):
         if name == "CALIBRATORS":

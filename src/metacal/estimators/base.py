@@ -33,9 +33,9 @@ from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
 from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
-from metacal.rows import Rows, validate, workers
+from metacal.rows import Rows, open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.labels import flat_labels
+from metacal.rows.labels import check_labels
 from metacal.rows.plausibility import warn_of_suspicion
 
 # Any type of a fitted attribute.
@@ -204,7 +204,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         ------
         Rows
         """
-        with workers(self.n_jobs, executor) as pool:
+        with open_executor(self.n_jobs, executor) as pool:
             table = self._read_table(X, reset=reset, executor=pool, later=later)
             is_unvalidated = later and validate.can_validate_later(table, self.input)
             yield Rows(table, executor=pool, is_unvalidated=is_unvalidated)
@@ -214,11 +214,11 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
     ) -> Array:
         """Validate a table and convert it to logits; for the parameters see `_rows`."""
         allows_one_score = reset or getattr(self, "n_features_in_", 2) == 2
-        has_one_score = validate.is_one_score(X) and allows_one_score
+        has_one_score = validate.has_one_score_per_row(X) and allows_one_score
         if reset:
             self._one_score = has_one_score
         if has_one_score:
-            X = validate.two_columns(X, self.input)
+            X = validate.scores_to_two_columns(X, self.input)
         if not reset:
             check_is_fitted(self)
             # A wrong number of columns is reported before any other problem.
@@ -227,7 +227,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         source = X
         if not self._stays_on_device:
             source = validate.on_host(X, self.input)
-        table = validate.logits_from(source, self.input, executor=executor, later=later)
+        table = validate.read_logits(source, self.input, executor=executor, later=later)
         self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
 
@@ -259,7 +259,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         n_columns = table.shape[1]
         classes = self.classes
         has_column_names = classes is None and hasattr(self, "feature_names_in_")
-        if has_column_names and flat_labels(y).dtype.kind == "U":
+        if has_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
         if n_columns == 2 and not kernels.on_device(y):
             classes = self._order_two_classes(classes, y)
@@ -267,13 +267,13 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             raise InputError(
                 f"positive={self.positive!r} is for two classes; the table has {n_columns}."
             )
-        self.classes_ = validate.class_list(classes, n_columns)
-        return validate.label_codes_on_device(y, table, self.classes_)
+        self.classes_ = validate.check_classes(classes, n_columns)
+        return validate.encode_labels_on_device(y, table, self.classes_)
 
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
         """Return two classes in column order; for one score the positive one last."""
         if classes is None:
-            return validate.two_classes(y, self.positive, one_score=self._one_score)
+            return validate.find_two_classes(y, self.positive, one_score=self._one_score)
         if self.positive is None or len(classes) != 2:
             return classes
         if self.positive not in list(classes):
@@ -358,7 +358,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             get_estimator_method(type(self)).check_fits_on_cluster()
         with self._rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
-            weights = validate.row_weights(sample_weight, len(rows))
+            weights = validate.check_row_weights(sample_weight, len(rows))
             warn_of_suspicion(rows.table, self.input)
             self.map_ = self._fit_map(rows, codes, weights)
         return self

@@ -26,7 +26,7 @@ from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.promises.rules.cascade import MaxLoss, as_promise
 from metacal.promises.rules.cascade_walks import Plan
 from metacal.promises.rules.staged import labels_that_pay
-from metacal.rows import Rows, validate, workers
+from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
 
@@ -251,7 +251,7 @@ class Cascade(GateEstimator, kw_only=False):
         classes = self.classes
         if classes is None:
             classes = getattr(self.small, "classes_", None)
-        with workers(self.n_jobs) as executor:
+        with open_executor(self.n_jobs) as executor:
             self.gate_ = fit_cascade(
                 Rows(small_table, executor=executor),
                 Rows(large_table, executor=executor),
@@ -419,11 +419,11 @@ class Cascade(GateEstimator, kw_only=False):
     def _table(self, model: Any, X: Any) -> Array:
         """Return the validated logits of one model; X itself if the model is None."""
         if model is None:
-            return validate.logits_from(validate.on_host(X, self.input), self.input)
+            return validate.read_logits(validate.on_host(X, self.input), self.input)
         if any(hasattr(model, name) for name in RESPONSE_METHODS):
             return classifier_logits(model, X)
         if callable(model):
-            return validate.logits_from(model(X), self.input)
+            return validate.read_logits(model(X), self.input)
         raise InputError(
             f"a model of a cascade is a fitted classifier or a function; got {model!r}."
         )

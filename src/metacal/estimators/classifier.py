@@ -43,7 +43,7 @@ from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
-from metacal.rows.arrays import check_choice, fraction
+from metacal.rows.arrays import check_choice, check_fraction
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.scores import Score
@@ -177,7 +177,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         """
         X, y = check_features_and_labels(X, y)
         self._check_parameters(y, groups)
-        weights = validate.row_weights(sample_weight, len(y))
+        weights = validate.check_row_weights(sample_weight, len(y))
         clusters = None
         cluster_codes = None
         if units is not None:
@@ -449,7 +449,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             folds = make_folds(self.cv, X, y, self.random_state, cluster_codes, **splitter_params)
             cross_fitted = classifier_fit.cross_fit(X, y, folds, self.n_jobs)
             return replace(cross_fitted, is_drawn=isinstance(self.cv, int | np.integer))
-        holdout = fraction("holdout", self.holdout)
+        holdout = check_fraction("holdout", self.holdout)
         fit_rows, calibration_rows = split_rows(X, y, holdout, self.random_state, cluster_codes)
         held_out = classifier_fit.held_out(X, y, fit_rows, calibration_rows)
         return replace(held_out, is_drawn=True)

@@ -25,12 +25,12 @@ from metacal.metrics import registry
 from metacal.metrics.binning import estimate
 from metacal.metrics.paired import Paired, by_folds, by_resamples, by_rows
 from metacal.metrics.toplabel import TopLabel, checked_table
-from metacal.rows import validate, workers
+from metacal.rows import open_executor, validate
 from metacal.rows.draws import generator
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.plausibility import skip_plausibility_checks, warn_of_suspicion
 from metacal.rows.stored import StoredTable
-from metacal.rows.tasks import describe_sources, in_order
+from metacal.rows.tasks import describe_sources, run_in_order
 
 UNCALIBRATED = "uncalibrated"
 #: Default budget of a comparison, in CPU seconds.
@@ -109,9 +109,9 @@ def compare(
     >>> mc.compare(data.logits[:2000], data.labels[:2000], ["temperature"]).best("nll")
     'temperature'
     """
-    table = validate.logits_from(logits, input)
+    table = validate.read_logits(logits, input)
     n_rows, n_classes = table.shape
-    codes = validate.label_codes(labels, n_rows, validate.class_list(classes, n_classes))
+    codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
     warn_of_suspicion(table, input)
     estimators = _estimators_by_name(calibrators)
     if not 2 <= n_splits <= n_rows:
@@ -121,7 +121,7 @@ def compare(
     held_out_mask = partial(_held_out_mask, n_rows, n_splits, random_state)
     n_folds = affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
     jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
-    with workers(n_jobs, executor) as pool, deduplicate_warnings():
+    with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
         fold_results = _run_jobs(pool, table, partial(_fit_and_measure, codes, held_out_mask), jobs)
         if progress is not None:
             fold_results = iter(progress(fold_results, len(jobs)))
@@ -165,7 +165,9 @@ def _run_jobs(
         file_names = describe_sources(table)
         place = (lambda piece: file_names) if file_names else None
         remote_task = partial(task, source)
-        return in_order(pool, remote_task, jobs, _MAX_FITS_IN_PROGRESS, held=len(jobs), place=place)
+        return run_in_order(
+            pool, remote_task, jobs, _MAX_FITS_IN_PROGRESS, held=len(jobs), place=place
+        )
     whole_table = np.asarray(table)
 
     def run_job(job: tuple[Any, int]) -> Any:

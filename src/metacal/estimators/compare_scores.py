@@ -20,7 +20,7 @@ from metacal.gate import fit_scored
 from metacal.promises.promise import Promise
 from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.rows.draws import generator
-from metacal.rows.score_columns import correct_column, score_column
+from metacal.rows.score_columns import check_correctness, check_scores
 
 #: Name of the fused score.
 FUSED = "fused"
@@ -88,7 +88,7 @@ class ScoreComparison:
 
     def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` with one row per score."""
-        return display.frame([asdict(row) for row in self.rows])
+        return display.make_frame([asdict(row) for row in self.rows])
 
 
 def compare_scores(
@@ -135,9 +135,9 @@ def compare_scores(
     """
     if promise is None:
         promise = MinAccuracy(0.9)
-    is_correct = correct_column(correct)
+    is_correct = check_correctness(correct)
     n_rows = len(is_correct)
-    scores = {name: score_column(column).astype(np.float64) for name, column in columns.items()}
+    scores = {name: check_scores(column).astype(np.float64) for name, column in columns.items()}
     if not scores or any(len(score) != n_rows for score in scores.values()):
         raise InputError(f"give a number for each of {n_rows} rows and each score, by name.")
     if is_correct.all() or not is_correct.any():
@@ -173,7 +173,7 @@ def _fit_stack(scores: Mapping[str, Any], is_correct: Any, is_fusion_row: Any) -
 
 def _fused_score(stack: Any, columns: Mapping[str, Any]) -> Any:
     """Return the predicted probability of being correct; NaN if a score is missing."""
-    table = np.stack([score_column(columns[name]) for name in stack.feature_names], axis=1)
+    table = np.stack([check_scores(columns[name]) for name in stack.feature_names], axis=1)
     is_complete = ~np.isnan(table).any(axis=1)
     fused = np.full(len(table), np.nan)
     if is_complete.any():

@@ -161,7 +161,7 @@ class Comparison:
 
         It has one row per calibrator.
         """
-        return display.frame(
+        return display.make_frame(
             [entry.record() for entry in self.entries],
             [entry.name for entry in self.entries],
             _INDEX_NAMES,
@@ -171,15 +171,15 @@ class Comparison:
         heading, *rows = self._table()
         # A long error message must not widen its column.
         aligned_rows = [heading, *(row for row in rows if not row[1].startswith("failed:"))]
-        lines = display.aligned([heading, *rows], aligned_rows)
+        lines = display.align_columns([heading, *rows], aligned_rows)
         return "\n".join([self._caption(), "", *lines, "", _LEGEND, *self._infinite_loss_notes()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         heading, *rows = self._table()
-        table = display.table(heading, rows, caption=self._caption())
-        notes = display.notes(_LEGEND, *self._infinite_loss_notes())
+        table = display.make_table_html(heading, rows, caption=self._caption())
+        notes = display.make_paragraphs_html(_LEGEND, *self._infinite_loss_notes())
         return f"<div>{table}{notes}</div>"
 
     def _caption(self) -> str:

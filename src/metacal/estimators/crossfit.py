@@ -50,10 +50,10 @@ from metacal.formulas import Array, Codes
 from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, under
 from metacal.promises.notes import cross_fitted
-from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import as_plain_array
 from metacal.rows.draws import RowDraws
-from metacal.rows.labels import flat_labels
-from metacal.rows.row_hashes import row_hashes
+from metacal.rows.labels import check_labels
+from metacal.rows.row_hashes import hash_rows
 
 #: Rows to fit and rows to score, for each fold.
 Folds = list[tuple[Codes, Codes]]
@@ -220,8 +220,8 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     if y is None:
         raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
-        y = column_or_1d(plain_array(y, "labels"), warn=True)
-    y = flat_labels(y)
+        y = column_or_1d(as_plain_array(y, "labels"), warn=True)
+    y = check_labels(y)
     try:
         check_classification_targets(y)
     except (ValueError, TypeError) as error:
@@ -346,7 +346,7 @@ def _sparse_row_hashes(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
     """Return a hash of each row of a sparse matrix in CSR format."""
     hashes = np.zeros(n_rows, dtype=np.uint64)
     row_of_entry = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
-    np.add.at(hashes, row_of_entry, row_hashes(matrix.indices, matrix.data))
+    np.add.at(hashes, row_of_entry, hash_rows(matrix.indices, matrix.data))
     return hashes
 
 

@@ -35,10 +35,10 @@ from metacal.promises.fingerprint import FitRows
 from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least
-from metacal.rows import Rows, workers
+from metacal.rows import Rows, open_executor
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable
-from metacal.rows.validate import label_codes
+from metacal.rows.validate import encode_labels
 
 #: Maximal number of classes or groups that the text shows, worst first; `to_dict` has all.
 _MAX_SHOWN_SUBGROUPS = 10
@@ -196,7 +196,7 @@ class GateEvaluation:
         notes: tuple[str, ...] = ()
         if self.certificate is not None:
             notes = (self.certificate.statement, str(self.verdict))
-        return f"<div>{display.notes(*notes)}{self.after._repr_html_()}</div>"
+        return f"<div>{display.make_paragraphs_html(*notes)}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
         """Return the frame of `after`, with the estimates of `before` as a further column."""
@@ -279,13 +279,13 @@ def evaluate(
     reading_gate = fitted_gate
     if reading_gate is None:
         reading_gate = softmax_gate(np.shape(table)[1])
-    with workers(n_jobs, executor) as pool:
+    with open_executor(n_jobs, executor) as pool:
         # The workers of a cluster validate the rows that they read themselves.
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
         if not is_unvalidated:
             table = reading_gate.source.read(table)
         rows = Rows(table, executor=pool, is_unvalidated=is_unvalidated)
-        codes = label_codes(y, len(rows), reading_gate.classes)
+        codes = encode_labels(y, len(rows), reading_gate.classes)
         _, evaluation = evaluate_table(
             fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
         )

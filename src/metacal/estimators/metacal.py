@@ -194,7 +194,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, selection)
             codes = self._read_labels(y, rows.table)
-            weights = validate.row_weights(sample_weight, len(rows))
+            weights = validate.check_row_weights(sample_weight, len(rows))
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def fit_codes(
@@ -226,7 +226,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         self
         """
         with self._rows(X, reset=True, later=True) as rows:
-            self.classes_ = validate.class_list(self.classes, rows.n_classes)
+            self.classes_ = validate.check_classes(self.classes, rows.n_classes)
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
@@ -235,7 +235,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             raise InputError(
                 "a calibrator learns from labels; give y, or leave the calibrator out."
             )
-        self.classes_ = validate.class_list(self.classes, rows.n_classes)
+        self.classes_ = validate.check_classes(self.classes, rows.n_classes)
         self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_ = np.arange(rows.n_classes)
         self.calibrator_.n_features_in_ = rows.n_classes

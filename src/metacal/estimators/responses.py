@@ -47,7 +47,7 @@ def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
         raise InputError(f"{type(classifier).__name__} has neither of {' and '.join(candidates)}.")
     response = np.asarray(getattr(classifier, method_name)(X))
     if method_name == "predict_proba":
-        logits = validate.logits_from(response, "probabilities")
+        logits = validate.read_logits(response, "probabilities")
     elif response.ndim == 2:
         logits = response
     else:
@@ -94,7 +94,7 @@ def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array
     """
     if len(known_classes) == len(classes):
         return logits
-    known_columns, _ = validate.columns_of(known_classes, classes)
+    known_columns, _ = validate.find_class_columns(known_classes, classes)
     highest = logits.max(axis=1, keepdims=True)
     lowest = logits.min(axis=1, keepdims=True)
     floor = np.minimum(lowest, highest + np.log(np.finfo(np.float64).eps))
@@ -126,7 +126,7 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     InputError
         If no label is one of the classes, or an unknown label has another type.
     """
-    codes, unknown_row = validate.columns_of(y, classes)
+    codes, unknown_row = validate.find_class_columns(y, classes)
     if unknown_row is None:
         return codes
     first_class = classes[:1].tolist()[0]

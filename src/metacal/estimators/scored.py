@@ -18,7 +18,7 @@ from metacal.gate.marks import HigherIs
 from metacal.promises.parts.per import PerGroup
 from metacal.promises.parts.units import Importance, Units
 from metacal.promises.promise import Promise
-from metacal.rows.score_columns import entries, is_table
+from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
 
 class ScoreGate(GateEstimator, kw_only=False):
@@ -120,7 +120,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         -------
         self
         """
-        if is_table(score):
+        if has_several_columns(score):
             if units is not None or importance is not None:
                 raise _table_shape_error(score, correct if loss is None else loss)
             score, correct, loss, units, groups = self._flatten_table(score, correct, loss, groups)
@@ -166,7 +166,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         flat_truth = np.asarray(truth).reshape(-1)
         flat_correct = flat_truth if loss is None else None
         flat_loss = None if loss is None else flat_truth
-        flat_score, label_names = entries(score, groups)
+        flat_score, label_names = flatten_score_table(score, groups)
         if isinstance(self.promise, PerGroup):
             return flat_score, flat_correct, flat_loss, None, label_names
         row_of_entry = np.repeat(np.arange(n_rows), n_labels)
@@ -191,9 +191,9 @@ class ScoreGate(GateEstimator, kw_only=False):
         array of bool of the shape of `score`
         """
         check_is_fitted(self, "gate_")
-        if not is_table(score):
+        if not has_several_columns(score):
             return self.gate_.accepts(score, groups)
-        flat_score, label_names = entries(score, groups)
+        flat_score, label_names = flatten_score_table(score, groups)
         accept = self.gate_.accepts(flat_score, label_names if self.gate_.by_group else None)
         return accept.reshape(np.shape(score))
 

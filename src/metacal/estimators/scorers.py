@@ -62,7 +62,7 @@ class SelectiveUtility:
         is_correct = classifier.predict(X) == np.asarray(y)
         prediction_gains = np.where(is_correct, 1.0, -float(self.wrong_cost))
         gains = np.where(accept, prediction_gains, 0.0)
-        weights = validate.row_weights(sample_weight, len(gains))
+        weights = validate.check_row_weights(sample_weight, len(gains))
         return float(np.average(gains, weights=weights))
 
 

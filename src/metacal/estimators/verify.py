@@ -12,7 +12,7 @@ from metacal.gate.judged import judged, opened
 from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
 from metacal.promises.parts.units import Units
 from metacal.promises.verification import Verification, verify_decisions
-from metacal.rows.score_columns import entries, is_table
+from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
 
 def verify(
@@ -72,7 +72,7 @@ def verify(
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     certificate = fitted_gate.certificate
     truth = _truth_for(fitted_gate, y, agrees)
-    is_score_table = fitted_gate.kind == "scores" and is_table(X)
+    is_score_table = fitted_gate.kind == "scores" and has_several_columns(X)
     counts_clusters = certificate.circumstances.units is not None
     if is_score_table and (fitted_gate.by_group or counts_clusters):
         if np.shape(truth) != np.shape(X):
@@ -80,7 +80,7 @@ def verify(
                 f"scores of {np.shape(X)} rows and labels take a truth of that shape, got"
                 f" {np.shape(truth)}."
             )
-        flat_scores, label_names = entries(X, groups)
+        flat_scores, label_names = flatten_score_table(X, groups)
         tables = (flat_scores,)
         truth = np.asarray(truth).reshape(-1)
         if fitted_gate.by_group:

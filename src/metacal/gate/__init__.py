@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 
 if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     from metacal.gate.table import Table as Table
     from metacal.maps.map import FitMap as FitMap
 else:
-    __getattr__, __dir__ = names_of(__name__)
+    __getattr__, __dir__ = make_lazy_attributes(__name__)

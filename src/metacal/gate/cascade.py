@@ -27,8 +27,8 @@ from metacal.promises.rules.cascade import Pair, as_promise
 from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
 from metacal.promises.rules.staged import Staged
 from metacal.rows import Rows
-from metacal.rows.labels import check_reject_label, class_list, codes_where_known
-from metacal.rows.score_columns import model_flags, score_column
+from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
+from metacal.rows.score_columns import check_scores, read_model_flags
 from metacal.scores import Score, grid_of, score_rows
 
 
@@ -69,9 +69,9 @@ def fit_cascade(
     """
     promise = as_promise(promise)
     scores = (score, score if large_score is None else large_score)
-    columns = class_list(classes, small.n_classes)
+    columns = check_classes(classes, small.n_classes)
     reject_label = check_reject_label(reject_label, columns)
-    codes = codes_where_known(labels, len(small), columns)
+    codes = encode_known_labels(labels, len(small), columns)
     rows = paired(small, large, codes, scores)
     certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))
     if rows.known.all():
@@ -143,7 +143,7 @@ def fit_scored_cascade(
     array([0, 2, 1, 2, 0, 0, 0, 0])
     """
     check_scored(promise, higher_is)
-    given = [score_column(column) for column in scores]
+    given = [check_scores(column) for column in scores]
     if len({len(column) for column in given}) > 1:
         raise InputError(
             "each model needs a score for every row; got"
@@ -151,7 +151,9 @@ def fit_scored_cascade(
         )
     absolute = isinstance(promise, MinAccuracy)
     name = "correct" if absolute or people else "agrees"
-    flags, known = model_flags(_required_flags(promise, name, agrees, correct), len(given[0]), name)
+    flags, known = read_model_flags(
+        _required_flags(promise, name, agrees, correct), len(given[0]), name
+    )
     if absolute and pool:
         raise InputError("of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that.")
     m = flags.shape[1] - (absolute and not people)  # those that may turn a row away

@@ -43,8 +43,8 @@ from metacal.promises.fingerprint import RowSketch, fingerprint_rows, hash_in_or
 from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
-from metacal.rows.draws import RowDraws, checked_random_state
-from metacal.rows.score_columns import correct_column, score_column
+from metacal.rows.draws import RowDraws, check_random_state
+from metacal.rows.score_columns import check_correctness, check_scores
 from metacal.scores import Score, grid_of, name_of, score_rows
 
 #: A block has a fortieth of the rows that were drawn, at least five.
@@ -129,7 +129,7 @@ class Certifier:
         there = np.flatnonzero(~np.isnan(self.doubts))
         #: What is odd about the pool: copies make its rows depend on each other.
         self.remarks = remarks_on_pool(self.rows, self.doubts)
-        self.random_state = checked_random_state(self.random_state)
+        self.random_state = check_random_state(self.random_state)
         #: Rows that have a score in the order in which they are drawn, which is the same in every
         #: version of NumPy.
         self._order = there[self._draws(there).order("rows to label")]
@@ -154,10 +154,10 @@ class Certifier:
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
-            return Marks(self.score_name, self.higher_is).doubts(score_column(pool))
+            return Marks(self.score_name, self.higher_is).doubts(check_scores(pool))
         check_score(self.score, self.input)
-        self.rows = Rows(validate.logits_from(pool, self.input)).validated()
-        self.classes_ = validate.class_list(self.classes, self.rows.n_classes)
+        self.rows = Rows(validate.read_logits(pool, self.input)).validated()
+        self.classes_ = validate.check_classes(self.classes, self.rows.n_classes)
         self.predicted = self.rows.collect(kernels.predicted)
         return score_rows(self.rows, self.score)
 
@@ -232,7 +232,7 @@ class Certifier:
                 " not both."
             )
         if labels is None:
-            answers = correct_column(np.atleast_1d(np.asarray(right)))
+            answers = check_correctness(np.atleast_1d(np.asarray(right)))
             codes = np.full(len(answers), -1, dtype=np.intp)
         elif self.rows is None:
             raise InputError(
@@ -240,7 +240,7 @@ class Certifier:
                 " instead."
             )
         else:
-            codes = validate.label_codes(labels, len(numbers), self.classes_)
+            codes = validate.encode_labels(labels, len(numbers), self.classes_)
             answers = codes == self.predicted[np.clip(numbers, 0, self.n_pool - 1)]
         if answers.shape != numbers.shape:
             raise InputError(

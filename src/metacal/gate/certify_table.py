@@ -43,9 +43,9 @@ from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import ranks_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-from metacal.rows.executors import started
+from metacal.rows.executors import start_task
 from metacal.scores import Score, grid_of, name_of, ranked, score_rows
-from metacal.scores.registry import AUTO, candidates
+from metacal.scores.registry import AUTO, auto_candidates
 
 
 class TableReader(Protocol):
@@ -121,7 +121,7 @@ class SortedScores:
     def _sort(self, rows: Rows, scores: Float, correct: Flags, counted: Counted | None) -> Ranking:
         """Sort the rows that count, and fit the base map meanwhile."""
         executor = None if self.background is None else rows.executor
-        finish_sorting = started(executor, _rank, scores, correct, self.score, counted)
+        finish_sorting = start_task(executor, _rank, scores, correct, self.score, counted)
         if self.background is not None:
             self.background.fit(rows)
         return finish_sorting()
@@ -312,7 +312,7 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     The scores receive shares of delta that add up to one. By the union bound all certificates hold
     together with probability 1 - delta, so the best one may be chosen after looking at them.
     """
-    shares = candidates(data.rows.n_classes)
+    shares = auto_candidates(data.rows.n_classes)
     data = replace(data, rows=data.rows.validated())
     results: list[CertificationResult] = []
     errors: list[InfeasibleTargetError] = []

@@ -121,7 +121,7 @@ class Decision:
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame` of the columns, a row for each row; no probabilities."""
-        return display.columns(self.columns)
+        return display.make_column_frame(self.columns)
 
     def none(self) -> Decision:
         """No row, in the types of these."""

@@ -32,8 +32,8 @@ from metacal.promises.rules.costs import Losses
 from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import profile_of
-from metacal.rows.arrays import plain_array
-from metacal.rows.score_columns import loss_column, score_and_correct, score_column
+from metacal.rows.arrays import as_plain_array
+from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
 
 #: A ranking that is worse than chance by so many standard errors is probably upside down.
 _UPSIDE_DOWN = 4.0
@@ -166,13 +166,13 @@ def _columns(
             "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
         )
     if loss is None:
-        return *score_and_correct(score, correct), None
+        return *check_scores_and_correctness(score, correct), None
     if not promise.takes_losses:
         raise InputError(
             f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
             " MaxRisk(0.1)."
         )
-    scores, losses = score_column(score), loss_column(loss)
+    scores, losses = check_scores(score), check_losses(loss)
     if scores.shape != losses.shape:
         raise InputError(
             f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per"
@@ -186,7 +186,7 @@ def _weights_there(importance: Any, there: Flags) -> Any:
     if importance is None:
         return None
     given = importance if isinstance(importance, Importance) else Importance(importance)
-    weights = plain_array(given.weights, "importance")
+    weights = as_plain_array(given.weights, "importance")
     if weights.shape != there.shape:
         raise InputError(
             f"importance must have shape ({len(there)},), a weight for each row; got"

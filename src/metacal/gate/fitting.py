@@ -44,7 +44,7 @@ from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 from metacal.rows.draws import generator
-from metacal.rows.executors import started
+from metacal.rows.executors import start_task
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
@@ -186,7 +186,7 @@ def _start_fingerprint(result: CertificationResult) -> Callable[[], Fingerprint]
         return lambda: fingerprint
     rows = result.rows
     is_worth_a_thread = len(rows) >= WORTH_A_THREAD
-    return started(
+    return start_task(
         rows.executor if is_worth_a_thread else None,
         fingerprint_rows,
         result.columns.scores,

@@ -19,8 +19,8 @@ from metacal.gate.gate import Gate, gate_in
 from metacal.promises.fingerprint import FitRows
 from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
-from metacal.rows.labels import codes_where_known
-from metacal.rows.score_columns import model_flags
+from metacal.rows.labels import encode_known_labels
+from metacal.rows.score_columns import read_model_flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
             f"the models of a cascade must have seen the same rows; got tables of {counts}."
         )
     decision = gate.decide(*tables, probabilities=probabilities)
-    codes = codes_where_known(truth, len(decision), gate.classes)
+    codes = encode_known_labels(truth, len(decision), gate.classes)
     answers = [table.collect(kernels.predicted) for table in tables]
     correct, known = decision.top == codes, codes >= 0
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
@@ -222,7 +222,7 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
     """
     decision = gate.decide(*given)
     name = "agrees" if gate.reads_agreement else "correct"
-    agrees, known = model_flags(truth, len(decision), name)
+    agrees, known = read_model_flags(truth, len(decision), name)
     n_flags = len(gate.stages) - gate.reads_agreement
     if agrees.shape[1] != n_flags:
         raise InputError(

@@ -20,7 +20,7 @@ from metacal.promises.certificate import Certificate, accepts
 from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
-from metacal.rows.score_columns import correct_column, loss_column, score_column
+from metacal.rows.score_columns import check_correctness, check_losses, check_scores
 
 #: What a higher score says of a row.
 HigherIs = Literal["surer", "doubtful"]
@@ -94,16 +94,16 @@ class Marks:
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
         """A caller's scores, one for each row; NaN where there is none."""
-        return score_column(score)
+        return check_scores(score)
 
     rows = checked = read
 
     def codes(self, truth: Any, n_rows: int) -> Any:
         """1 for right, 0 for wrong; 1 - loss where losses are given."""
         codes = (
-            correct_column(truth).astype(np.intp)
+            check_correctness(truth).astype(np.intp)
             if self.truth == "correct"
-            else 1.0 - loss_column(truth)
+            else 1.0 - check_losses(truth)
         )
         if len(codes) != n_rows:
             raise InputError(

@@ -23,7 +23,12 @@ from metacal.promises.counts import OPTIONAL
 from metacal.promises.parts.thresholds import Policy, moved_by
 from metacal.rows import Rows
 from metacal.rows.stored import ConvertedTable
-from metacal.rows.validate import is_one_score, label_codes, logits_from, two_columns
+from metacal.rows.validate import (
+    encode_labels,
+    has_one_score_per_row,
+    read_logits,
+    scores_to_two_columns,
+)
 from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
 
 
@@ -130,9 +135,9 @@ class Table:
         With `by_rows` no second table is made: what has to be converted is converted when its rows
         are read.
         """
-        if self.n_classes == 2 and is_one_score(table):
-            table = two_columns(table, self.input)
-        logits = logits_from(table, self.input, by_rows=by_rows)
+        if self.n_classes == 2 and has_one_score_per_row(table):
+            table = scores_to_two_columns(table, self.input)
+        logits = read_logits(table, self.input, by_rows=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(
                 f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
@@ -154,7 +159,7 @@ class Table:
 
     def codes(self, truth: Any, n_rows: int) -> Codes:
         """Each label's column."""
-        return label_codes(truth, n_rows, self.classes)
+        return encode_labels(truth, n_rows, self.classes)
 
     def doubts(self, rows: Rows) -> Float:
         """The ranking score of each row."""

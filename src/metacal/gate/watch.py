@@ -166,7 +166,7 @@ class Watch:
         return f"Watch({seen}: {said})"
 
     def _repr_html_(self) -> str:
-        return f"<div>{display.notes(repr(self))}{self.alarms._repr_html_()}</div>"
+        return f"<div>{display.make_paragraphs_html(repr(self))}{self.alarms._repr_html_()}</div>"
 
     @property
     def estimate(self) -> AccuracyEstimate | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 
 if TYPE_CHECKING:
     from metacal.io.predictions import Predictions as Predictions
@@ -17,4 +17,4 @@ if TYPE_CHECKING:
     from metacal.io.writing import open_table as open_table
     from metacal.io.writing import write_table as write_table
 else:  # names are imported lazily, because the command line starts without NumPy
-    __getattr__, __dir__ = names_of(__name__)
+    __getattr__, __dir__ = make_lazy_attributes(__name__)

@@ -27,9 +27,9 @@ from metacal.io.remote import deleting_downloads, suffix_of
 from metacal.io.result_names import distinct_name, plain_name
 from metacal.io.results import ResultFolder, make_folder
 from metacal.io.source_fingerprint import Fingerprint, read_unchanged
-from metacal.rows import advance
-from metacal.rows.executors import ExecutorLike, executor_of, is_remote
-from metacal.rows.tasks import as_they_come
+from metacal.rows import report_finished_rows
+from metacal.rows.executors import ExecutorLike, is_remote, resolve_executor
+from metacal.rows.tasks import run_as_completed
 
 #: Largest number of files that are processed on other machines at a time.
 _MAX_PENDING_FILES = 256
@@ -449,13 +449,13 @@ def _write_parts(
     applier: FileApplier, pairs: Sequence[SourceAndTarget], executor: ExecutorLike | None
 ) -> Iterator[tuple[SourceAndTarget, WrittenPart]]:
     """Write results to temporary files, in this process or by workers."""
-    pool = executor_of(executor)
+    pool = resolve_executor(executor)
     if pool is None or not is_remote(pool):
         yield from zip(pairs, starmap(applier, pairs))
         return
     worker_applier = replace(applier, n_jobs=1)
-    for pair, written in as_they_come(
+    for pair, written in run_as_completed(
         pool, worker_applier, pairs, _MAX_PENDING_FILES, place=lambda pair: str(pair[0])
     ):
-        advance(written.n_rows)
+        report_finished_rows(written.n_rows)
         yield (pair[0], pair[1]), written

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option
 from metacal.io.named_columns import find_named_column, missing_table_error
 from metacal.io.opening import single_score_parameter
@@ -44,10 +44,12 @@ def find_list_column(
     if table_name is not None or not list_names:
         return table_name
     advice = (
-        f", of which {listed(list_names)} hold lists; name the one with the {request.input} with"
+        f", of which {format_names(list_names)} hold lists; name the one with the {request.input} with"
         f" {option('logits_key')}."
     )
-    raise missing_table_error(request, "column", list_names, f"it has {listed(header)}", advice)
+    raise missing_table_error(
+        request, "column", list_names, f"it has {format_names(header)}", advice
+    )
 
 
 def class_column_prefixes(request: Request) -> tuple[str, ...]:
@@ -108,8 +110,8 @@ def find_columns_of_known_classes(
         return []
     if missing_names:
         raise InputError(
-            f"{request.path}: there is no column for {listed(missing_names)}; it has"
-            f" {listed(header)}."
+            f"{request.path}: there is no column for {format_names(missing_names)}; it has"
+            f" {format_names(header)}."
         )
     return [column_of_class[name] for name in class_names]
 
@@ -159,7 +161,7 @@ def find_class_columns(
     if request.logits_key is not None:
         raise InputError(
             f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that"
-            f" begins with {prefixes[0]!r}; it has {listed(header)}."
+            f" begins with {prefixes[0]!r}; it has {format_names(header)}."
         )
     _check_all_are_classes(request, candidates)
     return candidates
@@ -206,6 +208,6 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     if n_gate_classes == 2 and len(candidates) > 1:
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has"
-            f" {listed(candidates)}. Name the score of the second class with {single_score_parameter()}, or list"
+            f" {format_names(candidates)}. Name the score of the second class with {single_score_parameter()}, or list"
             f" the columns of the two classes with {option('classes')}."
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option
 from metacal.io.class_columns import (
     class_column_prefixes,
@@ -315,7 +315,7 @@ def _too_few_classes_error(
     if table_names:
         hint = single_score_hint()
     return InputError(
-        f"{request.path}: found {len(table_names)} class column(s) among {listed(header)}; there"
+        f"{request.path}: found {len(table_names)} class column(s) among {format_names(header)}; there"
         f" must be at least 2, or one column 'logits' of lists.{hint}"
     )
 
@@ -327,6 +327,6 @@ def _unused_names(
     for name in request.keep:
         if name not in names:
             raise InputError(
-                f"{request.path}: there is no column {name!r} to keep; it has {listed(names)}."
+                f"{request.path}: there is no column {name!r} to keep; it has {format_names(names)}."
             )
     return tuple(name for name in names if name not in used_names and name not in request.keep)

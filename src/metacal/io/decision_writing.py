@@ -23,10 +23,10 @@ from metacal.gate import Decision, Gate, Rejected
 from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.numpy import to_fixed_width_text
 from metacal.io.writing import open_table, table_suffix
-from metacal.rows import Rows, advance, told, workers
+from metacal.rows import Rows, open_executor, report_finished_rows, report_progress_to
 from metacal.rows.executors import count_threads
 from metacal.rows.stored import StoredTable
-from metacal.rows.tasks import in_order
+from metacal.rows.tasks import run_in_order
 
 #: Number of elements of a block of rows, which is 2 MB of probabilities in float32.
 BLOCK_ELEMENTS = 1 << 19
@@ -151,11 +151,11 @@ def write_decisions(
             output_file = stack.enter_context(
                 _open_output(gate, predictions, output, output_format, part)
             )
-        pool = stack.enter_context(workers(n_jobs))
+        pool = stack.enter_context(open_executor(n_jobs))
 
         def decide_block(block: _Block) -> tuple[_Block, Decision]:
             n_rows = len(block.tables[0])
-            with told(None):  # progress is reported when the rows are written
+            with report_progress_to(None):  # progress is reported when the rows are written
                 decision = _decide(
                     gate,
                     block.tables,
@@ -171,14 +171,14 @@ def write_decisions(
             decided_blocks = starmap(decide_block, block_arguments)
         else:
             max_pending = 2 * count_threads(pool) + 1
-            decided_blocks = in_order(pool, decide_block, block_arguments, max_pending)
+            decided_blocks = run_in_order(pool, decide_block, block_arguments, max_pending)
         for block, decision in decided_blocks:
             n_accepted += int(decision.accept.sum())
             n_without_score += int(np.isnan(decision.doubt).sum())
             answered_by.update(_count_answers(decision))
             if output_file is not None:
                 output_file.write(block.start, decision)
-            advance(len(decision))
+            report_finished_rows(len(decision))
     return Applied(
         n_rows=len(predictions),
         n_accepted=None if gate.is_calibrator else n_accepted,

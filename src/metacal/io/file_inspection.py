@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.io.first_rows import read_first_rows
@@ -146,7 +146,7 @@ def _find_table(inspection: Inspection) -> str | None:
     known_names = [name for name in table_names if name in default_names]
     if len(known_names) != 1:
         raise AmbiguousFileError(
-            f"which of {listed(table_names)} holds the logits or probabilities? Say --logits-key"
+            f"which of {format_names(table_names)} holds the logits or probabilities? Say --logits-key"
             " NAME."
         )
     return known_names[0]
@@ -160,7 +160,7 @@ def _find_truth_column(inspection: Inspection) -> str | None:
         if given_name not in inspection.columns:
             raise InputError(
                 f"{inspection.path}: there is no column {given_name!r}; it has"
-                f" {listed(list(inspection.columns))}."
+                f" {format_names(list(inspection.columns))}."
             )
         inspection.add_finding(f"truth: {given_name}", "you said so")
         return str(given_name)
@@ -182,7 +182,7 @@ def _find_truth_column(inspection: Inspection) -> str | None:
             return truth_names[0]
         if truth_names:
             raise AmbiguousFileError(
-                f"which of {listed(truth_names)} holds the truth? Say --label-key NAME, or"
+                f"which of {format_names(truth_names)} holds the truth? Say --label-key NAME, or"
                 " --correct-key NAME."
             )
 
@@ -190,7 +190,7 @@ def _find_truth_column(inspection: Inspection) -> str | None:
     if len(truth_names) == 1:
         return truth_names[0]
     raise AmbiguousFileError(
-        f"which column says what was right? It has {listed(inspection.columns)}. Say --label-key"
+        f"which column says what was right? It has {format_names(inspection.columns)}. Say --label-key"
         " NAME for true classes, --correct-key NAME for right and wrong, or give a file of labels"
         " with --labels."
     )
@@ -238,7 +238,7 @@ def _inspect_flat_columns(inspection: Inspection, truth_name: str | None) -> Non
     score_name = _find_score_column(inspection, list(score_columns), list(number_columns))
     if score_name is None or truth_name is None:
         raise AmbiguousFileError(
-            f"where are the scores? It has {listed(inspection.columns)}. A table of classes has a"
+            f"where are the scores? It has {format_names(inspection.columns)}. A table of classes has a"
             " column per class, or one of lists (--logits-key NAME); one number for each answer is"
             " named with --score-key NAME."
         )
@@ -368,7 +368,7 @@ def _inspect_class_columns(
     prefix_options = {}
     if prefix not in default_prefixes:
         prefix_options["logits_key"] = prefix.removesuffix("_")
-    inspection.add_finding(f"classes: {listed(class_names)}", reason, options=prefix_options)
+    inspection.add_finding(f"classes: {format_names(class_names)}", reason, options=prefix_options)
 
     _inspect_input_kind(inspection, table)
     _exclude_other_columns(inspection, truth_name, class_columns)
@@ -388,7 +388,7 @@ def _exclude_other_columns(
     dropped_names = tuple(sorted(excluded_names))
     inspection.options["drop"] = dropped_names
     inspection.add_finding(
-        f"left out: {listed(dropped_names)}",
+        f"left out: {format_names(dropped_names)}",
         "neither their names nor their numbers look like classes",
     )
 
@@ -469,7 +469,7 @@ def _inspect_labels(
     elif has_class_list or contains_only(labels, class_names):
         reason = "its entries are names of classes"
     else:
-        examples = listed(np.unique(labels)[:8].tolist())
+        examples = format_names(np.unique(labels)[:8].tolist())
         raise AmbiguousFileError(
             f"{truth_name!r} holds {examples}, which are not the {n_classes} columns, nor their"
             " numbers from 0. Which column is which class? Say --classes A,B,C in the order of the"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option, warn_caller
 from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
 from metacal.io.predictions import Predictions, read_predictions
 from metacal.io.request import ClassNames
-from metacal.rows.plausibility import suspicion_in
-from metacal.rows.validate import class_list, label_codes
+from metacal.rows.plausibility import inspect_table
+from metacal.rows.validate import check_classes, encode_labels
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -153,8 +153,8 @@ def order_of_classes(
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise InputError(
-            f"{table_name} has the classes {listed(table_classes)} but {gate_name} was fitted on"
-            f" {listed(gate_classes)}; give predictions of the same classifier."
+            f"{table_name} has the classes {format_names(table_classes)} but {gate_name} was fitted on"
+            f" {format_names(gate_classes)}; give predictions of the same classifier."
         )
     return [table_classes.index(name) for name in gate_classes]
 
@@ -172,7 +172,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
             if note.kind == "suspicion":
                 known_suspicions.add(dict(note.facts)["looks"])
 
-    suspicion = suspicion_in(predictions.table)
+    suspicion = inspect_table(predictions.table)
     if suspicion is None:
         if "probabilities" in known_suspicions:
             warn_caller(
@@ -210,6 +210,6 @@ def _renumber_labels(predictions: Predictions, order: list[int]) -> NDArray[Any]
     """
     if not predictions.labels_count_columns:
         return predictions.labels
-    old_codes = label_codes(predictions.labels, len(predictions), class_list(None, len(order)))
+    old_codes = encode_labels(predictions.labels, len(predictions), check_classes(None, len(order)))
     new_position = np.argsort(order)
     return new_position[old_codes]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option, spelled
 from metacal.io.opening import NoScoreError
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
@@ -137,7 +137,7 @@ def _check_named_column(
     if given_name not in names:
         message = (
             f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
-            f" {listed(names)}."
+            f" {format_names(names)}."
         )
         if request.scores and key == "logits_key":
             raise NoScoreError(message)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError, MetacalError, option, spelled
-from metacal.rows.executors import within
+from metacal.rows.executors import set_context_variable
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
 #: First bytes of each kind of binary file.
@@ -214,7 +214,7 @@ def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[
         is_integer = isinstance(limit, int) and not isinstance(limit, bool)
         if not is_integer or limit < 1:
             raise InputError(f"unpack_limit must be a number of bytes, 1 or more, got {limit!r}.")
-    return within(_requested_limit, limit)
+    return set_context_variable(_requested_limit, limit)
 
 
 def unpack_limit(file_size: int) -> int:

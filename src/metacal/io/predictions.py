@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option, warn_caller
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
@@ -22,8 +22,8 @@ from metacal.io.reading import read_columns
 from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
 from metacal.io.strays import find_stray_columns
 from metacal.rows.arrays import check_choice
-from metacal.rows.labels import as_class_names, several_labels
-from metacal.rows.validate import two_columns
+from metacal.rows.labels import advise_on_label_table, as_class_names
+from metacal.rows.validate import scores_to_two_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ class Predictions(Columns):
             return self.labels
         other_columns = ""
         if self.unused:
-            other_columns = f"; it also holds {listed(self.unused)}"
+            other_columns = f"; it also holds {format_names(self.unused)}"
         suggested_name = None
         for name in (*self.unused, *(self.class_names or ())):
             if LABEL_NAME_PATTERN.fullmatch(str(name)):
@@ -231,7 +231,7 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
     if not has_one_column or not may_be_score or table.dtype.kind not in "fiu":
         return columns
     try:
-        two_class_table = two_columns(np.asarray(table), request.input)
+        two_class_table = scores_to_two_columns(np.asarray(table), request.input)
     except InputError as error:
         raise InputError(f"{request.path}: {error}") from None
     return replace(
@@ -277,7 +277,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
         return
     hint = ""
     if column.ndim == 2:
-        hint = f" {several_labels(column)}"
+        hint = f" {advise_on_label_table(column)}"
     if column.shape == (n_rows + 1,):
         hint = f" If the labels begin with a header, name it with {option('label_key')}."
     raise InputError(
@@ -293,7 +293,7 @@ def _check_class_names(request: Request, columns: Columns) -> None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:
             raise InputError(
-                f"{request.path}: its own class order is {listed(columns.class_names)}; give the"
+                f"{request.path}: its own class order is {format_names(columns.class_names)}; give the"
                 " same classes, or none."
             )
     class_names = columns.class_names

@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from metacal.errors import InputError, MetacalError, needs_extra
-from metacal.rows.executors import within
+from metacal.rows.executors import set_context_variable
 
 #: Accepted protocols.
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
@@ -178,7 +178,7 @@ def deleting_downloads() -> Iterator[None]:
     """Delete the files downloaded within this context when the context ends."""
     with (
         tempfile.TemporaryDirectory(prefix="metacal-") as directory,
-        within(_copy_directory, directory),
+        set_context_variable(_copy_directory, directory),
     ):
         yield
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.formulas import Float
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection, is_text
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
-from metacal.rows.score_columns import WORDS, mark_of
+from metacal.rows.score_columns import VERDICTS, parse_mark
 
 #: Names of scores.
 SCORE_NAME_PATTERN = re.compile(
@@ -47,7 +47,7 @@ def parse_text_scores(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
     for name, column in columns.items():
         if not is_text(column) or not SCORE_NAME_PATTERN.fullmatch(name):
             continue
-        scores = [mark_of(str(value)) for value in column.tolist()]
+        scores = [parse_mark(str(value)) for value in column.tolist()]
         if all(score is not None for score in scores):
             score_columns[name] = np.array(scores, dtype=np.float64)
     return score_columns
@@ -98,7 +98,7 @@ def inspect_single_score(
 def _holds_flags(labels: NDArray[Any]) -> bool:
     """Check whether every label is a spelling of true or false."""
     spellings = {str(label).strip().lower() for label in labels.tolist()}
-    return spellings <= set(WORDS)
+    return spellings <= set(VERDICTS)
 
 
 def _check_is_not_prediction_column(
@@ -137,7 +137,7 @@ def _record_confidence_score(inspection: Inspection, truth_name: str, score_name
     """Record a confidence score, and a truth column of correct and incorrect answers."""
     labels = inspection.columns[truth_name]
     if not _holds_flags(labels) and "loss_key" not in inspection.options:
-        examples = listed(np.unique(labels)[:6].tolist())
+        examples = format_names(np.unique(labels)[:6].tolist())
         raise AmbiguousFileError(
             f"{truth_name!r} holds {examples}: which of them is right? Write true or false."
         )

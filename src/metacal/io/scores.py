@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import AGREE_KEYS, CORRECT_KEYS, Request
-from metacal.rows.score_columns import correct_column, loss_column, score_column
+from metacal.rows.score_columns import check_correctness, check_losses, check_scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Scores(Columns):
             default_names = AGREE_KEYS
         other_columns = ""
         if self.unused:
-            other_columns = f"; it also holds {listed(self.unused)}"
+            other_columns = f"; it also holds {format_names(self.unused)}"
         raise InputError(
             f"{self.path}: it does not say {meaning}{other_columns}. Name the column that does with"
             f" {option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
@@ -166,10 +166,10 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
 
     Raise InputError if the columns differ in length.
     """
-    scores = score_column(columns.table, name=str(request.logits_key), place=columns.place)
+    scores = check_scores(columns.table, name=str(request.logits_key), place=columns.place)
     role_columns: dict[str, Any] = columns.beside
     if "labels" in role_columns:
-        convert_labels = loss_column if request.losses else correct_column
+        convert_labels = check_losses if request.losses else check_correctness
         role_columns["labels"] = convert_labels(
             role_columns["labels"], name=columns.names["labels"], place=columns.place
         )

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import option
 from metacal.io.request import LABEL_NAME_PATTERN, ClassNames
-from metacal.rows.plausibility import sample_of
+from metacal.rows.plausibility import draw_sample
 
 #: Names of columns that are often stored beside predictions.
 NON_CLASS_NAME_PATTERN = re.compile(
@@ -129,7 +129,7 @@ def _has_other_name(name: str | int) -> bool:
 
 def _find_columns_of_whole_numbers(table: Any) -> set[int]:
     """Return the columns of whole numbers, if most other columns hold fractions."""
-    sample_rows = sample_of(table)
+    sample_rows = draw_sample(table)
     if len(sample_rows) < _MIN_ROWS or not np.isfinite(sample_rows).all():
         return set()
     is_whole = (sample_rows == np.rint(sample_rows)).all(axis=0)
@@ -149,11 +149,11 @@ def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[
         advice += f" If {_label_advice(label_name)}."
     if len(stray_names) > 1:
         return (
-            f"columns {listed(stray_names)} are left out: no label names them, and they do not look"
+            f"columns {format_names(stray_names)} are left out: no label names them, and they do not look"
             f" like classes; if they are, {advice}"
         )
     return (
-        f"column {listed(stray_names)} is left out: no label names it, and it does not look like a"
+        f"column {format_names(stray_names)} is left out: no label names it, and it does not look like a"
         f" class; if it is one, {advice}"
     )
 
@@ -165,12 +165,12 @@ def _describe_doubtful_columns(
     stray_names = [class_names[index] for index in stray_indices]
     has_no_label = all(index in unlabelled for index in stray_indices)
     if len(stray_names) > 1:
-        claim = f"columns {listed(stray_names)} are taken for classes"
+        claim = f"columns {format_names(stray_names)} are taken for classes"
         doubt = "they do not look like any"
         if has_no_label:
             doubt = "no label names them"
     else:
-        claim = f"column {listed(stray_names)} is taken for a class"
+        claim = f"column {format_names(stray_names)} is taken for a class"
         doubt = "it does not look like one"
         if has_no_label:
             doubt = "no label names it"

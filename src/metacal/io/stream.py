@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError, option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_object
@@ -211,7 +211,7 @@ class StreamReader:
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
             raise invalid_line_error(
-                f"this is neither a row nor a header like the one before: {listed(cells)}"
+                f"this is neither a row nor a header like the one before: {format_names(cells)}"
             )
         self.header = cells
 
@@ -268,7 +268,7 @@ class StreamReader:
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
             raise invalid_line_error(
-                f"there is no row in it, nor an id with a label; it has {listed(cells)}"
+                f"there is no row in it, nor an id with a label; it has {format_names(cells)}"
             )
         return record
 
@@ -317,7 +317,7 @@ class StreamReader:
         if has_header_line and probability_key is not None and probability_key not in header:
             raise HeaderError(
                 f"{self.request.path}: there is no {probability_key!r}, which --probability-key"
-                f" asks for; it has {listed(header)}."
+                f" asks for; it has {format_names(header)}."
             )
         column_names = [name for name in header if name != probability_key]
         try:
@@ -346,14 +346,14 @@ class StreamReader:
                 return _Layout(role_names=role_names)
             raise InputError(
                 f"{request.path}: it has {len(selection.table_names)} columns of classes"
-                f" ({listed(selection.table_names)}), and the gate was fitted on {n_required}; give"
+                f" ({format_names(selection.table_names)}), and the gate was fitted on {n_required}; give"
                 " predictions of the same classifier."
             )
         missing_names = {*request.later_scores, *request.flags} - set(column_names)
         if has_header_line and missing_names:
             raise InputError(
                 f"{request.path}: there is no column {min(missing_names)!r}; it has"
-                f" {listed(column_names)}."
+                f" {format_names(column_names)}."
             )
         return _Layout(
             table=selection.table_names + request.later_scores,

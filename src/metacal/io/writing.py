@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.display import VisibleText, is_terminal
+from metacal.display import EscapingStream, is_terminal
 from metacal.errors import InputError
 from metacal.io.disk import DISK, plain_write_errors, temporary_path_for
 from metacal.io.formats import FORMATS, extensions
@@ -161,7 +161,7 @@ def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) ->
             yield temporary_path
     elif FORMATS[suffix].is_text:
         if is_terminal(sys.stdout):
-            yield VisibleText(sys.stdout)
+            yield EscapingStream(sys.stdout)
         else:
             yield sys.stdout
     elif is_terminal(sys.stdout):

@@ -447,7 +447,7 @@ def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
 
 
 def log_probabilities(table: Tensor) -> Tensor:
-    """Return log p, with zeros replaced as in `metacal.rows.validate.logits_from`."""
+    """Return log p, with zeros replaced as in `metacal.rows.validate.read_logits`."""
     out = empty_probabilities(table)
     for rows in _chunks(table):
         positive = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))

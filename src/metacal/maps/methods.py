@@ -16,7 +16,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import InputError
-from metacal.lazy import found
+from metacal.lazy import import_object
 
 if TYPE_CHECKING:
     # Public names of the estimators, for type checkers.
@@ -105,15 +105,15 @@ class Method:
 
     def map_class(self) -> type[Map]:
         """Import and return the class of the map."""
-        return found(self.map)
+        return import_object(self.map)
 
     def fit_function(self) -> Callable[..., Any]:
         """Import and return the function that fits the map."""
-        return found(self.fit)
+        return import_object(self.fit)
 
     def estimator_class(self) -> Any:
         """Import and return the class of the estimator."""
-        return found(self.estimator)
+        return import_object(self.estimator)
 
     @cached_property
     def options(self) -> dict[str, Parameter]:

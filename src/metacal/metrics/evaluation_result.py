@@ -109,7 +109,7 @@ class Evaluation:
             for metric_name, interval in intervals.items():
                 index.append((group_name, metric_name))
                 records.append(vars(interval))
-        return display.frame(records, index, ["rows", "metric"])
+        return display.make_frame(records, index, ["rows", "metric"])
 
     def __str__(self) -> str:
         return self.text(self._header_lines(), before=None, caveat=self._marginal_lines())
@@ -121,9 +121,9 @@ class Evaluation:
         for heading, *rows in self._text_tables():
             row_title, *column_titles = heading
             html_heading = [row_title, *(title or "value" for title in column_titles)]
-            tables.append(display.table(tuple(html_heading), rows))
-        header = display.notes(*self._header_lines())
-        footer = display.notes(*self._marginal_lines(), *self._remarks())
+            tables.append(display.make_table_html(tuple(html_heading), rows))
+        header = display.make_paragraphs_html(*self._header_lines())
+        footer = display.make_paragraphs_html(*self._marginal_lines(), *self._remarks())
         return f"<div>{header}{''.join(tables)}{footer}</div>"
 
     @property
@@ -162,7 +162,7 @@ class Evaluation:
         """
         tables = []
         for text_table in self._text_tables(before, few=few):
-            tables.append("\n".join(display.aligned(text_table)))
+            tables.append("\n".join(display.align_columns(text_table)))
         probability_table, *other_tables = tables
         paragraphs = ["\n".join(head), probability_table, *caveat, *other_tables, *self._remarks()]
         return "\n\n".join(paragraphs)

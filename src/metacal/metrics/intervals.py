@@ -14,7 +14,7 @@ from scipy.special import betaincinv
 from metacal import display
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 # Values of `Interval.method`.
 EXACT = "Clopper-Pearson"
@@ -69,7 +69,7 @@ class Interval:
             return f"{self.estimate:.4f} (too few errors)"
         if isnan(self.low):
             return f"{self.estimate:.4f}"
-        return f"{self.estimate:.4f} {display.outward(self.low, self.high)}"
+        return f"{self.estimate:.4f} {display.format_interval(self.low, self.high)}"
 
     def to_dict(self) -> dict[str, float | str | None]:
         """Return the fields as JSON types; numbers that are not finite become None."""
@@ -81,7 +81,7 @@ class Interval:
 
     def to_frame(self) -> Any:
         """Return a `pandas.DataFrame` of one row with the fields as columns."""
-        return display.frame([vars(self)])
+        return display.make_frame([vars(self)])
 
     def _repr_html_(self) -> str:
         text = str(self)
@@ -127,7 +127,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     >>> clopper_pearson(0, 30)
     Interval(estimate=0.0, low=0.0, high=0.115..., level=0.95, method='Clopper-Pearson')
     """
-    level = fraction("level", level)
+    level = check_fraction("level", level)
     if not 0 <= successes <= n:
         raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
     if n == 0:

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.rows.score_columns import score_column
+from metacal.rows.score_columns import check_scores
 
 Function = TypeVar("Function", bound=Callable[..., Array])
 #: All losses by name.
@@ -238,7 +238,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     """
     if best == worst:
         raise InputError(f"best and worst must differ; got {best!r} for both.")
-    numbers = score_column(mark, name="mark").astype(np.float64)
+    numbers = check_scores(mark, name="mark").astype(np.float64)
     distances = (best - numbers) / (best - worst)
     outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
     if len(outside_rows):

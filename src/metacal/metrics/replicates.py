@@ -25,7 +25,7 @@ import numpy as np
 
 from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormalStatistic, Statistic, Weights
-from metacal.rows import advance
+from metacal.rows import report_finished_rows
 
 #: Elements of a batch of weights as bytes, and the largest number of resamples in it.
 _BATCH_ELEMENTS = 1 << 22
@@ -84,7 +84,7 @@ def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[We
         for index in range(n_drawn):
             buffer[index] = draw()
         yield buffer[:n_drawn]
-        advance(n_drawn * n_rows)
+        report_finished_rows(n_drawn * n_rows)
 
 
 def split_into_float_batches(batch: Weights) -> Iterator[Weights]:

@@ -49,7 +49,7 @@ from metacal.metrics.intervals import (
 )
 from metacal.metrics.registry import Measured, Metric
 from metacal.metrics.replicates import Target, batches, one_blas_thread, replicates
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import generator
 from metacal.rows.memory import keep_freed_memory
 
@@ -89,7 +89,7 @@ class Resampling:
     exact_proportions: bool = False
 
     def __post_init__(self) -> None:
-        fraction("level", self.level)
+        check_fraction("level", self.level)
         if self.n_resamples != int(self.n_resamples) or self.n_resamples < 0:
             raise InputError(
                 f"n_resamples must be a whole number, got {self.n_resamples!r}; 1000 is the usual"

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
-from metacal.rows.arrays import plain_array
+from metacal.rows.arrays import as_plain_array
 
 #: Elements per block. A block stays in the cache between the computation of maxima and sums.
 _BLOCK_ELEMENTS = 1 << 17
@@ -227,16 +227,16 @@ def checked_table(
         row_maxima = _find_maxima_fast(proba)
     if row_maxima is None:
         # The full validation accepts other forms of input, or raises a specific error.
-        if validate.is_one_score(proba):
-            proba = validate.two_columns(proba, "probabilities")
-        table = validate.probability_table(proba, advice=_ADVICE)
+        if validate.has_one_score_per_row(proba):
+            proba = validate.scores_to_two_columns(proba, "probabilities")
+        table = validate.check_probabilities(proba, advice=_ADVICE)
         row_maxima = table.max(axis=1)
     n_classes = table.shape[1]
     column_classes: Any = classes
     if classes is None and n_classes == 2:
-        column_classes = validate.two_classes(labels)
-    class_names = validate.class_list(column_classes, n_classes)
-    label_codes = validate.label_codes(labels, len(table), class_names)
+        column_classes = validate.find_two_classes(labels)
+    class_names = validate.check_classes(column_classes, n_classes)
+    label_codes = validate.encode_labels(labels, len(table), class_names)
     return CheckedTable(table, label_codes, row_maxima)
 
 
@@ -301,7 +301,7 @@ def read_top_label(
 
 def number_column(values: ArrayLike, name: str) -> Float:
     """Return `values` as a flat float64 array; raise InputError if it is empty or holds NaN."""
-    array = plain_array(values, name)
+    array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
             f"{name} must be a flat array of numbers, one per row and at least one row; "

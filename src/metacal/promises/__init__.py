@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 from metacal.promises import kinds
 
 if TYPE_CHECKING:
@@ -25,4 +25,4 @@ if TYPE_CHECKING:
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:
-    __getattr__, __dir__ = names_of(__name__, kinds.homes)
+    __getattr__, __dir__ = make_lazy_attributes(__name__, kinds.homes)

@@ -329,7 +329,7 @@ class Certificate:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return display.facts(self.statement, self._told())
+        return display.make_facts_html(self.statement, self._told())
 
     def _told(self) -> list[tuple[str, str]]:
         assuming = (("assuming", text) for text in self.assumptions)
@@ -343,7 +343,7 @@ class Certificate:
         names = ["all rows"] if self.parts is None else [part.label for part in self.parts.items]
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
-        return display.frame(records, names, ["rows" if self.parts is None else self.parts.by])
+        return display.make_frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
     @property
     def condition(self) -> str:

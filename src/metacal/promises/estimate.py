@@ -52,7 +52,7 @@ from scipy.special import gammaln, ndtri
 from metacal import display
 from metacal.errors import InputError
 from metacal.formulas import Flags
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 if TYPE_CHECKING:
     from metacal.promises.certificate import Certificate
@@ -208,7 +208,7 @@ def next_rows(
         or not 1 <= rows <= _MOST_ROWS
     ):
         raise InputError(f"rows must be a whole number from 1 to {_MOST_ROWS:,}, got {rows!r}.")
-    fraction("level", level)
+    check_fraction("level", level)
     _, a, b = reviewed
     if not a or not b:
         return NextRows(int(rows), float(level), *((int(rows),) * 2 if a else (0, 0)), each)
@@ -260,10 +260,10 @@ class AccuracyEstimate:
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`."""
-        return display.frame([vars(self)])
+        return display.make_frame([vars(self)])
 
     def _repr_html_(self) -> str:
-        return display.notes(str(self))
+        return display.make_paragraphs_html(str(self))
 
     def __str__(self) -> str:
         if self.accuracy is None or self.low is None or self.high is None:
@@ -297,7 +297,7 @@ def estimate_from_sums(
     >>> estimate_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """
-    fraction("level", level)
+    check_fraction("level", level)
     if certificate is None or not certificate.labelled:
         raise InputError(
             "accuracy is estimated from the confidence of a gate that was fitted on labelled rows"

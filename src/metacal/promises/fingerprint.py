@@ -44,7 +44,7 @@ from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.rows.row_hashes import RowsDigest, digest_rows, row_hashes
+from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
 #: Rows are taken for calibration rows only if independent rows look like this with at most this
 #: probability.
@@ -342,11 +342,11 @@ def _by_blocks(hash_block: Callable[..., NDArray[np.uint64]], *columns: Any) -> 
 
 
 def _coarse_hashes(scores: Any, correct: Flags) -> NDArray[np.uint64]:
-    return row_hashes(np.asarray(kernels.rounded(scores, _COARSE)), correct)
+    return hash_rows(np.asarray(kernels.rounded(scores, _COARSE)), correct)
 
 
 def _fine_hashes(scores: Any) -> NDArray[np.uint64]:
-    return row_hashes(np.asarray(kernels.rounded(scores, RELATIVE)))
+    return hash_rows(np.asarray(kernels.rounded(scores, RELATIVE)))
 
 
 def _smallest(

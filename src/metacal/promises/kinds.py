@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from metacal.errors import InputError
-from metacal.lazy import found, written_in
+from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
     # The promises there are, for type checkers and for the registry below.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as
 #: `metacal.paper.X`.
 PROMISES: dict[str, str] = {
-    **written_in(__name__),
+    **read_typed_imports(__name__),
     "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
     "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
 }
@@ -69,4 +69,4 @@ def homes() -> dict[str, str]:
 
 def promise_classes() -> dict[str, type[Promise]]:
     """Every promise by its name in files."""
-    return {name: found(place) for name, place in PROMISES.items()}
+    return {name: import_object(place) for name, place in PROMISES.items()}

@@ -24,7 +24,7 @@ from metacal.promises.certificate import Certificate, Guarantee
 from metacal.promises.counts import impossible_labels, other_marks, other_traffic
 from metacal.promises.quantity import Limits, Quantity
 from metacal.promises.sample import Evidence
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 
 class Promise(ABC):
@@ -70,7 +70,7 @@ class Promise(ABC):
         for name in (*self.limited, "delta"):
             value = getattr(self, name)
             if value is not None or name not in optional:
-                fraction(name, value)
+                check_fraction(name, value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
         """Certify the promise.

@@ -13,7 +13,7 @@ from scipy.special import betainc, ndtri
 
 from metacal.certification.cluster_counts import ClusterCounts, count_clusters
 from metacal.certification.rows import Clusters
-from metacal.display import outward
+from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.fingerprint import FitRows
@@ -379,7 +379,7 @@ class Verdict:
             return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
             return f"{self.word}: no row here says anything about the {self.measured_quantity}."
-        measured = f"{_digits(self.value, self.target)} {outward(self.low, self.high)}"
+        measured = f"{_digits(self.value, self.target)} {format_interval(self.low, self.high)}"
         return (
             f"{self.word}: {self.measured_quantity} {measured}, promised {self.quantity.direction}"
             f" {self.target:g}."

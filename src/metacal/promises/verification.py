@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certification.rows import Clusters
-from metacal.display import outward
+from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Flags
 from metacal.promises.certificate import Certificate
@@ -19,7 +19,7 @@ from metacal.promises.fingerprint import FitRows
 from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.verdict import Verdict, judge
 from metacal.promises.words import at_least, at_most
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ class Verification:
 
     def _repr_html_(self) -> str:
         statement, *lines = self.text().splitlines()
-        return display.facts(statement, display.named(lines))
+        return display.make_facts_html(statement, display.split_named_lines(lines))
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the
@@ -177,7 +177,9 @@ class Verification:
         columns = ("quantity", "class", "part", "target", "value", "low", "high", "level")
         plain = [{**_plain(test), "part": test.part, "class": test.about} for test in self.tests]
         more = ("n_bad", "n_rows", "p_value", "verdict")
-        return display.frame([{name: test[name] for name in (*columns, *more)} for test in plain])
+        return display.make_frame(
+            [{name: test[name] for name in (*columns, *more)} for test in plain]
+        )
 
 
 def _bad(test: Verdict) -> float:
@@ -202,7 +204,7 @@ def _lines(test: Verdict) -> list[str]:
     seen, promised = test.seen, test.quantity
     if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {test.measured_quantity}"]
-    interval, bad, better = outward(test.low, test.high), _bad(test), seen.better
+    interval, bad, better = format_interval(test.low, test.high), _bad(test), seen.better
     if test.part is not None:
         return [
             f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval},"
@@ -269,7 +271,7 @@ def verify_decisions(
     >>> verify_decisions(certificate, np.arange(1000) >= 70, right).refuted
     True
     """
-    if fraction("confidence", confidence) <= 0.5:
+    if check_fraction("confidence", confidence) <= 0.5:
         raise InputError(
             f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes:"
             " 0.95."

@@ -145,8 +145,8 @@ def read_tables(
         Validated input of each stage.
     """
     if gate is None:
-        table = validate.logits_from(validate.on_host(inputs[0]), input or "logits")
-        class_names = validate.class_list(classes, table.shape[1])
+        table = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
+        class_names = validate.check_classes(classes, table.shape[1])
         return Gate.of(Table(TemperatureMap(1.0), class_names)), (table,)
     reading_gate = gate if input is None else gate.with_source(input=input)
     tables = []

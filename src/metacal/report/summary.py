@@ -35,8 +35,8 @@ from metacal.report.operating import Curves, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.sides import sides_of
 from metacal.report.tables import class_table, part_table, striking_rows
-from metacal.rows import Rows, validate, workers
-from metacal.rows.arrays import fraction
+from metacal.rows import Rows, open_executor, validate
+from metacal.rows.arrays import check_fraction
 from metacal.rows.plausibility import skip_plausibility_checks
 
 if TYPE_CHECKING:
@@ -270,8 +270,8 @@ def summarise(
     >>> round(summary.diagrams[0].ece["estimate"], 4)
     0.0507
     """
-    fraction("level", level)
-    fraction("delta", delta)
+    check_fraction("level", level)
+    check_fraction("delta", delta)
     given_gate, inputs = opened(gate, X, large)
     reading_gate, tables = read_tables(given_gate, inputs, classes, input)
     n_classes = reading_gate.n_classes
@@ -279,12 +279,12 @@ def summarise(
     settings = Settings(level, delta, n_bins, n_resamples, seed)
     if classes is None and n_classes:
         classes = reading_gate.classes
-    column_classes = validate.class_list(classes, n_classes)
+    column_classes = validate.check_classes(classes, n_classes)
     names = _read_class_names(class_names, column_classes)
 
-    with workers(n_jobs) as executor:
+    with open_executor(n_jobs) as executor:
         if reading_gate.kind == "logits":
-            codes = validate.label_codes(y, len(tables[0]), column_classes)
+            codes = validate.encode_labels(y, len(tables[0]), column_classes)
             rows = Rows(tables[0], executor=executor)
             measured = measure_logits(given_gate, reading_gate, rows, codes, groups, settings)
         else:

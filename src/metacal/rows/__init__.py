@@ -23,18 +23,18 @@ from metacal.formulas import Codes, Flags
 from metacal.rows.executors import (
     ExecutorLike,
     count_threads,
-    executor_of,
     is_remote,
     report_progress,
+    resolve_executor,
 )
-from metacal.rows.executors import advance as advance
-from metacal.rows.executors import told as told
-from metacal.rows.executors import workers as workers
+from metacal.rows.executors import open_executor as open_executor
+from metacal.rows.executors import report_finished_rows as report_finished_rows
+from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
-from metacal.rows.strips import READ_AT_ONCE, Columns, HostStrips, PickedRows, Strips
-from metacal.rows.strips import run_rows as run_rows
-from metacal.rows.tasks import describe_sources, in_order
-from metacal.rows.validate import logits_table, on_host
+from metacal.rows.strips import READ_ELEMENTS, Columns, HostStrips, PickedRows, Strips
+from metacal.rows.strips import get_run_length as get_run_length
+from metacal.rows.tasks import describe_sources, run_in_order
+from metacal.rows.validate import check_logits, on_host
 
 #: Function of the rows of a block, and of the columns of these rows.
 BlockFunction = Callable[..., NDArray[Any]]
@@ -104,7 +104,7 @@ class Rows(Strips):
     ) -> None:
         super().__init__(table, keep)
         self.is_unvalidated = is_unvalidated
-        self.executor = None if self.on_device else executor_of(executor)
+        self.executor = None if self.on_device else resolve_executor(executor)
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
@@ -142,7 +142,7 @@ class Rows(Strips):
             return self
         if is_validated:
             return self.replaced()
-        return self.replaced(table=logits_table(self.table, executor=self.executor))
+        return self.replaced(table=check_logits(self.table, executor=self.executor))
 
     def where(self, keep: Flags) -> Rows:
         """Select rows by a mask with one entry per kept row, without a copy."""
@@ -242,7 +242,7 @@ class Rows(Strips):
     ) -> Iterator[Any]:
         """Yield the results of accumulators of fn(block, *columns), one per share of the rows.
 
-        A share has a few million logits or more and starts with a run (`run_rows`). The accumulator
+        A share has a few million logits or more and starts with a run (`get_run_length`). The accumulator
         works where the rows are, and only its result is sent back.
 
         Parameters
@@ -261,7 +261,7 @@ class Rows(Strips):
         ------
         object
         """
-        rows_per_run = run_rows(self.n_classes)
+        rows_per_run = get_run_length(self.n_classes)
         share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
             n_shares = _BLOCKS_A_THREAD * count_threads(self.executor)
@@ -425,7 +425,7 @@ class Rows(Strips):
         elif isinstance(self.executor, ThreadPoolExecutor):
             results = iter(self.executor.map(run_task, spans))
         else:
-            results = in_order(
+            results = run_in_order(
                 self.executor,
                 partial(Strips.run, task=task, work=work),
                 (self._piece(columns, span) for span in spans),
@@ -449,7 +449,7 @@ class Rows(Strips):
             return default_strips * max(1, min(_MAX_REMOTE_FACTOR, factor))
         source = self.table.table if isinstance(self.table, PickedRows) else self.table
         if isinstance(source, StoredTable):
-            return max(1, READ_AT_ONCE // (self._strip_rows * self.n_classes))
+            return max(1, READ_ELEMENTS // (self._strip_rows * self.n_classes))
         if self.executor is None or not isinstance(source, np.ndarray):
             return default_strips
         n_threads = count_threads(self.executor)

@@ -29,7 +29,7 @@ _UNMASK_ADVICE = {
 }
 
 
-def plain_array(values: Any, name: str) -> NDArray[Any]:
+def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     """Convert array-like values to a NumPy array of their type and shape.
 
     Parameters
@@ -51,9 +51,9 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
 
     Examples
     --------
-    >>> plain_array([[1, 2], [3, 4]], "logits").shape
+    >>> as_plain_array([[1, 2], [3, 4]], "logits").shape
     (2, 2)
-    >>> plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
+    >>> as_plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
     Traceback (most recent call last):
     metacal.errors.InputError: labels is a masked array with 1 entry under the mask; leave such ...
     """
@@ -83,10 +83,10 @@ def plain_array(values: Any, name: str) -> NDArray[Any]:
         ) from None
 
 
-def first_row(flags: Flags) -> int | None:
+def find_first_true(flags: Flags) -> int | None:
     """Return the index of the first true flag, or None if there is none.
 
-    >>> first_row(np.array([False, True])), first_row(np.zeros(3, dtype=bool))
+    >>> find_first_true(np.array([False, True])), find_first_true(np.zeros(3, dtype=bool))
     (1, None)
     """
     return int(flags.argmax()) if flags.any() else None
@@ -149,7 +149,7 @@ def on_host(values: Any, name: str = "the tensor") -> Any:
         ) from None
 
 
-def row_weights(
+def check_row_weights(
     weights: ArrayLike | None, n_rows: int, *, name: str = "sample_weight"
 ) -> Float | None:
     """Validate sample weights.
@@ -180,21 +180,21 @@ def row_weights(
 
     Examples
     --------
-    >>> row_weights([1, 0], 2)
+    >>> check_row_weights([1, 0], 2)
     array([1., 0.])
-    >>> row_weights([1e308, 2.5e307], 2) < 2.0**64
+    >>> check_row_weights([1e308, 2.5e307], 2) < 2.0**64
     array([ True,  True])
     """
     if weights is None:
         return None
-    array = _weights_as_float(plain_array(weights, name), name)
+    array = _weights_as_float(as_plain_array(weights, name), name)
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
         raise InputError(
             f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}."
         )
-    row = first_row(~(np.isfinite(array) & (array >= 0.0)))
+    row = find_first_true(~(np.isfinite(array) & (array >= 0.0)))
     if row is not None:
         raise InputError(
             f"{name} must be finite and non-negative; row {row} has {float(array[row])}."
@@ -237,14 +237,14 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         )
 
 
-def fraction(name: str, value: object) -> float:
+def check_fraction(name: str, value: object) -> float:
     """Return `value` as a float; raise InputError unless it is strictly between 0 and 1.
 
     Examples
     --------
-    >>> fraction("alpha", 0.05)
+    >>> check_fraction("alpha", 0.05)
     0.05
-    >>> fraction("alpha", 5)
+    >>> check_fraction("alpha", 5)
     Traceback (most recent call last):
     metacal.errors.InputError: alpha must be strictly between 0 and 1, got 5; write 5% as 0.05.
     """

@@ -27,7 +27,7 @@ RETRIES = 3
 #: Seconds without a worker after which the work is given up.
 PATIENCE = 60.0
 #: Seconds between two requests for the workers.
-LOOK_EVERY = 2.0
+_POLL_SECONDS = 2.0
 
 
 class _LostError(BrokenExecutor):
@@ -175,13 +175,13 @@ class ClusterExecutor(Executor):
     async def _cancel(self, future: Any) -> None:
         """Cancel a future; errors are ignored, because the scheduler may be lost."""
         with contextlib.suppress(Exception):
-            await asyncio.wait_for(self._client.cancel([future], asynchronous=True), LOOK_EVERY)
+            await asyncio.wait_for(self._client.cancel([future], asynchronous=True), _POLL_SECONDS)
 
     async def _wait_until_no_workers(self) -> None:
         """Wait until the cluster has had no worker for `PATIENCE` seconds."""
         last_seen = time.monotonic()
         while time.monotonic() - last_seen < PATIENCE:
-            await asyncio.sleep(min(LOOK_EVERY, PATIENCE))
+            await asyncio.sleep(min(_POLL_SECONDS, PATIENCE))
             # A scheduler that does not answer counts as one without workers.
             with contextlib.suppress(Exception):
                 if await asyncio.wait_for(self._client.nthreads(), PATIENCE):

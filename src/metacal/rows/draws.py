@@ -34,10 +34,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
-from metacal.rows.row_hashes import RowsDigest, digest_rows, row_hashes
+from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
 #: Sets these numbers apart from all others that a seed gives.
-OUR_OWN = 0x6D657461
+_SEED_MARK = 0x6D657461
 
 
 def generator(random_state: Any = 0) -> np.random.Generator:
@@ -51,7 +51,7 @@ def generator(random_state: Any = 0) -> np.random.Generator:
     True
     """
     whole = isinstance(random_state, int | np.integer)
-    return np.random.default_rng([int(random_state), OUR_OWN] if whole else random_state)
+    return np.random.default_rng([int(random_state), _SEED_MARK] if whole else random_state)
 
 
 class RowDraws:
@@ -81,8 +81,8 @@ class RowDraws:
         units: NDArray[np.intp] | None = None,
         random_state: int | None = None,
     ) -> None:
-        self.random_state = checked_random_state(random_state)
-        self._hashes = row_hashes(*(column for column in columns if column is not None))
+        self.random_state = check_random_state(random_state)
+        self._hashes = hash_rows(*(column for column in columns if column is not None))
         self._units = units
 
     def order(self, purpose: str) -> NDArray[np.intp]:
@@ -117,14 +117,14 @@ class RowDraws:
         """The digest of the rows, and of which rows are in one cluster."""
         if self._units is None:
             return digest_rows(self._hashes)
-        return digest_rows(row_hashes(self._hashes, self._unit_hashes[self._units]))
+        return digest_rows(hash_rows(self._hashes, self._unit_hashes[self._units]))
 
     @cached_property
     def _unit_hashes(self) -> NDArray[np.uint64]:
         """A hash of the rows of each cluster, whatever their order."""
         assert self._units is not None
         sums = np.zeros(int(self._units.max(initial=-1)) + 1, dtype=np.uint64)
-        np.add.at(sums, self._units, row_hashes(self._hashes))
+        np.add.at(sums, self._units, hash_rows(self._hashes))
         return sums
 
     @cached_property
@@ -143,13 +143,13 @@ class RowDraws:
 
     def _bits(self, purpose: str, size: int) -> NDArray[np.uint64]:
         """Return random 64-bit words. They are the same in every version of NumPy."""
-        entropy = [self._digest.seed(), zlib.crc32(purpose.encode()), OUR_OWN]
+        entropy = [self._digest.seed(), zlib.crc32(purpose.encode()), _SEED_MARK]
         if self.random_state is not None:
             entropy.append(self.random_state)
         return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(size)
 
 
-def checked_random_state(random_state: Any) -> int | None:
+def check_random_state(random_state: Any) -> int | None:
     """Return a seed as an int, or None. Raise InputError if it is neither."""
     if random_state is None:
         return None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from metacal.errors import InputError, WrongTypeError
-from metacal.lazy import found
+from metacal.lazy import import_object
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -25,7 +25,9 @@ _Value = TypeVar("_Value")
 
 
 @contextmanager
-def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterator[Executor | None]:
+def open_executor(
+    n_jobs: int | None, executor: ExecutorLike | None = None
+) -> Iterator[Executor | None]:
     """Provide an executor inside the context.
 
     Parameters
@@ -49,12 +51,12 @@ def workers(n_jobs: int | None, executor: ExecutorLike | None = None) -> Iterato
 
     Examples
     --------
-    >>> with workers(1) as executor:
+    >>> with open_executor(1) as executor:
     ...     print(executor)
     None
     """
     if executor is not None:
-        yield executor_of(executor)
+        yield resolve_executor(executor)
         return
     n_threads = _count_threads(n_jobs)
     if n_threads == 1:
@@ -86,10 +88,10 @@ def _count_threads(n_jobs: int | None) -> int:
         )
     if n_jobs > 0:
         return int(n_jobs)
-    return max(1, cores() + 1 + int(n_jobs))
+    return max(1, count_usable_cores() + 1 + int(n_jobs))
 
 
-def executor_of(executor: ExecutorLike | None) -> Executor | None:
+def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
     """Return the executor to use: a `ClusterExecutor` for a Dask client, else the argument.
 
     Raises
@@ -99,15 +101,17 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
 
     Examples
     --------
-    >>> executor_of(None)
-    >>> executor_of(4)
+    >>> resolve_executor(None)
+    >>> resolve_executor(4)
     Traceback (most recent call last):
     metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask Client; got int. ...
     """
     # A caller with a client has imported distributed.
     distributed: Any = sys.modules.get("distributed")
     if distributed is not None:
-        cluster_executor: Callable[..., Executor] = found("metacal.rows.cluster:ClusterExecutor")
+        cluster_executor: Callable[..., Executor] = import_object(
+            "metacal.rows.cluster:ClusterExecutor"
+        )
         if isinstance(executor, distributed.Client):
             return cluster_executor(executor)
         if isinstance(executor, distributed.cfexecutor.ClientExecutor):
@@ -122,10 +126,10 @@ def executor_of(executor: ExecutorLike | None) -> Executor | None:
 
 def is_remote(executor: ExecutorLike | None) -> bool:
     """Check whether an executor works in other processes, which do not share memory."""
-    return executor is not None and not isinstance(executor_of(executor), ThreadPoolExecutor)
+    return executor is not None and not isinstance(resolve_executor(executor), ThreadPoolExecutor)
 
 
-def started(
+def start_task(
     executor: Executor | None, task: Callable[..., Any], *arguments: Any, aside: bool = False
 ) -> Callable[[], Any]:
     """Start a task in a thread and return a function that waits for its result.
@@ -153,11 +157,11 @@ def started(
 
     Examples
     --------
-    >>> with workers(2) as pool:
-    ...     wait_for_result = started(pool, pow, 2, 10)
+    >>> with open_executor(2) as pool:
+    ...     wait_for_result = start_task(pool, pow, 2, 10)
     ...     wait_for_result()
     1024
-    >>> started(None, pow, 2, 10, aside=True)()
+    >>> start_task(None, pow, 2, 10, aside=True)()
     1024
     """
     if isinstance(executor, ThreadPoolExecutor):
@@ -170,7 +174,7 @@ def started(
     return future.result
 
 
-def cores() -> int:
+def count_usable_cores() -> int:
     """Return the number of cores that this process may use.
 
     A container or a batch system often grants fewer cores than the machine has.
@@ -199,7 +203,7 @@ _progress_callback: ContextVar[Callable[[int], object] | None] = ContextVar(
 
 
 @contextmanager
-def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
+def set_context_variable(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
     """Set a context variable inside the context."""
     token = variable.set(value)
     try:
@@ -208,19 +212,19 @@ def within(variable: ContextVar[_Value], value: _Value) -> Iterator[None]:
         variable.reset(token)
 
 
-def told(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
+def report_progress_to(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
     """Call `tell(n)` whenever n more rows are finished inside the context, for a progress bar.
 
     Examples
     --------
-    >>> with told(print):
-    ...     advance(3)
+    >>> with report_progress_to(print):
+    ...     report_finished_rows(3)
     3
     """
-    return within(_progress_callback, tell)
+    return set_context_variable(_progress_callback, tell)
 
 
-def advance(n: int) -> None:
+def report_finished_rows(n: int) -> None:
     """Report that n more rows are finished."""
     callback = _progress_callback.get()
     if callback is not None:
@@ -231,4 +235,4 @@ def report_progress(results: Iterator[Any], n_rows_of_results: list[int]) -> Ite
     """Yield the results and report the number of rows of each."""
     for result, n_rows in zip(results, n_rows_of_results):
         yield result
-        advance(n_rows)
+        report_finished_rows(n_rows)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags
-from metacal.rows.arrays import first_row, plain_array
+from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.reject_labels import check_reject_label as check_reject_label
 from metacal.rows.reject_labels import default_reject_label as default_reject_label
 from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
@@ -28,7 +28,7 @@ _INT64_RANGE = 1 << 63
 _MAX_SHOWN_LENGTH = 80
 
 
-def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
+def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> NDArray[Any]:
     """Validate the classes of the columns.
 
     Parameters
@@ -50,14 +50,14 @@ def class_list(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) -> 
 
     Examples
     --------
-    >>> class_list(None, 3)
+    >>> check_classes(None, 3)
     array([0, 1, 2])
-    >>> class_list(["cat", "dog"], 2)
+    >>> check_classes(["cat", "dog"], 2)
     array(['cat', 'dog'], dtype='<U3')
     """
     if classes is None:
         return np.arange(n_classes)
-    array = plain_array(classes, "classes")
+    array = as_plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
     # Two classes may be floats, such as 0.0 and 1.0.
@@ -97,17 +97,17 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
         )
     # An array would make all names as wide as the longest one.
     texts = [str(name) for name in names]
-    if all(is_whole(text) for text in texts):
+    if all(is_integer_text(text) for text in texts):
         return tuple(int(text) for text in texts)
     return tuple(texts)
 
 
-def is_whole(text: str) -> bool:
+def is_integer_text(text: str) -> bool:
     """Check whether a text is the canonical form of a 64-bit integer; "007" and "-0" are not."""
     return _INTEGER_TEXT.fullmatch(text) is not None and -_INT64_RANGE <= int(text) < _INT64_RANGE
 
 
-def two_classes(
+def find_two_classes(
     labels: Any, positive: Any = None, *, one_score: bool = False
 ) -> NDArray[Any] | None:
     """Return the two distinct labels in column order.
@@ -128,7 +128,7 @@ def two_classes(
     -------
     array of shape (2,) or None
         None if the labels are 0 and 1, or if there are not two of them. In the second case
-        `label_codes` raises the error.
+        `encode_labels` raises the error.
 
     Raises
     ------
@@ -138,12 +138,12 @@ def two_classes(
 
     Examples
     --------
-    >>> two_classes([True, False]), two_classes([-1, 1, 1]), two_classes([0, 1])
+    >>> find_two_classes([True, False]), find_two_classes([-1, 1, 1]), find_two_classes([0, 1])
     (array([False,  True]), array([-1,  1]), None)
-    >>> two_classes(["fraud", "fine"], "fraud", one_score=True)
+    >>> find_two_classes(["fraud", "fine"], "fraud", one_score=True)
     array(['fine', 'fraud'], dtype='<U5')
     """
-    array = flat_labels(labels)
+    array = check_labels(labels)
     kind = array.dtype.kind
     values = np.unique(array)
     if kind == "b" or (kind == "f" and np.isin(values, (0.0, 1.0)).all()):
@@ -190,7 +190,7 @@ def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: boo
         )
 
 
-def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
+def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """Return the column of the class of each label.
 
     Parameters
@@ -216,17 +216,17 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
 
     Examples
     --------
-    >>> label_codes(["dog", "cat"], 2, class_list(["cat", "dog"], 2))
+    >>> encode_labels(["dog", "cat"], 2, check_classes(["cat", "dog"], 2))
     array([1, 0])
-    >>> label_codes([0, 3], 2, class_list(None, 3))
+    >>> encode_labels([0, 3], 2, check_classes(None, 3))
     Traceback (most recent call last):
     metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
-    >>> label_codes([1, 0], 2, class_list(["cat", "dog"], 2))
+    >>> encode_labels([1, 0], 2, check_classes(["cat", "dog"], 2))
     array([1, 0])
     """
-    array = flat_labels(labels)
+    array = check_labels(labels)
     if array.dtype.kind != "U" and classes.dtype.kind == "U":
-        classes = class_list(None, len(classes))
+        classes = check_classes(None, len(classes))
     if len(array) != n_rows:
         raise InputError(
             f"there are {n_rows} rows but {len(array)} labels; each row needs one label."
@@ -245,13 +245,13 @@ def label_codes(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
             f"{option('classes')}, one name per column, in column order{alternative}."
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
-    codes, unknown_row = columns_of(array, comparable_classes)
+    codes, unknown_row = find_class_columns(array, comparable_classes)
     if unknown_row is not None:
         _raise_unknown_label(array, unknown_row, classes)
     return codes.astype(np.intp, copy=False)
 
 
-def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
+def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     """Return the column of each label, -1 for a missing label.
 
     Parameters
@@ -276,12 +276,12 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
 
     Examples
     --------
-    >>> codes_where_known(["dog", "", None, "cat"], 4, np.array(["cat", "dog"]))
+    >>> encode_known_labels(["dog", "", None, "cat"], 4, np.array(["cat", "dog"]))
     array([ 1, -1, -1,  0])
-    >>> codes_where_known(np.array([2, -1, 0]), 3, np.arange(3))
+    >>> encode_known_labels(np.array([2, -1, 0]), 3, np.arange(3))
     array([ 2, -1,  0])
     """
-    array = plain_array(labels, "labels")
+    array = as_plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
         raise InputError(
             f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry."
@@ -301,16 +301,16 @@ def codes_where_known(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if known_labels.dtype == object:
         known_labels = np.asarray(known_labels.tolist())
     codes = np.full(n_rows, NO_LABEL, dtype=np.intp)
-    codes[~is_unlabelled] = label_codes(known_labels, len(known_labels), classes)
+    codes[~is_unlabelled] = encode_labels(known_labels, len(known_labels), classes)
     return codes
 
 
-def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
+def find_class_columns(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int | None]:
     """Return the column of each label, and the first row whose label is not a class.
 
     Examples
     --------
-    >>> columns_of(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
+    >>> find_class_columns(np.array(["dog", "cow"]), np.array(["cat", "dog"]))
     (array([1, 1]), 1)
     """
     n_classes = len(classes)
@@ -328,10 +328,10 @@ def columns_of(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Codes, int 
     order = np.argsort(classes, kind="stable")
     positions = np.searchsorted(classes, labels, sorter=order)
     codes = order[np.minimum(positions, n_classes - 1)]
-    return codes.astype(np.intp, copy=False), first_row(classes[codes] != labels)
+    return codes.astype(np.intp, copy=False), find_first_true(classes[codes] != labels)
 
 
-def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
+def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     """Validate labels: a flat array of integers, booleans, floats or strings.
 
     Parameters
@@ -353,16 +353,16 @@ def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
 
     Examples
     --------
-    >>> flat_labels(np.array(["cat", "dog"], dtype=object))
+    >>> check_labels(np.array(["cat", "dog"], dtype=object))
     array(['cat', 'dog'], dtype='<U3')
     """
     if hasattr(labels, "toarray"):
         raise InputError(f"{noun}s must be a flat list, one {noun} per row; got a sparse matrix.")
-    array = plain_array(labels, f"{noun}s")
+    array = as_plain_array(labels, f"{noun}s")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        hint = f" {several_labels(array)}" if noun == "label" else ""
+        hint = f" {advise_on_label_table(array)}" if noun == "label" else ""
         raise InputError(f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}")
     if array.dtype.kind in "OT":
         array = _convert_objects(array.astype(object), noun)
@@ -375,12 +375,12 @@ def flat_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     return array
 
 
-def several_labels(array: NDArray[Any]) -> str:
+def advise_on_label_table(array: NDArray[Any]) -> str:
     """Return the advice about labels that are a table: one-hot, or several classes in a row.
 
     Examples
     --------
-    >>> several_labels(np.eye(2))
+    >>> advise_on_label_table(np.eye(2))
     'One-hot labels: labels.argmax(axis=1).'
     """
     if array.ndim == 2 and array.dtype.kind in "iubf" and (array.sum(axis=1) != 1).any():
@@ -394,7 +394,7 @@ def several_labels(array: NDArray[Any]) -> str:
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Convert floats without a fraction to int64; raise InputError for other floats."""
     _raise_if_missing(np.isnan(array), "label")
-    row = first_row(~(np.isfinite(array) & (array == np.floor(array))))
+    row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))
     if row is not None:
         raise InputError(
             f"labels must be class numbers, not continuous values; row {row} has label"
@@ -409,7 +409,7 @@ def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     NumPy would wrap on one processor, saturate on another and raise on a third.
     """
     fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
-    row = first_row(~fits.astype(bool))
+    row = find_first_true(~fits.astype(bool))
     if row is not None:
         raise InputError(
             f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}."
@@ -445,7 +445,7 @@ def is_missing(item: object) -> bool:
 
 def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
     """Raise InputError if any label is missing."""
-    row = first_row(is_missing_row)
+    row = find_first_true(is_missing_row)
     if row is not None:
         n_missing = int(is_missing_row.sum())
         raise InputError(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from metacal.errors import option, warn_caller
 from metacal.formulas import Float
 from metacal.rows.arrays import on_host
-from metacal.rows.executors import within
+from metacal.rows.executors import set_context_variable
 
 #: Largest number of rows and elements of a sample.
 _MAX_SAMPLE_ROWS = 512
@@ -93,16 +93,16 @@ class Suspicion:
         )
 
 
-def suspicion_of(sample: NDArray[Any]) -> Suspicion | None:
+def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
     """Return the suspicion about a sample of rows, or None.
 
     Rows with NaN or +inf are not judged, because later checks reject them.
 
     Examples
     --------
-    >>> suspicion_of(np.array([[0.2, 0.8], [0.7, 0.3]])).kind
+    >>> judge_sample(np.array([[0.2, 0.8], [0.7, 0.3]])).kind
     'probabilities'
-    >>> suspicion_of(np.array([[2.5, 0.8], [-1.7, 0.3]])) is None
+    >>> judge_sample(np.array([[2.5, 0.8], [-1.7, 0.3]])) is None
     True
     """
     largest = sample.max(initial=-np.inf)
@@ -125,13 +125,13 @@ def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
     """Warn if a table of logits is suspicious, and return the suspicion."""
     if input != "logits" or _skips_checks.get():
         return None
-    suspicion = suspicion_in(table)
+    suspicion = inspect_table(table)
     if suspicion is not None:
         warn_caller(suspicion.remark)
     return suspicion
 
 
-def suspicion_in(table: Any) -> Suspicion | None:
+def inspect_table(table: Any) -> Suspicion | None:
     """Return the suspicion about a table of logits, or None.
 
     Two rows are enough to clear most tables. If they do not, a larger sample is inspected.
@@ -139,7 +139,7 @@ def suspicion_in(table: Any) -> Suspicion | None:
     first_rows = _as_array(table[0:2])
     if len(first_rows) == 2 and _are_clearly_logits(first_rows):
         return None
-    return suspicion_of(sample_of(table))
+    return judge_sample(draw_sample(table))
 
 
 def skip_plausibility_checks() -> AbstractContextManager[None]:
@@ -153,13 +153,13 @@ def skip_plausibility_checks() -> AbstractContextManager[None]:
     ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
     None
     """
-    return within(_skips_checks, True)
+    return set_context_variable(_skips_checks, True)
 
 
 _skips_checks: ContextVar[bool] = ContextVar("metacal_unquestioned", default=False)
 
 
-def sample_of(table: Any) -> Float:
+def draw_sample(table: Any) -> Float:
     """Return all rows of a short table, else stretches from its start, middle and end."""
     n_rows, n_columns = table.shape
     n_fitting_rows = _MAX_SAMPLE_ELEMENTS // max(1, n_columns)

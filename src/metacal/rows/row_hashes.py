@@ -58,7 +58,7 @@ class RowsDigest:
         return int(self.hexdigest()[:16], 16)
 
 
-def row_hashes(*columns: ArrayLike) -> NDArray[np.uint64]:
+def hash_rows(*columns: ArrayLike) -> NDArray[np.uint64]:
     """Hash each row of some columns to 64 bits.
 
     Parameters
@@ -73,7 +73,7 @@ def row_hashes(*columns: ArrayLike) -> NDArray[np.uint64]:
 
     Examples
     --------
-    >>> hashes = row_hashes([0.5, 0.25, 0.5], [True, False, True])
+    >>> hashes = hash_rows([0.5, 0.25, 0.5], [True, False, True])
     >>> bool(hashes[0] == hashes[2]), bool(hashes[0] == hashes[1])
     (True, False)
     """
@@ -88,7 +88,7 @@ def digest_rows(hashes: NDArray[np.uint64]) -> RowsDigest:
 
     Examples
     --------
-    >>> hashes = row_hashes([0.5, 0.25, 0.5])
+    >>> hashes = hash_rows([0.5, 0.25, 0.5])
     >>> digest_rows(hashes) == digest_rows(hashes[::-1])
     True
     >>> digest_rows(hashes) == digest_rows(hashes[:1]) + digest_rows(hashes[1:])

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, spelled
 from metacal.formulas import Flags
-from metacal.rows.arrays import first_row, plain_array
+from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.labels import is_missing
 
 #: Accepted spellings of true and false, lower case.
-WORDS: dict[str, bool] = {
+VERDICTS: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
 }
 #: Verdicts that are not numbers.
-_VERDICTS = WORDS.keys() - {"0", "1"}
+_VERDICT_WORDS = VERDICTS.keys() - {"0", "1"}
 _REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
 #: Largest number of characters of a value in a message.
 _MAX_SHOWN_LENGTH = 60
@@ -33,13 +33,13 @@ _MAX_SHOWN_LENGTH = 60
 Place = Callable[[int], str]
 
 
-def numbered(row: int) -> str:
+def describe_row(row: int) -> str:
     """Return the name of a row in messages: its number from 0."""
     return f"row {row}"
 
 
-def score_column(
-    values: Any, *, name: str = "score", place: Place = numbered
+def check_scores(
+    values: Any, *, name: str = "score", place: Place = describe_row
 ) -> NDArray[np.floating[Any]]:
     """Validate a column of scores.
 
@@ -67,11 +67,11 @@ def score_column(
 
     Examples
     --------
-    >>> score_column([0.5, None, float("inf"), 1])
+    >>> check_scores([0.5, None, float("inf"), 1])
     array([0.5, nan, nan, 1. ])
-    >>> score_column(["8/10", "85%", "fail", "0.5"])
+    >>> check_scores(["8/10", "85%", "fail", "0.5"])
     array([0.8 , 0.85, 0.  , 0.5 ])
-    >>> score_column(["high", "low"])
+    >>> check_scores(["high", "low"])
     Traceback (most recent call last):
     metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and ...
     """
@@ -91,7 +91,7 @@ def score_column(
     return scores
 
 
-def correct_column(values: Any, *, name: str = "correct", place: Place = numbered) -> Flags:
+def check_correctness(values: Any, *, name: str = "correct", place: Place = describe_row) -> Flags:
     """Validate a column of correctness.
 
     Parameters
@@ -116,9 +116,9 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
 
     Examples
     --------
-    >>> correct_column([1, 0, 1]), correct_column(["yes", "No"])
+    >>> check_correctness([1, 0, 1]), check_correctness(["yes", "No"])
     (array([ True, False,  True]), array([ True, False]))
-    >>> correct_column([1, 0, 2])
+    >>> check_correctness([1, 0, 2])
     Traceback (most recent call last):
     metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, ...
     """
@@ -129,7 +129,7 @@ def correct_column(values: Any, *, name: str = "correct", place: Place = numbere
     return np.array(flags, dtype=np.bool_)
 
 
-def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> NDArray[Any]:
+def check_losses(values: Any, *, name: str = "loss", place: Place = describe_row) -> NDArray[Any]:
     """Validate a column of losses from 0 (correct) to 1.
 
     Parameters
@@ -156,19 +156,19 @@ def loss_column(values: Any, *, name: str = "loss", place: Place = numbered) -> 
 
     Examples
     --------
-    >>> loss_column([0, 0.25, "1/2"]), loss_column([0, 1])
+    >>> check_losses([0, 0.25, "1/2"]), check_losses([0, 1])
     (array([0.  , 0.25, 0.5 ]), array([0, 1]))
-    >>> loss_column([0.5, 3])
+    >>> check_losses([0.5, 3])
     Traceback (most recent call last):
     metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the ...
-    >>> loss_column([True, False])
+    >>> check_losses([True, False])
     Traceback (most recent call last):
     metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for ...
     """
     array = _flatten(values, name)
     _raise_if_verdict(array, name, place)
-    losses = score_column(array, name=name, place=place).astype(np.float64)
-    invalid_row = first_row(~((losses >= 0.0) & (losses <= 1.0)))
+    losses = check_scores(array, name=name, place=place).astype(np.float64)
+    invalid_row = find_first_true(~((losses >= 0.0) & (losses <= 1.0)))
     if invalid_row is None:
         are_integers = array.dtype.kind != "f" and all(
             isinstance(value, int) for value in array.tolist()
@@ -194,7 +194,7 @@ def _raise_if_verdict(array: NDArray[Any], name: str, place: Place) -> None:
     if array.dtype.kind not in "bOU":
         return
     for row, value in enumerate(array.tolist()):
-        is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICTS
+        is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
         if isinstance(value, bool) or is_verdict:
             raise InputError(
                 f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
@@ -202,7 +202,7 @@ def _raise_if_verdict(array: NDArray[Any], name: str, place: Place) -> None:
             )
 
 
-def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
+def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
     """Read a flag for each row and model of a cascade.
 
     Parameters
@@ -227,7 +227,7 @@ def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
 
     Examples
     --------
-    >>> model_flags([[True, None, False]], 3, "agrees")[1]
+    >>> read_model_flags([[True, None, False]], 3, "agrees")[1]
     array([ True, False,  True])
     """
     table = np.array(values, dtype=object)
@@ -248,23 +248,25 @@ def model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]:
 
     flags = np.zeros(table.shape, dtype=bool)
     for model, column in enumerate(table.T):
-        flags[known_rows, model] = correct_column(
+        flags[known_rows, model] = check_correctness(
             column[known_rows], name=name, place=known_row_name
         )
     return flags, is_known
 
 
-def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any]], Flags]:
+def check_scores_and_correctness(
+    score: Any, correct: Any
+) -> tuple[NDArray[np.floating[Any]], Flags]:
     """Validate a column of scores and a column of correctness of the same rows.
 
     Examples
     --------
-    >>> score_and_correct([0.5, None], ["yes"])
+    >>> check_scores_and_correctness([0.5, None], ["yes"])
     Traceback (most recent call last):
     metacal.errors.InputError: there are 2 scores but 1 entries of correct; give one each per row.
     """
-    scores = score_column(score)
-    is_correct = correct_column(correct)
+    scores = check_scores(score)
+    is_correct = check_correctness(correct)
     if scores.shape != is_correct.shape:
         raise InputError(
             f"there are {len(scores)} scores but {len(is_correct)} entries of correct; give one"
@@ -275,7 +277,7 @@ def score_and_correct(score: Any, correct: Any) -> tuple[NDArray[np.floating[Any
 
 def _flatten(values: Any, name: str) -> NDArray[Any]:
     """Return a flat array from values of shape (n,) or (n, 1); raise InputError for others."""
-    array = plain_array(values, name)
+    array = as_plain_array(values, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -295,7 +297,7 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
         except OverflowError:
             return np.inf
     if isinstance(value, str):
-        mark = mark_of(value)
+        mark = parse_mark(value)
         if mark is not None:
             return mark
     elif is_missing(value):
@@ -303,11 +305,11 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
     raise _not_a_number_error(value, name, row_name)
 
 
-def mark_of(text: str) -> float | None:
+def parse_mark(text: str) -> float | None:
     """Parse a mark: a number, a fraction ("8/10"), a percentage or a verdict; None if invalid."""
     text = text.strip().lower()
-    if text in WORDS:
-        return float(WORDS[text])
+    if text in VERDICTS:
+        return float(VERDICTS[text])
     is_percentage = text.endswith("%")
     numerator, slash, denominator = text.removesuffix("%").partition("/")
     # Python accepts underscores in numbers.
@@ -334,7 +336,7 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
     """Return a value as a boolean; raise InputError if it is missing or not a flag."""
     flag = None
     if isinstance(value, str | bool | int):
-        flag = WORDS.get(str(value).strip().lower())
+        flag = VERDICTS.get(str(value).strip().lower())
     elif isinstance(value, float) and value in (0.0, 1.0):
         flag = value == 1.0
     if flag is not None:
@@ -350,12 +352,12 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
     )
 
 
-def is_table(score: Any) -> bool:
+def has_several_columns(score: Any) -> bool:
     """Check whether scores are a table with several columns, one per label."""
     return np.ndim(score) == 2 and np.shape(score)[1] > 1
 
 
-def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
+def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]:
     """Flatten a table of scores, and return the label of each entry.
 
     Parameters
@@ -377,7 +379,7 @@ def entries(score: Any, labels: Any = None) -> tuple[NDArray[Any], NDArray[Any]]
 
     Examples
     --------
-    >>> entries([[0.9, 0.2], [0.4, 0.8]], ["name", "date"])
+    >>> flatten_score_table([[0.9, 0.2], [0.4, 0.8]], ["name", "date"])
     (array([0.9, 0.2, 0.4, 0.8]), array(['name', 'date', 'name', 'date'], dtype='<U4'))
     """
     table = np.asarray(score)

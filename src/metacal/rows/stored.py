@@ -130,12 +130,12 @@ class StoredTable:
         if copy is False:
             raise ValueError("a stored table is read, and so copied, into an array")
         values = np.empty(self.shape, dtype=self.dtype if dtype is None else dtype)
-        for start, block in blocks_of(self, BLOCK_ELEMENTS):
+        for start, block in iterate_blocks(self, BLOCK_ELEMENTS):
             values[start : start + len(block)] = block
         return values
 
 
-def blocks_of(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
+def iterate_blocks(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield consecutive blocks of rows, each with the index of its first row.
 
     Parameters

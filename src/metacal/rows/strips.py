@@ -31,7 +31,7 @@ from metacal.rows.stored import StoredTable
 #: Elements of a strip. Half a megabyte in float64 fits into the cache of a core.
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a stored table that are read at once. Each worker holds one block in memory.
-READ_AT_ONCE = 1 << 17
+READ_ELEMENTS = 1 << 17
 #: Elements of a block of `Rows.gather`. A few tables of probabilities of its size fit into the
 #: cache.
 _GATHER_BLOCK_ELEMENTS = 1 << 18
@@ -46,7 +46,7 @@ Columns = tuple[Any, ...]
 Span = tuple[int, int]
 
 
-def run_rows(n_classes: int) -> int:
+def get_run_length(n_classes: int) -> int:
     """Return the number of rows of a run: whole strips with about 4,096 rows or more.
 
     It depends only on the number of classes.
@@ -251,7 +251,7 @@ class Strips:
         """
         fn, make_accumulator, gets_blocks = work
         accumulator = make_accumulator()
-        block_elements = _GATHER_BLOCK_ELEMENTS if gets_blocks else READ_AT_ONCE
+        block_elements = _GATHER_BLOCK_ELEMENTS if gets_blocks else READ_ELEMENTS
         block_strips = max(1, block_elements // (self._strip_rows * self.n_classes))
         for start in range(*span, block_strips):
             block_span = (start, min(start + block_strips, span[1]))

@@ -31,7 +31,7 @@ class NoWorkersError(BrokenExecutor):
     """Error of a cluster without workers, without a scheduler, or without metacal."""
 
 
-def in_order(
+def run_in_order(
     executor: Executor,
     task: Task,
     pieces: Pieces,
@@ -70,14 +70,14 @@ def in_order(
     --------
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     list(in_order(pool, pow, ((2, n) for n in range(5)), window=3))
+    ...     list(run_in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
     """
-    results = as_they_come(executor, task, pieces, window, place=place, held=max(held, window))
+    results = run_as_completed(executor, task, pieces, window, place=place, held=max(held, window))
     return (result for _, result in results)
 
 
-def as_they_come(
+def run_as_completed(
     executor: Executor,
     task: Task,
     pieces: Pieces,
@@ -93,7 +93,7 @@ def as_they_come(
     Parameters
     ----------
     executor, task, pieces, window, place
-        As in `in_order`.
+        As in `run_in_order`.
 
     held : int, default=None
         If given, results are yielded in order, and this is the largest number of pending pieces.
@@ -111,7 +111,7 @@ def as_they_come(
     --------
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     sorted(as_they_come(pool, pow, ((2, n) for n in range(3)), window=2))
+    ...     sorted(run_as_completed(pool, pow, ((2, n) for n in range(3)), window=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
     # Futures in the order of their submission.

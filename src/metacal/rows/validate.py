@@ -24,16 +24,16 @@ from metacal.formulas.logits import (
     replace_zero_probabilities,
 )
 from metacal.formulas.operations import NUMPY
-from metacal.rows.arrays import check_choice, first_row, plain_array
+from metacal.rows.arrays import as_plain_array, check_choice, find_first_true
+from metacal.rows.arrays import check_row_weights as check_row_weights
 from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import raise_if_masked as raise_if_masked
-from metacal.rows.arrays import row_weights as row_weights
-from metacal.rows.labels import class_list as class_list
-from metacal.rows.labels import columns_of as columns_of
-from metacal.rows.labels import label_codes as label_codes
-from metacal.rows.labels import two_classes as two_classes
+from metacal.rows.labels import check_classes as check_classes
+from metacal.rows.labels import encode_labels as encode_labels
+from metacal.rows.labels import find_class_columns as find_class_columns
+from metacal.rows.labels import find_two_classes as find_two_classes
 from metacal.rows.output_buffer import get_probability_buffer as get_probability_buffer
-from metacal.rows.stored import ConvertedTable, StoredTable, blocks_of
+from metacal.rows.stored import ConvertedTable, StoredTable, iterate_blocks
 
 #: Elements per block of a validation pass. A block fits into the cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -47,7 +47,7 @@ _SUM_TOLERANCE = {"bfloat16": 1e-2, "float16": 5e-3, "float32": 1e-4, "float64":
 _MAX_EXACT_INTEGER = 1 << 53
 
 
-def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
+def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any]:
     """Validate a table of logits.
 
     float16, float32 and float64 arrays are not copied. Integers and booleans become float64. -inf
@@ -75,9 +75,9 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
 
     Examples
     --------
-    >>> logits_table([[2, 0], [0, 1]]).dtype
+    >>> check_logits([[2, 0], [0, 1]]).dtype
     dtype('float64')
-    >>> logits_table([0.2, 0.8])
+    >>> check_logits([0.2, 0.8])
     Traceback (most recent call last):
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got ...
     """
@@ -106,18 +106,18 @@ def logits_table(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     if isinstance(array, StoredTable) or isinstance(table, np.memmap):
         return ConvertedTable(array, replace_finite_masks, array.dtype)  # type: ignore[return-value]
     return np.concatenate(
-        [replace_finite_masks(block) for _, block in blocks_of(array, BLOCK_ELEMENTS)]
+        [replace_finite_masks(block) for _, block in iterate_blocks(array, BLOCK_ELEMENTS)]
     )
 
 
-def is_one_score(table: Any) -> bool:
+def has_one_score_per_row(table: Any) -> bool:
     """Check whether there is one score per row, shape (n,) or (n, 1), for two classes.
 
     This is the output of `decision_function` of a binary classifier.
 
     Examples
     --------
-    >>> is_one_score([0.2, -1.3]), is_one_score(np.zeros((5, 1))), is_one_score(np.zeros((5, 2)))
+    >>> has_one_score_per_row([0.2, -1.3]), has_one_score_per_row(np.zeros((5, 1))), has_one_score_per_row(np.zeros((5, 2)))
     (True, True, False)
     """
     if isinstance(table, StoredTable) or hasattr(table, "toarray") or kernels.on_device(table):
@@ -135,7 +135,7 @@ def is_one_score(table: Any) -> bool:
     return is_numeric and is_column and shape[0] > 0
 
 
-def two_columns(table: Any, kind: str) -> NDArray[Any]:
+def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
     """Convert one score per row to a table of two classes.
 
     Parameters
@@ -158,13 +158,13 @@ def two_columns(table: Any, kind: str) -> NDArray[Any]:
 
     Examples
     --------
-    >>> two_columns([2.0, -1.0], "logits"), two_columns([[0.25]], "probabilities")
+    >>> scores_to_two_columns([2.0, -1.0], "logits"), scores_to_two_columns([[0.25]], "probabilities")
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
-    scores = _as_float(plain_array(table, "scores").reshape(-1), "scores")
+    scores = _as_float(as_plain_array(table, "scores").reshape(-1), "scores")
     if kind != "probabilities":
         return np.column_stack([np.zeros_like(scores), scores])
-    row = first_row(~((scores >= 0.0) & (scores <= 1.0)))
+    row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if row is not None:
         raise InputError(
             f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are the"
@@ -196,7 +196,7 @@ def _inspect_blocks(
     yield from zip(row_slices, results)
 
 
-def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
+def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any]:
     """Validate a table whose rows are probability vectors.
 
     Parameters
@@ -218,15 +218,15 @@ def probability_table(table: Any, *, advice: str | None = None) -> NDArray[Any]:
 
     Examples
     --------
-    >>> probability_table([[0.25, 0.75]]).shape
+    >>> check_probabilities([[0.25, 0.75]]).shape
     (1, 2)
-    >>> probability_table([[3.0, 0.5]])
+    >>> check_probabilities([[3.0, 0.5]])
     Traceback (most recent call last):
     metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are ...
     """
     array = _read_float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
-    blocks: Iterable[tuple[int, NDArray[Any]]] = blocks_of(array, BLOCK_ELEMENTS)
+    blocks: Iterable[tuple[int, NDArray[Any]]] = iterate_blocks(array, BLOCK_ELEMENTS)
     if kernels.on_device(array):
         # Only the first invalid row is copied to the host, for the message.
         row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
@@ -257,7 +257,7 @@ def _check_probability_block(
     """
     smallest = block.min(axis=1)
     largest = block.max(axis=1)
-    row = first_row(~((smallest >= 0) & (largest <= 1 + tolerance)))
+    row = find_first_true(~((smallest >= 0) & (largest <= 1 + tolerance)))
     if row is not None:
         is_too_small = not smallest[row] >= 0
         value = smallest[row] if is_too_small else largest[row]
@@ -266,7 +266,7 @@ def _check_probability_block(
             f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
         )
     row_sums = block.sum(axis=1, dtype=np.float64)
-    row = first_row(np.abs(row_sums - 1.0) > tolerance)
+    row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
     if row is not None:
         hint = advice or (
             f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits."
@@ -277,7 +277,7 @@ def _check_probability_block(
         )
 
 
-def logits_from(
+def read_logits(
     table: Any,
     kind: str,
     *,
@@ -317,15 +317,15 @@ def logits_from(
 
     Examples
     --------
-    >>> logits_from([[0.5, 0.5]], "probabilities")
+    >>> read_logits([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
     if later and can_validate_later(table, kind):
         return _read_float_table(table, "logits")
     if kind == "logits":
-        return logits_table(table, executor=executor)
+        return check_logits(table, executor=executor)
     check_choice("input", kind, "logits", "probabilities")
-    array: Any = probability_table(table)
+    array: Any = check_probabilities(table)
     if kernels.on_device(array):
         return kernels.device_kernels().log_probabilities(array)
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
@@ -349,7 +349,7 @@ def can_validate_later(table: Any, kind: str) -> bool:
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
     """Return the logarithms of probabilities, with zeros replaced."""
     logarithms = np.empty(table.shape, dtype)
-    for start, block in blocks_of(table, BLOCK_ELEMENTS):
+    for start, block in iterate_blocks(table, BLOCK_ELEMENTS):
         positive_block = block.astype(dtype, copy=False)
         if not positive_block.min() > 0.0:
             positive_block = replace_zero_probabilities(NUMPY, positive_block)
@@ -364,7 +364,7 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     is_on_device = kernels.on_device(table)
     array: Any = table
     if not is_on_device and not isinstance(table, StoredTable):
-        array = plain_array(table, name)
+        array = as_plain_array(table, name)
     shape = tuple(array.shape)
     if len(shape) != 2:
         raise InputError(
@@ -401,7 +401,7 @@ def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
         is_too_large: Flags = largest >= _MAX_EXACT_INTEGER
         if block.dtype.kind == "i":
             is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
-        row = first_row(is_too_large)
+        row = find_first_true(is_too_large)
         if row is not None:
             raise InputError(
                 f"{name} are integers too large to be told apart as floats: the largest of row"
@@ -450,8 +450,8 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
     )
 
 
-def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
-    """Return `label_codes` on the device of the table.
+def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any:
+    """Return `encode_labels` on the device of the table.
 
     Column numbers are validated on the device, other labels on the host.
 
@@ -471,7 +471,7 @@ def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any
     array or tensor of int of shape (n,)
     """
     if not kernels.on_device(table):
-        return label_codes(labels, len(table), classes)
+        return encode_labels(labels, len(table), classes)
     raise_if_masked(labels, "labels")
     device_kernels = kernels.device_kernels()
     are_column_numbers = classes.dtype.kind in "iu" and np.array_equal(
@@ -481,4 +481,4 @@ def label_codes_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> Any
         device_codes = device_kernels.label_codes(labels, table)
         if device_codes is not None:
             return device_codes
-    return device_kernels.move_to_device_of(label_codes(labels, len(table), classes), table)
+    return device_kernels.move_to_device_of(encode_labels(labels, len(table), classes), table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metacal.lazy import names_of
+from metacal.lazy import make_lazy_attributes
 
 if TYPE_CHECKING:
     from metacal.scores import learned as learned
@@ -29,4 +29,4 @@ if TYPE_CHECKING:
     from metacal.scores.registry import register_score as register_score
 else:
     # Type checkers do not see this branch, so that a misspelt name is an error for them.
-    __getattr__, _ = names_of(__name__)
+    __getattr__, _ = make_lazy_attributes(__name__)

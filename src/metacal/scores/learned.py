@@ -28,7 +28,7 @@ from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.kernels.grid import ABSOLUTE
 from metacal.rows import Rows, validate
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import generator
 
 #: Limit on the size of gaps, also of those to masked classes.
@@ -85,7 +85,7 @@ def split_rows(
             f"split_rows needs at least 2 rows and one label per row; got {n_rows} and"
             f" {len(label_column)}."
         )
-    n_train = min(max(1, round(fraction("share", share) * n_rows)), n_rows - 1)
+    n_train = min(max(1, round(check_fraction("share", share) * n_rows)), n_rows - 1)
     order = generator(random_state).permutation(n_rows)
     train_rows = order[:n_train]
     other_rows = order[n_train:]
@@ -190,9 +190,9 @@ class Ranker(ABC):
         is_whole = isinstance(self.n_top, int | np.integer) and not isinstance(self.n_top, bool)
         if not is_whole or self.n_top < 2:
             raise InputError(f"n_top must be a whole number of at least 2, got {self.n_top!r}.")
-        table = validate.logits_from(X, self.input)
-        class_names = validate.class_list(self.classes, table.shape[1])
-        codes = validate.label_codes(y, len(table), class_names)
+        table = validate.read_logits(X, self.input)
+        class_names = validate.check_classes(self.classes, table.shape[1])
+        codes = validate.encode_labels(y, len(table), class_names)
         is_wrong = table.argmax(axis=1) != codes
         if is_wrong.all() or not is_wrong.any():
             raise InputError(

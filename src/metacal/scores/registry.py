@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from metacal.errors import InputError
-from metacal.lazy import found
+from metacal.lazy import import_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,23 +100,23 @@ class NamedScore:
     def unrounded(self) -> Callable[[NDArray[Any]], Float]:
         """Kernel that computes the score before it is rounded."""
         if self.kernel:
-            return found(self.kernel)
-        formula_kernel = found("metacal.kernels:FormulaKernel")
+            return import_object(self.kernel)
+        formula_kernel = import_object("metacal.kernels:FormulaKernel")
         return formula_kernel(self.formula_function())
 
     def formula_function(self) -> Callable[..., Any]:
         """Import and return the formula."""
-        return found(self.formula)
+        return import_object(self.formula)
 
     @property
     def grid(self) -> Grid:
         """Grid to which the score is rounded."""
         grid_name = "ABSOLUTE" if self.absolute_error else "RELATIVE"
-        return found(f"metacal.kernels.grid:{grid_name}")
+        return import_object(f"metacal.kernels.grid:{grid_name}")
 
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the rounded score of each row, NaN for an invalid row."""
-        round_to_grid = found("metacal.kernels:rounded")
+        round_to_grid = import_object("metacal.kernels:rounded")
         return round_to_grid(self.unrounded(block), self.grid)
 
 
@@ -144,7 +144,7 @@ _SCORES = (
     ),
     _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
-#: Name that stands for the best of `candidates`, which share delta.
+#: Name that stands for the best of `auto_candidates`, which share delta.
 AUTO = "auto"
 #: Scores by name.
 NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
@@ -152,7 +152,7 @@ NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
 LEARNED = ("LogisticRanker", "PairwiseRanker")
 
 
-def candidates(n_classes: int) -> dict[str, float]:
+def auto_candidates(n_classes: int) -> dict[str, float]:
     """Return the scores among which `score="auto"` chooses, with their shares of delta.
 
     Entropy is rarely far from the best and has the largest share. The others are much better for

@@ -132,7 +132,7 @@ def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     if dtype_name == "str":
         _check_name_lengths(values, location)
     try:
-        return validate.class_list(np.array(values, dtype=np.dtype(dtype_name)), len(values))
+        return validate.check_classes(np.array(values, dtype=np.dtype(dtype_name)), len(values))
     except (InputError, OverflowError, ValueError) as error:
         raise ArtifactError(f"{location}: {error_summary(error)}") from None
 

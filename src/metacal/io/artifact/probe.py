@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import error_summary
-from metacal.rows.arrays import first_row
+from metacal.rows.arrays import find_first_true
 
 # Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
 _TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
@@ -109,7 +109,7 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
         "they sum to {:.6g}": sums_to_one,
     }
     for problem, passes in row_checks.items():
-        row = first_row(~passes)
+        row = find_first_true(~passes)
         if row is not None:
             raise ArtifactError(
                 f"the map gives no probabilities for {row_kinds[row]} rows in"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from metacal.lazy import found
+from metacal.lazy import import_object
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class Format:
 
 def _lazy(location: str) -> Callable[..., Any]:
     """Return a function that imports "module:name" of this package when it is called."""
-    return lambda *args: found(f"{__name__}.{location}")(*args)
+    return lambda *args: import_object(f"{__name__}.{location}")(*args)
 
 
 _ZIP_MAGIC = b"PK\x03\x04"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError, needs_extra
 from metacal.io.opening import check_text_array_size, check_unpacked_size, uneven_row_error
-from metacal.rows.arrays import first_row
+from metacal.rows.arrays import find_first_true
 
 # Categories of Arrow types, named as in `pyarrow.types`.
 LIST_TYPES = ("list", "large_list", "fixed_size_list")
@@ -109,7 +109,7 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, start: int) -
         # The offsets of a sliced array are those of the slice, and an array without nulls has no
         # gaps between its lists.
         list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
-        row = first_row(list_lengths != n_classes)
+        row = find_first_true(list_lengths != n_classes)
         if row is not None:
             row_text = f"{path}: row {start + row} of column {name!r}"
             raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)

@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.display import listed
+from metacal.display import format_names
 from metacal.errors import InputError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
@@ -101,7 +101,7 @@ def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.Zip
             members[member.filename.removesuffix(".npy")] = member
     if file_names and not members:
         raise InputError(
-            f"{path}: this zip archive is not an npz (it holds {listed(file_names)});"
+            f"{path}: this zip archive is not an npz (it holds {format_names(file_names)});"
             f" {SAVE_AS_NPZ}."
         )
     return members

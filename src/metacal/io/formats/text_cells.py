@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.io.opening import check_text_array_size, uneven_row_error
-from metacal.rows.labels import is_whole
+from metacal.rows.labels import is_integer_text
 
 # First characters of a text that a spreadsheet may execute.
 _FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
@@ -104,7 +104,7 @@ def numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
         return texts
     values: list[Any] = []
     for text in texts:
-        value = int(text) if is_whole(text) else number_or_text(text)
+        value = int(text) if is_integer_text(text) else number_or_text(text)
         if isinstance(value, str):
             return texts
         values.append(value)

@@ -16,7 +16,7 @@ from metacal.errors import InputError, spelled
 from metacal.formulas import Codes, Float
 from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import By, Name
-from metacal.rows.labels import columns_of, flat_labels
+from metacal.rows.labels import check_labels, find_class_columns
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:
     given, known = plain_groups(groups), np.array(names)
     if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
         return np.full(len(given), -1, dtype=np.intp)
-    codes, _ = columns_of(given, known)
+    codes, _ = find_class_columns(given, known)
     return np.where(known[codes] == given, codes, -1)
 
 
@@ -141,7 +141,7 @@ def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
 
 def plain_groups(groups: Any) -> NDArray[Any]:
     """One group per row, integers or strings."""
-    names = flat_labels(groups, "group")
+    names = check_labels(groups, "group")
     kind = names.dtype.kind
     if kind == "b" or (
         kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()

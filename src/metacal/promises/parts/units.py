@@ -35,8 +35,8 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.circumstances import Circumstances, CountedBy, Weights, under
 from metacal.promises.notes import Note, kept_by_weight, one_row_of_each_unit, whole_units_counted
 from metacal.rows import validate
-from metacal.rows.arrays import plain_array, row_weights
-from metacal.rows.draws import RowDraws, checked_random_state
+from metacal.rows.arrays import as_plain_array, check_row_weights
+from metacal.rows.draws import RowDraws, check_random_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,14 +217,16 @@ class Importance:
         """
         from scipy.optimize import nnls  # not worth a wait for those who never estimate
 
-        table, new = validate.logits_from(logits, input), validate.logits_from(new_logits, input)
+        table, new = validate.read_logits(logits, input), validate.read_logits(new_logits, input)
         if table.shape[1] != new.shape[1]:
             raise InputError(
                 f"logits have {table.shape[1]} columns and new_logits {new.shape[1]}; give the same"
                 " classes."
             )
         n_classes = table.shape[1]
-        codes = validate.label_codes(labels, len(table), validate.class_list(classes, n_classes))
+        codes = validate.encode_labels(
+            labels, len(table), validate.check_classes(classes, n_classes)
+        )
         joint = np.zeros((n_classes, n_classes))
         np.add.at(joint, (np.asarray(table).argmax(axis=1), codes), 1.0 / len(codes))
         share = np.bincount(np.asarray(new).argmax(axis=1), minlength=n_classes) / len(new)
@@ -245,7 +247,7 @@ class Importance:
 
     def shares(self, n_rows: int) -> Float:
         """The probability with which each row is kept."""
-        weights = row_weights(self.weights, n_rows, name="importance")
+        weights = check_row_weights(self.weights, n_rows, name="importance")
         assert weights is not None
         largest = float(weights.max()) if self.largest is None else float(self.largest)
         if not weights.max() <= largest < np.inf:
@@ -388,7 +390,7 @@ def select_rows(
     >>> select_rows(6) is None
     True
     """
-    random_state = checked_random_state(random_state)
+    random_state = check_random_state(random_state)
     if units is None and importance is None:
         return None
     together = None if units is None else Units.of(units)
@@ -411,7 +413,7 @@ def unit_codes(units: Any, n_rows: int) -> Codes:
     >>> unit_codes(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
-    names = plain_array(units, "units")
+    names = as_plain_array(units, "units")
     if names.shape != (n_rows,):
         raise InputError(
             f"units must have shape ({n_rows},), the name of each row's unit; got {names.shape}."

@@ -24,7 +24,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.rules.levels import local_level, quantiles_at
 from metacal.promises.rules.selective_accuracy import selective_accuracy_bound, supports_accuracy
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +107,7 @@ def miscoverage_band(
     >>> band.lower.round(4), band.estimate, band.upper.round(4)
     (array([0.0734, 0.0315]), array([0.1 , 0.05]), array([0.1319, 0.0745]))
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     return _share_above(
         DistributionBand.of(_scores(right_scores)), thresholds, delta, delta / 2, delta / 2
     )
@@ -137,7 +137,7 @@ def accuracy_band(
     >>> band.lower.round(3), band.estimate, band.upper.round(3)
     (array([0.956, 0.964]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     return _accuracy(
         scores, correct, _thresholds(thresholds, _scores(scores)), delta, delta / 2, delta / 2
     )
@@ -169,7 +169,7 @@ def coverage_band(
     >>> band.lower.round(3), band.estimate, band.upper.round(3)
     (array([0.452]), array([0.5]), array([0.548]))
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     band = DistributionBand.of(_scores(scores))
     at = _thresholds(thresholds, band.values)
     return Band(
@@ -183,7 +183,7 @@ def certified_miscoverage(
     """Upper bounds on F0 at every threshold at once: one side of `miscoverage_band`, at all of
     delta.
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     at = np.asarray(thresholds, dtype=np.float64)
     return np.asarray(1.0 - DistributionBand.of(_scores(right_scores)).lower(at, delta))
 
@@ -192,7 +192,7 @@ def certified_accuracy(
     scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike, delta: float = 0.1
 ) -> Float:
     """Compute the lower side of `accuracy_band`, at all of delta."""
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     return selective_accuracy_bound(*_accepted(scores, correct, thresholds), delta)
 
 
@@ -209,7 +209,7 @@ def largest_supporting_threshold(
     >>> largest_supporting_threshold(np.arange(1000.0), correct, 0.97, 0.1)
     914.0
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     column, flags = _scores(scores), _flags(correct)
     thresholds = run_ends(column, flags)
     n_correct, n_incorrect, n_rows = _accepted(column, flags, thresholds)
@@ -263,7 +263,7 @@ def operating_bands(
     >>> bands.accuracy.lower.round(3), bands.miscoverage.upper.round(3), bands.coverage.lower.round(3)
     (array([0.962]), array([0.135]), array([0.863]))
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = np.asarray(thresholds, dtype=np.float64)
     accuracy = _accuracy(scores, correct, at, delta, delta / 4, delta / 8)
@@ -319,7 +319,7 @@ def certified_frontier(
     >>> round(float(frontier.alpha[np.searchsorted(frontier.beta, 0.95)]), 2), round(frontier.best_accuracy(0.3), 2)
     (0.28, 0.95)
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = (
         run_ends(scores, correct)

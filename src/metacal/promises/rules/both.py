@@ -15,7 +15,7 @@ from metacal.certification.both import BOTH_CERTIFIED, BOTH_EXPECTED, AccuracyAn
 from metacal.errors import InputError
 from metacal.promises.promise import Promise
 from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class AfterLooking(Promise):
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
         super().__post_init__()
         # None is not allowed here.
-        fraction("delta", self.delta)
+        check_fraction("delta", self.delta)
 
     @property
     def rule(self) -> str:

@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from metacal.formulas import Codes, Float
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
 #: Local levels of the table.
@@ -48,7 +48,7 @@ def local_level(n: int, delta: float) -> float:
     >>> round(local_level(1000, 0.05), 5)
     0.00121
     """
-    fraction("delta", delta)
+    check_fraction("delta", delta)
     at = math.log2(max(n, 1))
     row = min(int(at), len(EXITS_PER_LEVEL) - 2)
     exits = EXITS_PER_LEVEL[row] + (at - row) * (EXITS_PER_LEVEL[row + 1] - EXITS_PER_LEVEL[row])

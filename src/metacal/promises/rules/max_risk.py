@@ -27,7 +27,7 @@ from metacal.promises.rules.costs import (
     is_uniform,
     positive,
 )
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 
 class CostPromise(Promise):
@@ -213,7 +213,7 @@ class MaxCost(CostPromise):
         object.__setattr__(self, "wrong", checked_costs(self.wrong))
         object.__setattr__(self, "limit", positive("limit", self.limit))
         if self.delta is not None:
-            fraction("delta", self.delta)
+            check_fraction("delta", self.delta)
         if self.limit >= self.largest:
             raise InputError(
                 f"limit must be less than the largest cost, {self.largest:g}: no mean cost is"
@@ -282,7 +282,7 @@ class Cheapest(CostPromise):
         object.__setattr__(self, "wrong", checked_costs(self.wrong))
         object.__setattr__(self, "review", positive("review", self.review))
         # None is not allowed here.
-        fraction("delta", self.delta)
+        check_fraction("delta", self.delta)
 
     @property
     def rejected(self) -> float:

@@ -19,7 +19,7 @@ from metacal.promises.certificate import Certificate
 from metacal.promises.parts.part import Name
 from metacal.promises.promise import SubgroupPromise
 from metacal.promises.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class SidePromise(SubgroupPromise):
     def __post_init__(self) -> None:
         super().__post_init__()
         # A promise about classes is certified with a confidence level, or not at all.
-        fraction("delta", self.delta)
+        check_fraction("delta", self.delta)
         # A file can hold the scalars of Python, not those of NumPy.
         to_python_scalar = getattr(self.positive, "item", None)
         if to_python_scalar is not None:
@@ -114,7 +114,7 @@ class MinPrecision(SidePromise):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share is not None:
-            fraction("share", self.share)
+            check_fraction("share", self.share)
 
     def side(self) -> Side:
         """Return the side of the positive class, with its declared share."""
@@ -231,7 +231,7 @@ class TwoSided(SubgroupPromise):
                     "TwoSided takes two of MinPrecision(...), MinRecall(...),"
                     f" MaxFalsePositiveRate(...); got {side!r}."
                 )
-        fraction("delta", self.delta)
+        check_fraction("delta", self.delta)
 
     @property
     def limits(self) -> Limits:

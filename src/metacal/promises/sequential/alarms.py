@@ -42,7 +42,7 @@ from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import Monitor, Together
 from metacal.promises.words import at_most
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.
 MEANINGS = {
@@ -122,7 +122,7 @@ class Alarms:
         `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable`
         which share of the lines of a stream may be unreadable, where rows come as lines.
         """
-        fraction("delta", delta)
+        check_fraction("delta", delta)
         closed = bool(not_comparable(certificate))
         spread = profile is not None and len(profile.edges) > 0 and not closed
         possible = [certificate is not None and not closed, spread, calibrated and not closed]
@@ -222,7 +222,7 @@ class Alarms:
         records = [
             {"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self
         ]
-        return display.frame(records, [alarm.name for alarm in self], ["alarm"])
+        return display.make_frame(records, [alarm.name for alarm in self], ["alarm"])
 
     def _repr_html_(self) -> str:
         rows = [
@@ -233,7 +233,7 @@ class Alarms:
             )
             for alarm in self
         ]
-        return display.table(
+        return display.make_table_html(
             ("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self)
         )
 

@@ -70,7 +70,7 @@ from metacal.promises.sequential.wager import (
     sampling_weights,
 )
 from metacal.promises.words import percent
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
@@ -245,7 +245,7 @@ class UnreadableMonitor(Monitor):
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
-        fraction("limit", self.limit)
+        check_fraction("limit", self.limit)
         if not 0 <= self.unreadable <= self.lines:
             raise InputError(
                 f"{self.unreadable} of {self.lines} lines cannot have been unreadable."
@@ -293,7 +293,7 @@ class CalibrationMonitor(Monitor):
     of_bets: ClassVar[float] = 1.0 - _INTERVAL
 
     def __post_init__(self) -> None:
-        fraction("tolerance", self.tolerance)
+        check_fraction("tolerance", self.tolerance)
         even = (self.tolerance, self.tolerance)
         self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (
             1 + len(CONFIDENCES)

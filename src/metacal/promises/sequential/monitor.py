@@ -36,7 +36,7 @@ from metacal.promises.sequential.wager import (
     sampling_weights,
 )
 from metacal.promises.words import at_most
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 if TYPE_CHECKING:
     from metacal.promises.rules.costs import Losses
@@ -135,7 +135,7 @@ class PromiseMonitor(Monitor):
         self.events = (
             self.events if self.promised.mean else int(self.events)
         )  # a file may write 3 as 3.0
-        fraction("limit", self.limit)
+        check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(
                 "least_probability must lie above 0 and at most at 1, got"
@@ -351,7 +351,7 @@ class PromiseMonitor(Monitor):
             "highest_evidence": math.exp(min(self.log_peak, 700.0)),
             "alarm": self.alarm,
         }
-        return display.frame([record])
+        return display.make_frame([record])
 
     def __str__(self) -> str:
         return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
@@ -370,7 +370,7 @@ class PromiseMonitor(Monitor):
             ("alarm at", f"{1.0 / self.delta:.6g}"),
         ]
         verdict = self._verdict()
-        return display.facts(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+        return display.make_facts_html(f"{verdict[0].upper()}{verdict[1:]}.", lines)
 
     def _verdict(self) -> str:
         return (

@@ -48,7 +48,7 @@ from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.parts.part import Name
 from metacal.promises.parts.part_words import side_of
-from metacal.rows.arrays import fraction
+from metacal.rows.arrays import check_fraction
 
 #: How far back each gambler looks, in rows; 0: on all.
 WINDOWS = (0, 3000, 600, 120)
@@ -307,7 +307,7 @@ class Monitor:
 
     def begin(self, *wagers: Wager) -> None:
         """Check delta, and begin with these wagers unless there is a capital already."""
-        fraction("delta", self.delta)
+        check_fraction("delta", self.delta)
         self.parts = tuple(self.parts)
         saved: Any = self.capital
         self.capital = (
