@@ -32,15 +32,15 @@ from metacal.maps import averaged_spline
 from metacal.maps.averaged_spline import fit_averaged_spline
 from metacal.maps.curves import PiecewiseMap
 from metacal.maps.fitting.newton import Derivatives, minimise_by_newton
-from metacal.maps.fitting.spline import spline_design
+from metacal.maps.fitting.spline import build_spline_design
 from metacal.maps.histogram import fit_histogram_binning
 from metacal.maps.isotonic import SharedMap, fit_irm, fit_irova_ts, fit_isotonic
 from metacal.maps.logistic import (
     BetaMap,
     PlattMap,
+    compute_log_probabilities,
     fit_beta_calibration,
     fit_platt_scaling,
-    log_probabilities,
 )
 from metacal.maps.spline import SplineMap, confidence_log_odds, fit_spline
 from metacal.maps.temperature import fit_temperature
@@ -201,7 +201,7 @@ def test_the_slopes_are_not_negative_even_when_the_scores_mislead():
 def test_platt_minimises_its_likelihood():
     logits, labels = drawn(400, 3, seed=13, scale=2.0)
     fitted = fit_platt_scaling(Rows(logits), labels)
-    log_p, minus_log_rest = log_probabilities(logits)
+    log_p, minus_log_rest = compute_log_probabilities(logits)
     for k in range(3):
         positive = labels == k
         n = positive.sum()
@@ -263,7 +263,7 @@ def test_the_spline_design_is_the_integral_of_the_broken_line():
     slope = np.interp(z, knots, slopes)
     numeric = np.concatenate(([0.0], np.cumsum((slope[1:] + slope[:-1]) / 2 * np.diff(z))))
     numeric -= np.interp(knots[0], z, numeric)
-    np.testing.assert_allclose(spline_design(knots, z) @ slopes, numeric, atol=1e-6)
+    np.testing.assert_allclose(build_spline_design(knots, z) @ slopes, numeric, atol=1e-6)
 
 
 def _how_far_off(level, slope, n=1000):
@@ -326,7 +326,7 @@ def test_the_spline_follows_a_bend_that_no_temperature_can():
 
 def test_log_odds_lose_nothing_near_zero_and_one():
     logits = np.array([[60.0, 0.0, -5.0], [0.0, -200.0, -np.inf], [3000.0, 0.0, 0.0]])
-    log_p, minus_log_rest = log_probabilities(logits)
+    log_p, minus_log_rest = compute_log_probabilities(logits)
     assert log_p[0, 1] == pytest.approx(-60.0, rel=1e-12)
     assert minus_log_rest[0, 0] == pytest.approx(60.0 - np.log1p(np.exp(-5.0)), rel=1e-12)
     assert minus_log_rest[1, 0] == pytest.approx(200.0, rel=1e-12)

@@ -17,33 +17,51 @@ import numpy as np
 from metacal import kernels
 from metacal.formulas import Float
 from metacal.maps.fitting.newton import Derivatives, add_normal_prior, minimise_by_newton
-from metacal.maps.fitting.spline import spline_design, weighted_quantiles
+from metacal.maps.fitting.spline import build_spline_design, compute_weighted_quantiles
 from metacal.maps.labelled import Weights
 from metacal.maps.spline import SplineMap
 
-#: Priors of the averaged spline: precision of its deviation from the identity in the
-#: middle, of the deviation of its mean slope, and of each change of slope. On real tables,
-#: temperature scaling leaves deviations of about 0.3 in the first two (a precision of 10),
-#: with very different smoothness, which gives three priors. One looser prior covers
-#: unusual tables. One is nearly the identity, which suits most tables.
+
+@dataclass(frozen=True)
+class _SplinePrior:
+    """Precisions of a normal prior on the deviation of a spline from the identity.
+
+    Attributes
+    ----------
+    median_value : float
+        Precision of the deviation at the median of the log-odds.
+
+    mean_slope : float
+        Precision of the deviation of the mean slope.
+
+    slope_change : float
+        Precision of each change of slope between neighbouring knots.
+    """
+
+    median_value: float
+    mean_slope: float
+    slope_change: float
+
+
+#: On real tables, temperature scaling leaves deviations of about 0.3, a precision of 10.
+#: The smoothness differs much between tables, so three priors have this precision.
+#: The first, looser prior covers unusual tables. The last one is nearly the identity.
 _PRIORS = (
-    (1.0, 1.0, 1.0),
-    (10.0, 10.0, 1.0),
-    (10.0, 10.0, 30.0),
-    (10.0, 10.0, 1e3),
-    (1e3, 1e3, 1e3),
+    _SplinePrior(median_value=1.0, mean_slope=1.0, slope_change=1.0),
+    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1.0),
+    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=30.0),
+    _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1e3),
+    _SplinePrior(median_value=1e3, mean_slope=1e3, slope_change=1e3),
 )
 #: Precision added in every direction, so that each prior is proper.
 _MIN_PRECISION = 1e-4
-#: Expected decrease per row at which the fit stops. The last step is taken, so that about
-#: the square of this remains.
+#: Expected decrease of the loss per row at which the fit takes its last step.
 _TOLERANCE = 1e-9
-#: Largest number of rows that are used one by one. The log-odds of more rows are
-#: distributed over a grid.
+#: Largest number of rows that are not grouped on a grid of log-odds.
 _MAX_UNGROUPED_ROWS = 1 << 8
-#: Default spacing of that grid.
+#: Default spacing of the grid of log-odds.
 _DEFAULT_GRID_SPACING = 1.0 / 32.0
-#: Limit on the size of the log-odds.
+#: Largest absolute value of the log-odds; larger ones are clipped.
 _MAX_LOG_ODDS = 50.0
 
 
@@ -119,7 +137,7 @@ def fit_averaged_spline(
 def fit_averaged_splines(
     samples: Sequence[BinaryRows], *, n_knots: int = 7, grid_spacing: float = _DEFAULT_GRID_SPACING
 ) -> list[SplineMap]:
-    """Fit an averaged spline to each of several samples, at little more cost than one.
+    """Fit an averaged spline to each of several samples at the same time.
 
     Parameters
     ----------
@@ -138,28 +156,28 @@ def fit_averaged_splines(
         One spline per sample, see `fit_averaged_spline`.
     """
     grouped_samples = [_group_on_grid(sample, grid_spacing) for sample in samples]
-    knots_of_each = [
-        weighted_quantiles(sample.log_odds, sample.row_weights, n_knots)
+    knots_of_samples = [
+        compute_weighted_quantiles(sample.log_odds, sample.row_weights, n_knots)
         for sample in grouped_samples
     ]
-    n_knots_of_each = {len(knots) for knots in knots_of_each}
-    if len(n_knots_of_each) > 1:
+    numbers_of_knots = {len(knots) for knots in knots_of_samples}
+    if len(numbers_of_knots) > 1:
         # Ties have merged knots of some samples, so the problems differ in size.
         return [
             fit_averaged_splines([one], n_knots=n_knots, grid_spacing=grid_spacing)[0]
             for one in samples
         ]
 
-    theta = _fit_averaged_parameters(grouped_samples, knots_of_each)
+    parameters = _fit_averaged_parameters(grouped_samples, knots_of_samples)
     return [
-        SplineMap(knots=knots, slopes=own_theta[:-1], intercept=float(own_theta[-1]))
-        for knots, own_theta in zip(knots_of_each, theta, strict=True)
+        SplineMap(knots=knots, slopes=theta[:-1], intercept=float(theta[-1]))
+        for knots, theta in zip(knots_of_samples, parameters, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class _GroupedRows:
-    """Log-odds, fraction correct and weight of single rows or of groups of rows."""
+    """Log-odds, fraction correct and weight of rows or of groups of rows."""
 
     log_odds: Float
     correct: Float
@@ -167,7 +185,7 @@ class _GroupedRows:
 
 
 def _fit_averaged_parameters(
-    samples: Sequence[_GroupedRows], knots_of_each: Sequence[Float]
+    samples: Sequence[_GroupedRows], knots_of_samples: Sequence[Float]
 ) -> Float:
     """Fit slopes and intercept of each sample under every prior, and average them.
 
@@ -176,7 +194,7 @@ def _fit_averaged_parameters(
     samples : sequence of _GroupedRows
         Samples.
 
-    knots_of_each : sequence of arrays of shape (n_knots,)
+    knots_of_samples : sequence of arrays of shape (n_knots,)
         Knots of each sample.
 
     Returns
@@ -186,28 +204,28 @@ def _fit_averaged_parameters(
     """
     n_samples = len(samples)
     n_priors = len(_PRIORS)
-    n_knots = len(knots_of_each[0])
-    identities = [np.append(np.ones(n_knots), knots[0]) for knots in knots_of_each]
+    n_knots = len(knots_of_samples[0])
+    identities = [np.append(np.ones(n_knots), knots[0]) for knots in knots_of_samples]
     prior_mean = np.array(identities).repeat(n_priors, axis=0)
     precisions = np.concatenate(
         [
-            _prior_precisions(knots, sample)
-            for knots, sample in zip(knots_of_each, samples, strict=True)
+            _compute_prior_precisions(knots, sample)
+            for knots, sample in zip(knots_of_samples, samples, strict=True)
         ]
     )
-    design, correct, row_weights = _stack_samples(samples, knots_of_each)
+    design, correct, row_weights = _stack_samples(samples, knots_of_samples)
     likelihood = partial(
-        _stacked_derivatives, design, _outer_products(design), correct, row_weights
+        _compute_stacked_derivatives, design, _compute_outer_products(design), correct, row_weights
     )
     theta_of_priors, derivatives = minimise_by_newton(
         partial(add_normal_prior, likelihood, prior_mean, precisions),
         prior_mean,
-        bounded=np.append(np.ones(n_knots, dtype=bool), False),
-        total=row_weights.sum(axis=1).repeat(n_priors),
-        what="spline calibration",
+        is_nonnegative=np.append(np.ones(n_knots, dtype=bool), False),
+        total_weights=row_weights.sum(axis=1).repeat(n_priors),
+        method_name="spline calibration",
         tolerance=_TOLERANCE,
     )
-    prior_weights = _prior_weights(derivatives, precisions, n_samples)
+    prior_weights = _compute_prior_weights(derivatives, precisions, n_samples)
     theta_by_sample = theta_of_priors.reshape(n_samples, n_priors, -1)
     theta = (prior_weights[:, None] @ theta_by_sample)[:, 0]
     np.maximum(theta[:, :-1], 0.0, out=theta[:, :-1])
@@ -215,7 +233,7 @@ def _fit_averaged_parameters(
 
 
 def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
-    """Group many rows on an even grid of log-odds; keep few rows as they are.
+    """Group rows on an even grid of log-odds, unless there are only a few rows.
 
     A row between two grid points is divided between both, so that its mean log-odds are
     preserved.
@@ -259,7 +277,7 @@ def _scale_to_effective_rows(weights: Weights) -> Weights:
 
 
 def _stack_samples(
-    samples: Sequence[_GroupedRows], knots_of_each: Sequence[Float]
+    samples: Sequence[_GroupedRows], knots_of_samples: Sequence[Float]
 ) -> tuple[Float, Float, Float]:
     """Stack samples into arrays of equal length, padded with rows of weight zero.
 
@@ -268,7 +286,7 @@ def _stack_samples(
     samples : sequence of _GroupedRows
         Samples.
 
-    knots_of_each : sequence of arrays of shape (n_knots,)
+    knots_of_samples : sequence of arrays of shape (n_knots,)
         Knots of each sample.
 
     Returns
@@ -279,24 +297,24 @@ def _stack_samples(
     correct, row_weights : arrays of shape (n_samples, n_rows)
     """
     n_rows = max(len(sample.log_odds) for sample in samples)
-    design = np.ones((len(samples), n_rows, len(knots_of_each[0]) + 1))
+    design = np.ones((len(samples), n_rows, len(knots_of_samples[0]) + 1))
     correct = np.zeros((len(samples), n_rows))
     row_weights = np.zeros((len(samples), n_rows))
-    for i, (sample, knots) in enumerate(zip(samples, knots_of_each, strict=True)):
-        n_own_rows = len(sample.log_odds)
-        design[i, :n_own_rows, :-1] = spline_design(knots, sample.log_odds)
-        correct[i, :n_own_rows] = sample.correct
-        row_weights[i, :n_own_rows] = sample.row_weights
+    for i, (sample, knots) in enumerate(zip(samples, knots_of_samples, strict=True)):
+        n_sample_rows = len(sample.log_odds)
+        design[i, :n_sample_rows, :-1] = build_spline_design(knots, sample.log_odds)
+        correct[i, :n_sample_rows] = sample.correct
+        row_weights[i, :n_sample_rows] = sample.row_weights
     return design, correct, row_weights
 
 
-def _outer_products(design: Float) -> Float:
+def _compute_outer_products(design: Float) -> Float:
     """Compute the flattened outer product of each row of the design with itself."""
     products = design[:, :, :, None] * design[:, :, None]
     return products.reshape(*design.shape[:2], -1)
 
 
-def _stacked_derivatives(
+def _compute_stacked_derivatives(
     design: Float, products: Float, correct: Float, row_weights: Float, theta: Float
 ) -> Derivatives:
     """Compute the log loss and its derivatives for all samples and priors.
@@ -338,11 +356,11 @@ def _stacked_derivatives(
     )
 
 
-def _prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
+def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
     """Compute the precision matrix of slopes and intercept for each of `_PRIORS`."""
     n_knots = len(knots)
-    median = weighted_quantiles(sample.log_odds, sample.row_weights, 1)
-    value_at_median = np.append(spline_design(knots, median)[0], 1.0)
+    median = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
+    value_at_median = np.append(build_spline_design(knots, median)[0], 1.0)
     mean_slope = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
     slope_changes = np.diff(np.eye(n_knots, n_knots + 1), axis=0)
     terms = np.array(
@@ -352,18 +370,22 @@ def _prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
             np.eye(n_knots + 1),
         ]
     )
-    term_precisions = np.array([(*prior, _MIN_PRECISION) for prior in _PRIORS])
-    without_value = term_precisions[:, 1:] @ terms.reshape(3, -1)
-    without_value = without_value.reshape(-1, n_knots + 1, n_knots + 1)
-    value_precision = term_precisions[:, 0, None, None]
+    slope_precisions = np.array(
+        [(prior.mean_slope, prior.slope_change, _MIN_PRECISION) for prior in _PRIORS]
+    )
+    slope_part = slope_precisions @ terms.reshape(len(terms), -1)
+    slope_part = slope_part.reshape(-1, n_knots + 1, n_knots + 1)
+    value_precisions = np.array([prior.median_value for prior in _PRIORS])
     value_term = np.outer(value_at_median, value_at_median)
-    return np.asarray(without_value + value_precision * value_term)
+    return np.asarray(slope_part + value_precisions[:, None, None] * value_term)
 
 
-def _prior_weights(derivatives: Derivatives, precisions: Float, n_samples: int) -> Float:
+def _compute_prior_weights(derivatives: Derivatives, precisions: Float, n_samples: int) -> Float:
     """Compute the posterior weights of the priors of each sample from their evidence."""
-    log_determinants = np.linalg.slogdet(precisions)[1] - np.linalg.slogdet(derivatives.hessian)[1]
-    log_evidence = -derivatives.loss + 0.5 * log_determinants
+    _, precision_log_determinant = np.linalg.slogdet(precisions)
+    _, hessian_log_determinant = np.linalg.slogdet(derivatives.hessian)
+    log_determinant_ratio = precision_log_determinant - hessian_log_determinant
+    log_evidence = -derivatives.loss + 0.5 * log_determinant_ratio
     log_evidence = log_evidence.reshape(n_samples, -1)
     weights = np.exp(log_evidence - log_evidence.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)

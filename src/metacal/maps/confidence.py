@@ -24,7 +24,11 @@ from scipy.special import expit
 
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.maps.fitting.spline import fit_spline_slopes, spline_design, weighted_quantiles
+from metacal.maps.fitting.spline import (
+    build_spline_design,
+    compute_weighted_quantiles,
+    fit_spline_slopes,
+)
 
 _N_SPLINE_KNOTS = 7
 #: Largest number of knots of the stored piecewise-linear curve.
@@ -114,7 +118,7 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     rank_log_odds = np.log1p(-fraction_below) - np.log(fraction_below)
     z = rank_log_odds[position.ravel()]
 
-    spline_knots = weighted_quantiles(z, np.ones(len(z)), _N_SPLINE_KNOTS)
+    spline_knots = compute_weighted_quantiles(z, np.ones(len(z)), _N_SPLINE_KNOTS)
     prior_mean = np.zeros(len(spline_knots) + 1)
     theta = fit_spline_slopes(
         z,
@@ -127,7 +131,7 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     slopes, intercept = theta[:-1], theta[-1]
 
     curve_positions = _choose_curve_knots(n_ties)
-    design = spline_design(spline_knots, rank_log_odds[curve_positions])
+    design = build_spline_design(spline_knots, rank_log_odds[curve_positions])
     values = expit(intercept + design @ slopes)
     smallest = 0.5 / (n_rows + 1.0)
     values = np.clip(values, smallest, 1.0 - smallest)

@@ -254,7 +254,7 @@ def _thin(sample: LabelledRows) -> LabelledRows:
     step = -(-n_entries // _MAX_SAMPLE_ENTRIES)
     if step == 1:
         return sample
-    return sample.where(np.arange(len(sample.rows)) % step == 0)
+    return sample.select(np.arange(len(sample.rows)) % step == 0)
 
 
 def _mass_range(masses: Float) -> tuple[float, float]:

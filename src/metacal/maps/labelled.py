@@ -48,29 +48,29 @@ class LabelledRows:
 
     @property
     def total_weight(self) -> float:
-        """Sum of the weights: the number of rows that the sample stands for."""
+        """Sum of the row weights, or the number of rows if there are no weights."""
         if self.weights is None:
             return float(len(self.labels))
         return float(self.weights.sum())
 
     @property
     def weights_or_ones(self) -> Float:
-        """Weights as an array, ones if there are none."""
+        """Array of row weights, which are one if no weights were given."""
         if self.weights is None:
             return np.ones(len(self.labels))
         return self.weights
 
     def compute_correctness(self) -> Float:
-        """Return 1 for each row whose largest logit is the true class, else 0."""
+        """Return 1.0 for each row whose largest logit is the true class, else 0.0."""
         predictions = self.rows.collect(kernels.predicted)
         return np.asarray(predictions == self.labels, dtype=np.float64)
 
-    def every(self, step: int) -> LabelledRows:
-        """Return every `step`-th row, without copying the table."""
-        if step == 1:
+    def every_nth_row(self, n: int) -> LabelledRows:
+        """Return every n-th row, without copying the table."""
+        if n == 1:
             return self
-        weights = None if self.weights is None else self.weights[::step]
-        return LabelledRows(self.rows.every(step), self.labels[::step], weights)
+        weights = None if self.weights is None else self.weights[::n]
+        return LabelledRows(self.rows.every(n), self.labels[::n], weights)
 
     def take(self, positions: Codes) -> LabelledRows:
         """Return the rows at the given increasing positions."""
@@ -79,7 +79,7 @@ class LabelledRows:
         weights = None if self.weights is None else self.weights[positions]
         return LabelledRows(self.rows.picked(positions), self.labels[positions], weights)
 
-    def where(self, mask: Flags) -> LabelledRows:
+    def select(self, mask: Flags) -> LabelledRows:
         """Return the rows for which the mask is true, without copying the table."""
         weights = None if self.weights is None else self.weights[mask]
         return LabelledRows(self.rows.where(mask), self.labels[mask], weights)
@@ -88,7 +88,7 @@ class LabelledRows:
         """Return the rows with positive weight."""
         if self.weights is None or (self.weights > 0.0).all():
             return self
-        return self.where(self.weights > 0.0)
+        return self.select(self.weights > 0.0)
 
     def drop_unusable_rows(self) -> LabelledRows:
         """Return the rows with positive weight whose true class is not masked.
@@ -112,10 +112,10 @@ class LabelledRows:
             is_usable = is_usable & (on_host(self.weights) > 0.0)
         if is_usable.all():
             return self
-        return self.where(is_usable)
+        return self.select(is_usable)
 
     def move_to_table_device(self) -> LabelledRows:
-        """Move labels and weights to the device of the table, once for all passes."""
+        """Copy labels and weights to the device of the table, once for all passes."""
         return LabelledRows(
             rows=self.rows,
             labels=self.rows.column(self.labels),
@@ -123,7 +123,7 @@ class LabelledRows:
         )
 
     def load_into_memory(self) -> LabelledRows:
-        """Read a stored table into memory if it fits, because fitting reads it often."""
+        """Copy a table on disk into memory if it fits, because fitting reads it often."""
         table = self.rows.table
         if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
             return self

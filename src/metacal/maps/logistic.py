@@ -40,12 +40,11 @@ from metacal.maps.fitting.newton import (
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.rows import Rows
 
-#: Prior precision of the parameters of beta calibration around the identity
-#: (a = b = 1, c = 0): a standard deviation of ten.
-_BETA_PRECISION = 0.01
+#: Prior precision of the parameters of beta calibration, a standard deviation of ten.
+_BETA_PRIOR_PRECISION = 0.01
 
 #: Function that computes the features of each curve from a block of logits.
-_Design = Callable[[NDArray[Any]], list[Float]]
+_ComputeFeatures = Callable[[NDArray[Any]], list[Float]]
 
 
 class LogisticMap(OneVsRestMap):
@@ -63,7 +62,7 @@ class LogisticMap(OneVsRestMap):
         return len(self.intercept)
 
     def check(self) -> None:
-        """Raise InputError unless there are valid parameters for each class."""
+        """Raise InputError unless every class has finite parameters and valid slopes."""
         slopes = [getattr(self, name) for name in self.slopes]
         for parameters in (self.intercept, *slopes):
             is_flat = parameters.ndim == 1 and len(parameters) > 0
@@ -127,10 +126,27 @@ class _TargetProbabilities:
 
 
 @dataclass(frozen=True)
-class _BetaVariant:
-    """Features of a variant of beta calibration and its parameters of the identity."""
+class _CurveWeights:
+    """Weight of all rows and of the positive rows of each one-vs-rest curve."""
 
-    design: _Design
+    total: Float
+    positive: Float
+
+    @property
+    def negative(self) -> Float:
+        """Weight of the rows of the other classes."""
+        return self.total - self.positive
+
+    def compute_smoothed_log_odds(self) -> Float:
+        """Compute the log-odds of a positive row, with one row added on either side."""
+        return np.asarray(np.log((self.positive + 1.0) / (self.negative + 1.0)))
+
+
+@dataclass(frozen=True)
+class _BetaVariant:
+    """Features of a variant of beta calibration, and its parameters for the identity."""
+
+    compute_features: _ComputeFeatures
     identity: list[float]
 
 
@@ -159,21 +175,22 @@ def fit_platt_scaling(rows: Rows, labels: Codes, weights: Weights = None) -> Pla
     PlattMap
     """
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    total, positive = _sum_class_weights(sample)
-    targets = _TargetProbabilities(
-        negative=1.0 / (total - positive + 2.0), positive=(positive + 1.0) / (positive + 2.0)
+    curve_weights = _sum_curve_weights(sample)
+    positive_weight = curve_weights.positive
+    smoothed_targets = _TargetProbabilities(
+        negative=1.0 / (curve_weights.negative + 2.0),
+        positive=(positive_weight + 1.0) / (positive_weight + 2.0),
     )
-    # Lin, Lin & Weng start from the class frequencies. A class that is masked in every row
-    # keeps its probability.
-    start_slope = (total == 0.0) * 1.0
-    start_intercept = np.log((positive + 1.0) / (total - positive + 1.0))
-    start = np.stack([start_slope, start_intercept], axis=1)
+    # A slope of one keeps the probability of a class that is masked in every row.
+    is_masked_everywhere = curve_weights.total == 0.0
+    start_slope = np.where(is_masked_everywhere, 1.0, 0.0)
+    start_intercept = curve_weights.compute_smoothed_log_odds()
     theta, _ = minimise_by_newton(
-        partial(_sum_derivatives, sample, _log_odds_features, targets),
-        start,
-        bounded=np.array([True, False]),
-        total=total,
-        what="Platt scaling",
+        partial(_sum_derivatives, sample, _compute_log_odds_features, smoothed_targets),
+        start=np.stack([start_slope, start_intercept], axis=1),
+        is_nonnegative=np.array([True, False]),
+        total_weights=curve_weights.total,
+        method_name="Platt scaling",
     )
     return PlattMap(slope=theta[:, 0], intercept=theta[:, 1])
 
@@ -213,31 +230,31 @@ def fit_beta_calibration(
             f"variant must be one of {', '.join(map(repr, _BETA_VARIANTS))}; got {variant!r}."
         )
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    total, positive = _sum_class_weights(sample)
-    n_curves = len(total)
-    design = _BETA_VARIANTS[variant].design
+    curve_weights = _sum_curve_weights(sample)
+    n_curves = len(curve_weights.total)
+    compute_features = _BETA_VARIANTS[variant].compute_features
     identity = _BETA_VARIANTS[variant].identity
     prior_mean = np.tile(identity, (n_curves, 1))
-    prior_precision = np.eye(len(identity)) * _BETA_PRECISION
+    prior_precision = np.eye(len(identity)) * _BETA_PRIOR_PRECISION
     start = prior_mean.copy()
     if variant != "ab":
         start[:, :-1] = 0.0
-        start[:, -1] = np.log((positive + 1.0) / (total - positive + 1.0))
+        start[:, -1] = curve_weights.compute_smoothed_log_odds()
 
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
-    likelihood = partial(_sum_derivatives, sample, design, targets)
+    likelihood = partial(_sum_derivatives, sample, compute_features, targets)
     theta, _ = minimise_by_newton(
         partial(add_normal_prior, likelihood, prior_mean, prior_precision),
         start,
-        bounded=np.array(identity) > 0.0,
-        total=total,
-        what=f"beta calibration ({variant!r})",
+        is_nonnegative=np.array(identity) > 0.0,
+        total_weights=curve_weights.total,
+        method_name=f"beta calibration ({variant!r})",
     )
-    return _beta_map(theta, variant)
+    return _build_beta_map(theta, variant)
 
 
-def _beta_map(theta: Float, variant: str) -> BetaMap:
-    """Build the map from the parameters of a variant."""
+def _build_beta_map(theta: Float, variant: str) -> BetaMap:
+    """Build the map of beta calibration from the parameters of a variant."""
     if variant == "am":
         return BetaMap(a=theta[:, 0], b=theta[:, 0], intercept=theta[:, 1])
     if variant == "ab":
@@ -247,7 +264,10 @@ def _beta_map(theta: Float, variant: str) -> BetaMap:
 
 
 def _sum_derivatives(
-    sample: LabelledRows, design: _Design, targets: _TargetProbabilities, theta: Float
+    sample: LabelledRows,
+    compute_features: _ComputeFeatures,
+    targets: _TargetProbabilities,
+    theta: Float,
 ) -> Derivatives:
     """Sum loss, gradient and Hessian of every curve in one pass over the rows.
 
@@ -256,8 +276,8 @@ def _sum_derivatives(
     sample : LabelledRows
         Rows with labels.
 
-    design : function
-        Features of the curves.
+    compute_features : function
+        Computes the features of the curves.
 
     targets : _TargetProbabilities
         Target probabilities.
@@ -269,15 +289,18 @@ def _sum_derivatives(
     -------
     Derivatives
     """
-    block_sums = partial(_block_sums, design=design, targets=targets, theta=theta)
-    return unpack_derivatives(sample.rows.sum(block_sums, sample.labels, sample.weights))
+    kernel = partial(
+        _sum_block_derivatives, compute_features=compute_features, targets=targets, theta=theta
+    )
+    packed_sums = sample.rows.sum(kernel, sample.labels, sample.weights)
+    return unpack_derivatives(packed_sums)
 
 
-def _block_sums(
+def _sum_block_derivatives(
     block: NDArray[Any],
     labels: Codes,
     weights: Weights,
-    design: _Design,
+    compute_features: _ComputeFeatures,
     targets: _TargetProbabilities,
     theta: Float,
 ) -> Float:
@@ -294,7 +317,7 @@ def _block_sums(
     weights : array of shape (n_rows,) or None
         Weight of each row.
 
-    design, targets, theta
+    compute_features, targets, theta
         See `_sum_derivatives`.
 
     Returns
@@ -302,65 +325,66 @@ def _block_sums(
     array
         Packed sums of `logistic_loss_sums`.
     """
-    curve_weights = _curve_weights(block, weights)
-    target = np.where(_is_positive(block, labels), targets.positive, targets.negative)
-    return logistic_loss_sums(design(block), target, curve_weights, theta)
+    curve_weights = _compute_curve_weights(block, weights)
+    is_positive = _find_positive_rows(block, labels)
+    target_table = np.where(is_positive, targets.positive, targets.negative)
+    return logistic_loss_sums(compute_features(block), target_table, curve_weights, theta)
 
 
-def _curve_weights(block: NDArray[Any], weights: Weights) -> Float:
-    """Return the weight of each row for each curve, zero if the class is masked."""
+def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:
+    """Return the weight of each row in each curve, zero if the class is masked."""
     unmasked = one_vs_rest_columns(block) > -np.inf
     if weights is None:
         return np.asarray(unmasked, dtype=np.float64)
     return np.asarray(unmasked * weights[:, None], dtype=np.float64)
 
 
-def _is_positive(block: NDArray[Any], labels: Codes) -> Flags:
-    """Return for each row and curve whether the class of the curve is the true class."""
+def _find_positive_rows(block: NDArray[Any], labels: Codes) -> Flags:
+    """Return a mask by row and curve: is the class of the curve the true class?"""
     return one_vs_rest_columns(labels[:, None] == np.arange(block.shape[1]))
 
 
-def _sum_class_weights(sample: LabelledRows) -> tuple[Float, Float]:
-    """Sum the weights of the rows of each curve, and those of its positive rows."""
-    sums = sample.rows.sum(_block_class_weights, sample.labels, sample.weights)
-    return sums[0], sums[1]
+def _sum_curve_weights(sample: LabelledRows) -> _CurveWeights:
+    """Sum the weights of all rows and of the positive rows of each curve."""
+    total, positive = sample.rows.sum(_sum_block_curve_weights, sample.labels, sample.weights)
+    return _CurveWeights(total=total, positive=positive)
 
 
-def _block_class_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
+def _sum_block_curve_weights(block: NDArray[Any], labels: Codes, weights: Weights) -> Float:
     """Sum the weights of all rows and of the positive rows of each curve in a block."""
-    curve_weights = _curve_weights(block, weights)
-    positive_weights = curve_weights * _is_positive(block, labels)
+    curve_weights = _compute_curve_weights(block, weights)
+    positive_weights = curve_weights * _find_positive_rows(block, labels)
     return np.stack([curve_weights.sum(axis=0), positive_weights.sum(axis=0)])
 
 
-def log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
-    """Compute log p and -log(1 - p) of the class of each curve."""
+def compute_log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
+    """Compute log p and -log(1 - p) for the class of each one-vs-rest curve."""
     logits = np.asarray(limit_logits(block), dtype=np.float64)
-    log_p, minus_log_rest = NUMPY.evaluate(formulas.log_probabilities, logits)
-    return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_rest)
+    log_p, minus_log_complement = NUMPY.evaluate(formulas.log_probabilities, logits)
+    return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_complement)
 
 
-def _log_odds_features(block: NDArray[Any]) -> list[Float]:
+def _compute_log_odds_features(block: NDArray[Any]) -> list[Float]:
     """Compute the features log(p / (1 - p)) and 1."""
-    log_p, minus_log_rest = log_probabilities(block)
-    return [log_p + minus_log_rest, np.ones((1, 1))]
+    log_p, minus_log_complement = compute_log_probabilities(block)
+    return [log_p + minus_log_complement, np.ones((1, 1))]
 
 
-def _log_features(block: NDArray[Any]) -> list[Float]:
+def _compute_log_features(block: NDArray[Any]) -> list[Float]:
     """Compute the features log p, -log(1 - p) and 1."""
-    log_p, minus_log_rest = log_probabilities(block)
-    return [log_p, minus_log_rest, np.ones((1, 1))]
+    log_p, minus_log_complement = compute_log_probabilities(block)
+    return [log_p, minus_log_complement, np.ones((1, 1))]
 
 
-def _centred_log_features(block: NDArray[Any]) -> list[Float]:
+def _compute_centred_log_features(block: NDArray[Any]) -> list[Float]:
     """Compute the features log p and -log(1 - p), shifted to be zero at p = 1/2."""
-    log_p, minus_log_rest = log_probabilities(block)
-    return [log_p + np.log(2.0), minus_log_rest - np.log(2.0)]
+    log_p, minus_log_complement = compute_log_probabilities(block)
+    return [log_p + np.log(2.0), minus_log_complement - np.log(2.0)]
 
 
 #: Variants of beta calibration by name.
 _BETA_VARIANTS = {
-    "abm": _BetaVariant(design=_log_features, identity=[1.0, 1.0, 0.0]),
-    "am": _BetaVariant(design=_log_odds_features, identity=[1.0, 0.0]),
-    "ab": _BetaVariant(design=_centred_log_features, identity=[1.0, 1.0]),
+    "abm": _BetaVariant(compute_features=_compute_log_features, identity=[1.0, 1.0, 0.0]),
+    "am": _BetaVariant(compute_features=_compute_log_odds_features, identity=[1.0, 0.0]),
+    "ab": _BetaVariant(compute_features=_compute_centred_log_features, identity=[1.0, 1.0]),
 }

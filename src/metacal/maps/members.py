@@ -1,7 +1,7 @@
 """Candidates of a stack, and how they are fitted.
 
-A *member* is a calibration method with its options. It is fitted to the logits, or *behind*
-another member, to the log-probabilities of that member.
+A *member* is a calibration method with its options. It is fitted to the logits or, if it has
+an *input member*, to the log-probabilities that the input member returns.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.rows import Rows
 
-#: Number of table entries, and smallest number of rows, from which a Gaussian process is fitted.
-#: It has ten parameters and takes hundreds of passes; more data do not improve it.
-_MAX_PROCESS_ENTRIES = 1 << 18
-_MIN_PROCESS_ROWS = 2_000
-#: Possible decrease of the mean loss at which the fit of a penalised map stops: for the final
-#: map, and for maps that are only compared.
+#: Largest number of table entries to which a Gaussian process is fitted.
+#: The fit takes hundreds of passes, and its ten parameters need no more data.
+_MAX_GAUSSIAN_PROCESS_ENTRIES = 1 << 18
+#: Number of rows that a Gaussian process may use even if they have more entries.
+_MIN_GAUSSIAN_PROCESS_ROWS = 2_000
+#: Possible decrease of the mean loss at which the fit of a final penalised map stops.
 _TOLERANCE = 1e-8
+#: Possible decrease of the mean loss at which the fit of a map for comparison stops.
 _COMPARISON_TOLERANCE = 1e-5
-#: Methods that are fitted at several strengths together.
-_PATHS: dict[str, Callable[..., Mapping[float, Map]]] = {
+#: Functions that fit a method at several penalty strengths together.
+_FIT_PATH_FUNCTIONS: dict[str, Callable[..., Mapping[float, Map]]] = {
     "structured": fit_structured_path,
     "dirichlet": fit_dirichlet_path,
 }
@@ -48,7 +49,7 @@ class Member:
     options : mapping
         Options of the method.
 
-    behind : str or None
+    input_member : str or None
         Name of the member whose log-probabilities replace the logits.
 
     handicap : float
@@ -56,82 +57,86 @@ class Member:
         handicap. For a method with parameters for each of K classes, it is multiplied by √K.
         The more flexible a member, the more of its apparent gain is chance.
 
-    near : bool
+    is_near_temperature : bool
         Whether the member differs little from temperature scaling for any data.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    behind: str | None = None
+    input_member: str | None = None
     handicap: float = 0.0
-    near: bool = False
+    is_near_temperature: bool = False
 
     @property
     def keeps_predictions(self) -> bool:
-        """Whether the method always or usually preserves every prediction."""
+        """Whether the method has no per-class parameters that change predictions."""
         return self.method not in _CLASSWISE_METHODS
 
-    def nats(self, n_classes: int) -> float:
-        """Compute the handicap for a number of classes."""
+    def compute_handicap(self, n_classes: int) -> float:
+        """Compute the handicap in nats for a number of classes."""
         if self.keeps_predictions:
             return self.handicap
         return self.handicap * n_classes**0.5
 
 
 _UNIFORM = "uniform-temperature"
-_PROCESS = "uniform+gaussian-process"
-#: Members of the default stack. Strengths are fixed, because cross-validating them inside
-#: cross-validation is slow and noisy. Members with parameters for each class are fitted behind
-#: a Gaussian process: an error common to all classes is then corrected from all rows at once,
-#: and these members are shrunk towards that correction. Handicaps increase with the flexibility
-#: of a member. They were chosen on one split of each data set at 500 rows, see docs/quality.md.
+_GAUSSIAN_PROCESS = "uniform+gaussian-process"
+#: Members of the default stack by name.
+#: Strengths are fixed, because nested cross-validation is slow and noisy.
+#: Members with parameters for each class have a Gaussian process as input member.
+#: The process corrects errors that all classes share, and the members are shrunk towards it.
+#: Handicaps were chosen on one split of each data set at 500 rows (docs/quality.md).
 MEMBERS: dict[str, Member] = {
-    "temperature": Member("temperature", near=True),
-    _UNIFORM: Member("uniform-temperature", near=True),
+    "temperature": Member("temperature", is_near_temperature=True),
+    _UNIFORM: Member("uniform-temperature", is_near_temperature=True),
     "composed": Member("composed", handicap=0.5),
     "local-temperature": Member("local-temperature", handicap=1.0),
-    _PROCESS: Member("gaussian-process", behind=_UNIFORM, handicap=1.0),
+    _GAUSSIAN_PROCESS: Member("gaussian-process", input_member=_UNIFORM, handicap=1.0),
     "irm": Member("irm", handicap=3.0),
     "process+intercepts 0.1": Member(
         "vector",
         {"regularisation": 100.0, "intercept_regularisation": 0.1},
-        behind=_PROCESS,
+        input_member=_GAUSSIAN_PROCESS,
         handicap=0.5,
     ),
     "process+structured 1": Member(
-        "structured", {"regularisation": 1.0}, behind=_PROCESS, handicap=0.15, near=True
+        "structured",
+        {"regularisation": 1.0},
+        input_member=_GAUSSIAN_PROCESS,
+        handicap=0.15,
+        is_near_temperature=True,
     ),
     "process+structured 0.1": Member(
-        "structured", {"regularisation": 0.1}, behind=_PROCESS, handicap=0.75
+        "structured", {"regularisation": 0.1}, input_member=_GAUSSIAN_PROCESS, handicap=0.75
     ),
     "process+structured 0.03": Member(
-        "structured", {"regularisation": 0.03}, behind=_PROCESS, handicap=1.0
+        "structured", {"regularisation": 0.03}, input_member=_GAUSSIAN_PROCESS, handicap=1.0
     ),
     "process+dirichlet 1": Member(
-        "dirichlet", {"regularisation": 1.0}, behind=_PROCESS, handicap=0.5
+        "dirichlet", {"regularisation": 1.0}, input_member=_GAUSSIAN_PROCESS, handicap=0.5
     ),
     "process+dirichlet 0.1": Member(
-        "dirichlet", {"regularisation": 0.1}, behind=_PROCESS, handicap=1.25
+        "dirichlet", {"regularisation": 0.1}, input_member=_GAUSSIAN_PROCESS, handicap=1.25
     ),
     "process+dirichlet 0.01": Member(
-        "dirichlet", {"regularisation": 0.01}, behind=_PROCESS, handicap=2.0
+        "dirichlet", {"regularisation": 0.01}, input_member=_GAUSSIAN_PROCESS, handicap=2.0
     ),
-    "monotone": Member("monotone", near=True),
+    "monotone": Member("monotone", is_near_temperature=True),
     "beta": Member("beta", handicap=1.0),
     "isotonic": Member("isotonic", handicap=3.0),
 }
-#: Members for two classes: increasing curves with an offset, so that their mixture is one too.
+#: Default members for two classes, all of them increasing curves.
 _TWO_CLASS_MEMBERS = ("monotone", "beta", "isotonic")
-#: Number of classes above which the K² coefficients of a full matrix take minutes. A full matrix
-#: is more flexible than a scale per class.
+#: Largest number of classes for which the K² coefficients of a full matrix are affordable.
 _MAX_CLASSES_FOR_MATRIX = 300
-#: Members used instead of each other, for few and for many classes.
+#: Members with a full matrix, which are used if there are few classes.
 _FEW_CLASS_MEMBERS = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
+#: Members with a scale per class, which replace them if there are many classes.
 _MANY_CLASS_MEMBERS = ("process+structured 0.1", "process+structured 0.03")
 
 
 def get_default_members(n_classes: int) -> list[str]:
-    """Return the names of the default members for a number of classes.
+    """Return the names of the default stack members for a number of classes.
 
     Examples
     --------
@@ -142,21 +147,26 @@ def get_default_members(n_classes: int) -> list[str]:
     """
     if n_classes == 2:
         return list(_TWO_CLASS_MEMBERS)
-    excluded = set(_TWO_CLASS_MEMBERS)
+    excluded_names = set(_TWO_CLASS_MEMBERS)
     if n_classes <= _MAX_CLASSES_FOR_MATRIX:
-        excluded.update(_MANY_CLASS_MEMBERS)
+        excluded_names.update(_MANY_CLASS_MEMBERS)
     else:
-        excluded.update(_FEW_CLASS_MEMBERS)
-    return [name for name in MEMBERS if name not in excluded]
+        excluded_names.update(_FEW_CLASS_MEMBERS)
+    return [name for name in MEMBERS if name not in excluded_names]
 
 
 def fit_members(
-    names: Sequence[str], rows: Rows, labels: Codes, weights: Weights, *, rough: bool = False
+    names: Sequence[str],
+    rows: Rows,
+    labels: Codes,
+    weights: Weights,
+    *,
+    for_comparison: bool = False,
 ) -> dict[str, Map]:
-    """Fit the members with the given names.
+    """Fit the stack members with the given names.
 
-    A member that others are fitted behind is fitted once. Several strengths of one method are
-    fitted together.
+    An input member is fitted once, even if several members share it. Several penalty strengths
+    of one method are fitted together.
 
     Parameters
     ----------
@@ -172,28 +182,28 @@ def fit_members(
     weights : array of shape (n_rows,) or None
         Weight of each row.
 
-    rough : bool, default=False
-        Whether the maps are only compared, so that a lower accuracy suffices.
+    for_comparison : bool, default=False
+        Whether the maps are only compared, so that a larger tolerance suffices.
 
     Returns
     -------
     dict
         Fitted maps by name.
     """
-    tolerance = _COMPARISON_TOLERANCE if rough else _TOLERANCE
+    tolerance = _COMPARISON_TOLERANCE if for_comparison else _TOLERANCE
     fitter = _MemberFitter(
         sample=LabelledRows(rows, labels, weights),
-        requested={name: _find_member(name) for name in names},
+        requested={name: _get_member(name) for name in names},
         tolerance=tolerance,
     )
     for name in names:
-        fitter.fit(name)
+        fitter.fit_member(name)
     return {name: fitter.maps[name] for name in names}
 
 
 @dataclass
 class _MemberFitter:
-    """Fit of several members to the same rows.
+    """Fitter of several members to the same rows, with the maps fitted so far.
 
     Attributes
     ----------
@@ -207,10 +217,10 @@ class _MemberFitter:
         Possible decrease of the mean loss at which the fit of a penalised map stops.
 
     maps : dict
-        Maps that are fitted already, by name.
+        Maps fitted so far, by name.
 
     transformed_samples : dict
-        Rows with the log-probabilities of a member, by its name.
+        Rows with the log-probabilities of an input member, by its name.
     """
 
     sample: LabelledRows
@@ -219,56 +229,60 @@ class _MemberFitter:
     maps: dict[str, Map] = field(default_factory=dict)
     transformed_samples: dict[str, LabelledRows] = field(default_factory=dict)
 
-    def fit(self, name: str) -> None:
-        """Fit a member, after the members that it is behind, unless it is fitted already."""
+    def fit_member(self, name: str) -> None:
+        """Fit a member and its input member, unless they are fitted already."""
         if name in self.maps:
             return
         member = self.requested.get(name) or MEMBERS[name]
-        if member.behind is not None:
-            self.fit(member.behind)
-        input_sample = self._input_of(member)
-        if member.method in _PATHS and member.options:
-            new_maps = self._fit_path(name, member, input_sample)
+        if member.input_member is not None:
+            self.fit_member(member.input_member)
+        input_sample = self._get_input_sample(member)
+        if member.method in _FIT_PATH_FUNCTIONS and member.options:
+            new_maps = self._fit_strengths(name, member, input_sample)
         else:
             fit = METHODS[member.method].fit_function()
             training = _limit_rows(input_sample, member)
             fitted = fit(training.rows, training.labels, training.weights, **member.options)
             new_maps = {name: fitted}
         for new_name, fitted in new_maps.items():
-            self.maps[new_name] = self._finish(member, fitted)
+            self.maps[new_name] = self._compose_with_input(member, fitted)
 
-    def _input_of(self, member: Member) -> LabelledRows:
-        """Return the rows to which a member is fitted."""
-        behind = member.behind
-        if behind is None:
+    def _get_input_sample(self, member: Member) -> LabelledRows:
+        """Return the rows to which a member is fitted, transformed by its input member."""
+        input_member = member.input_member
+        if input_member is None:
             return self.sample
-        if behind not in self.transformed_samples:
-            rows = transform_rows(self.maps[behind], self.sample.rows)
-            self.transformed_samples[behind] = replace(self.sample, rows=rows)
-        return self.transformed_samples[behind]
+        if input_member not in self.transformed_samples:
+            rows = transform_rows(self.maps[input_member], self.sample.rows)
+            self.transformed_samples[input_member] = replace(self.sample, rows=rows)
+        return self.transformed_samples[input_member]
 
-    def _fit_path(self, name: str, member: Member, input_sample: LabelledRows) -> dict[str, Map]:
-        """Fit all requested members that differ from this one only in their strength."""
+    def _fit_strengths(
+        self, name: str, member: Member, input_sample: LabelledRows
+    ) -> dict[str, Map]:
+        """Fit all requested members that differ from a member only in their strength."""
         strengths = {}
         for other_name, other in {**self.requested, name: member}.items():
-            is_same_method = (other.method, other.behind) == (member.method, member.behind)
+            is_same_method = (other.method, other.input_member) == (
+                member.method,
+                member.input_member,
+            )
             if is_same_method and other.options:
                 strengths[other_name] = other.options["regularisation"]
-        fit_path = _PATHS[member.method]
+        fit_path = _FIT_PATH_FUNCTIONS[member.method]
         path = fit_path(input_sample, tuple(strengths.values()), self.tolerance)
         return {other_name: path[strength] for other_name, strength in strengths.items()}
 
-    def _finish(self, member: Member, fitted: Map) -> Map:
-        """Compose a map with the one that it is behind."""
-        if member.behind is not None:
-            return ComposedMap(self.maps[member.behind], fitted)
-        # A uniform component is at least one row's worth, because an outlier can occur even if
-        # these rows contain none.
+    def _compose_with_input(self, member: Member, fitted: Map) -> Map:
+        """Compose a fitted map with the map of its input member."""
+        if member.input_member is not None:
+            return ComposedMap(self.maps[member.input_member], fitted)
+        # A new row can be an outlier even if these rows contain none.
         return raise_uniform_component(fitted, self.sample.rows, self.sample.weights)
 
 
-def _find_member(name: str) -> Member:
-    """Return the member of this name, or the method with its default options."""
+def _get_member(name: str) -> Member:
+    """Return the member with a name, or the method of that name with default options."""
     if name in MEMBERS:
         return MEMBERS[name]
     if name not in METHODS:
@@ -280,8 +294,10 @@ def _find_member(name: str) -> Member:
 
 
 def _limit_rows(sample: LabelledRows, member: Member) -> LabelledRows:
-    """Thin a large table for a Gaussian process; other members use all rows."""
+    """Return fewer rows of a large table for a Gaussian process, else all rows."""
     if member.method != "gaussian-process":
         return sample
-    max_rows = max(_MIN_PROCESS_ROWS, _MAX_PROCESS_ENTRIES // sample.rows.n_classes)
-    return sample.every(max(1, len(sample.labels) // max_rows))
+    max_rows = max(
+        _MIN_GAUSSIAN_PROCESS_ROWS, _MAX_GAUSSIAN_PROCESS_ENTRIES // sample.rows.n_classes
+    )
+    return sample.every_nth_row(max(1, len(sample.labels) // max_rows))

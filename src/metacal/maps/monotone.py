@@ -183,7 +183,7 @@ class _BinarySample:
         """Exchange the roles of positive and negative rows."""
         return _BinarySample(-self.log_odds, ~self.is_positive, self.weights)
 
-    def where(self, mask: Flags) -> _BinarySample:
+    def select(self, mask: Flags) -> _BinarySample:
         """Return the rows for which the mask is true."""
         return _BinarySample(self.log_odds[mask], self.is_positive[mask], self.weights[mask])
 
@@ -231,7 +231,7 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     if is_flipped:
         sample = sample.flip()
     # If one of two classes is masked, the other is certain: such a row has no information.
-    sample = sample.where(np.abs(sample.log_odds) < formulas.FARTHEST)
+    sample = sample.select(np.abs(sample.log_odds) < formulas.FARTHEST)
 
     n_rows = _effective_rows(sample.weights)
     frequency = _class_frequency(sample, n_rows)

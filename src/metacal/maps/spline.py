@@ -26,7 +26,7 @@ from metacal.formulas.curves import spline
 from metacal.formulas.logits import scale_logits
 from metacal.formulas.operations import NUMPY
 from metacal.kernels.columns import Curve
-from metacal.maps.fitting.spline import fit_spline_slopes, weighted_quantiles
+from metacal.maps.fitting.spline import compute_weighted_quantiles, fit_spline_slopes
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map, check_count, check_positive
 from metacal.maps.temperature import fit_temperature
@@ -136,7 +136,7 @@ def fit_spline(
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     z = sample.rows.collect(partial(tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
-    knots = weighted_quantiles(z, row_weights, n_knots)
+    knots = compute_weighted_quantiles(z, row_weights, n_knots)
     identity = np.append(np.ones(len(knots)), knots[0])
     theta = fit_spline_slopes(
         z, sample.compute_correctness(), row_weights, knots, identity, "spline calibration"

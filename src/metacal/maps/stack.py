@@ -8,6 +8,7 @@ members err differently it is often better than each of them.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,25 +32,26 @@ from metacal.rows import Rows
 
 #: Weight below which a member is omitted.
 _MIN_WEIGHT = 0.03
-#: Number of prior rows of each member, in the mixture of all members and in that of the members
-#: near temperature scaling.
+#: Number of prior rows of each member in the mixture of all members.
 _PRIOR_ROWS = 0.05
-_PRIOR_ROWS_NEAR = 1.0
-#: Gain in nats at which the mixture of all members is as probable as that of the near members.
+#: Number of prior rows of each member in the mixture of members near temperature scaling.
+_NEAR_PRIOR_ROWS = 1.0
+#: Gain in nats at which the mixture of all members is as probable as that of the near ones.
 _PRIOR_LOG_ODDS = 3.0
-#: Number of folds. With few rows, a tenth more training rows matters most. With many classes, a
-#: fit takes as long with few rows as with many.
+#: Default number of folds.
 _N_FOLDS = 5
+#: Number of folds for few rows, so that each fit has more training rows.
 _N_FOLDS_FEW_ROWS = 10
 _FEW_ROWS = 1_000
+#: Number of folds for many classes, whose fits are slow for any number of rows.
 _N_FOLDS_MANY_CLASSES = 3
 _MANY_CLASSES = 300
-#: Number of held-out rows that suffice to weight a dozen members: so many, or fewer rows with so
-#: many entries, but not fewer than the smallest number.
+#: Number of held-out rows that suffice to weight a dozen members.
 _MAX_HELD_OUT_ROWS = 10_000
+#: Number of table entries that suffice, unless they are fewer than the rows below.
 _MAX_HELD_OUT_ENTRIES = 1 << 18
 _MIN_HELD_OUT_ROWS = 2_000
-#: Number of entries up to which the rows of a fold are copied into a table of their own.
+#: Largest number of entries of a fold that is copied into a separate table.
 _MAX_COPIED_ENTRIES = 1 << 25
 
 #: Function that fits the candidates with the given names.
@@ -103,8 +105,8 @@ class StackMap(CombinedMap):
 
 
 @dataclass(frozen=True)
-class _HeldOutProbabilities:
-    """Out-of-fold probabilities of the true class.
+class _OutOfFoldProbabilities:
+    """Out-of-fold probabilities of the true class of each row, by candidate.
 
     Attributes
     ----------
@@ -124,7 +126,7 @@ class _CandidatePriors:
     """Handicap of each candidate, and whether it is near temperature scaling."""
 
     handicaps: Float
-    near: Flags
+    is_near_temperature: Flags
 
 
 def fit_stack(
@@ -137,7 +139,7 @@ def fit_stack(
     n_splits: int | None = None,
     random_state: int = 0,
 ) -> StackMap:
-    """Fit a stack of candidates with the given names.
+    """Fit a mixture of calibration methods with cross-validated weights.
 
     Parameters
     ----------
@@ -236,22 +238,28 @@ def fit_weighted_stack(
     if not names:
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    n_splits = min(n_splits or _default_n_splits(sample), len(sample.labels))
+    n_splits = min(n_splits or _choose_n_splits(sample), len(sample.labels))
     if len(names) > 1 and n_splits > 1:
-        fit_roughly = partial(fit_members, rough=True) if fit is fit_members else fit
-        held_out = _hold_out(sample, partial(fit_roughly, names), n_splits, random_state)
-        losses = _mean_losses(names, held_out)
+        fit_for_comparison = fit
+        if fit is fit_members:
+            fit_for_comparison = partial(fit_members, for_comparison=True)
+        out_of_fold = _compute_out_of_fold_probabilities(
+            sample, partial(fit_for_comparison, names), n_splits, random_state
+        )
+        losses = _compute_mean_losses(names, out_of_fold)
     else:
         names = names[:1]
-        held_out = _HeldOutProbabilities(np.ones((1, 1)), None)
+        out_of_fold = _OutOfFoldProbabilities(np.ones((1, 1)), None)
         losses = {}
 
-    priors = _candidate_priors(names, sample.rows.n_classes)
-    mixture = weight_candidates(held_out.table, held_out.weights, priors.handicaps, priors.near)
-    used_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
-    maps = fit(used_names, sample.rows, sample.labels, sample.weights)
+    priors = _get_candidate_priors(names, sample.rows.n_classes)
+    mixture = weight_candidates(
+        out_of_fold.table, out_of_fold.weights, priors.handicaps, priors.is_near_temperature
+    )
+    weighted_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
+    maps = fit(weighted_names, sample.rows, sample.labels, sample.weights)
     if keep_predictions:
-        mixture = _drop_changing_predictions(names, maps, mixture, held_out, priors)
+        mixture = _reweight_prediction_preserving(names, maps, mixture, out_of_fold, priors)
     fitted, member_names = _build_stack(names, maps, mixture)
     return fitted, member_names, losses
 
@@ -259,7 +267,7 @@ def fit_weighted_stack(
 def _build_stack(
     names: Sequence[str], maps: dict[str, Map], mixture: Float
 ) -> tuple[StackMap, tuple[str, ...]]:
-    """Build the stack of the candidates with a weight; return it with their names."""
+    """Build the stack of the candidates with positive weight; return it with their names."""
     member_weights = {
         name: weight for name, weight in zip(names, mixture.tolist(), strict=True) if weight
     }
@@ -267,43 +275,45 @@ def _build_stack(
     return StackMap(members, tuple(member_weights.values())), tuple(member_weights)
 
 
-def _default_n_splits(sample: LabelledRows) -> int:
-    """Return the default number of folds."""
+def _choose_n_splits(sample: LabelledRows) -> int:
+    """Choose the number of folds from the numbers of rows and classes."""
     n_rows = len(sample.labels)
     n_classes = sample.rows.n_classes
     if n_classes > _MANY_CLASSES and n_rows <= _MIN_HELD_OUT_ROWS:
         return _N_FOLDS_MANY_CLASSES
-    # For two classes, the candidates differ little.
+    # For two classes the candidates are similar, so more training rows change little.
     if n_rows <= _FEW_ROWS and n_classes > 2:
         return _N_FOLDS_FEW_ROWS
     return _N_FOLDS
 
 
-def _mean_losses(names: Sequence[str], held_out: _HeldOutProbabilities) -> dict[str, float]:
-    """Compute the mean held-out loss of every candidate."""
+def _compute_mean_losses(
+    names: Sequence[str], out_of_fold: _OutOfFoldProbabilities
+) -> dict[str, float]:
+    """Compute the mean held-out log loss of every candidate, by name."""
     with np.errstate(divide="ignore"):
-        losses = -np.log(held_out.table)
-    means = np.average(losses, axis=0, weights=held_out.weights)
+        losses = -np.log(out_of_fold.table)
+    means = np.average(losses, axis=0, weights=out_of_fold.weights)
     return dict(zip(names, means.tolist(), strict=True))
 
 
-def _candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
-    """Look up the handicaps of the candidates; an unknown one has none."""
+def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
+    """Return the priors of the candidates; methods that are no member have none."""
     members = [MEMBERS.get(name, Member(name)) for name in names]
     return _CandidatePriors(
-        handicaps=np.array([member.nats(n_classes) for member in members]),
-        near=np.array([member.near for member in members]),
+        handicaps=np.array([member.compute_handicap(n_classes) for member in members]),
+        is_near_temperature=np.array([member.is_near_temperature for member in members]),
     )
 
 
-def _drop_changing_predictions(
+def _reweight_prediction_preserving(
     names: Sequence[str],
     maps: dict[str, Map],
     mixture: Float,
-    held_out: _HeldOutProbabilities,
+    out_of_fold: _OutOfFoldProbabilities,
     priors: _CandidatePriors,
 ) -> Float:
-    """Compute the weights again without the maps that can change a prediction.
+    """Recompute the mixture weights without maps that can change a prediction.
 
     Parameters
     ----------
@@ -316,7 +326,7 @@ def _drop_changing_predictions(
     mixture : array of shape (n_candidates,)
         Weights of all candidates, returned if every map preserves the predictions.
 
-    held_out : _HeldOutProbabilities
+    out_of_fold : _OutOfFoldProbabilities
         Out-of-fold probabilities.
 
     priors : _CandidatePriors
@@ -328,28 +338,30 @@ def _drop_changing_predictions(
     """
     if all(fitted.preserves_accuracy for fitted in maps.values()):
         return mixture
-    preserves = np.array([name in maps and maps[name].preserves_accuracy for name in names])
-    if not preserves.any():
+    preserves_predictions = np.array(
+        [name in maps and maps[name].preserves_accuracy for name in names]
+    )
+    if not preserves_predictions.any():
         raise InputError(
             "no candidate keeps every prediction; add one that does, such as 'temperature'."
         )
     mixture = np.zeros(len(names))
-    mixture[preserves] = weight_candidates(
-        held_out.table[:, preserves],
-        held_out.weights,
-        priors.handicaps[preserves],
-        priors.near[preserves],
+    mixture[preserves_predictions] = weight_candidates(
+        out_of_fold.table[:, preserves_predictions],
+        out_of_fold.weights,
+        priors.handicaps[preserves_predictions],
+        priors.is_near_temperature[preserves_predictions],
     )
     return mixture
 
 
-def _hold_out(
+def _compute_out_of_fold_probabilities(
     sample: LabelledRows,
     fit: Callable[[Rows, Codes, Weights], dict[str, Map]],
     n_splits: int,
     random_state: int,
-) -> _HeldOutProbabilities:
-    """Compute the out-of-fold probabilities of the true classes.
+) -> _OutOfFoldProbabilities:
+    """Compute the out-of-fold probabilities of the true classes, by candidate.
 
     Parameters
     ----------
@@ -367,45 +379,46 @@ def _hold_out(
 
     Returns
     -------
-    _HeldOutProbabilities
+    _OutOfFoldProbabilities
         Rows to which every candidate gives probability zero are omitted, because they do not
         distinguish the candidates.
     """
     n_rows = len(sample.labels)
-    n_entry_rows = _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes
-    n_sufficient = min(_MAX_HELD_OUT_ROWS, max(_MIN_HELD_OUT_ROWS, n_entry_rows))
-    n_used_folds = min(n_splits, -(-n_sufficient * n_splits // n_rows))
+    max_rows = max(_MIN_HELD_OUT_ROWS, _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes)
+    n_sufficient_rows = min(_MAX_HELD_OUT_ROWS, max_rows)
+    n_sufficient_folds = math.ceil(n_sufficient_rows * n_splits / n_rows)
+    n_used_folds = min(n_splits, n_sufficient_folds)
     fold_of_row = random_folds(n_rows, n_splits, random_state)
     fold_tables = []
     fold_rows = []
     for fold in range(n_used_folds):
-        training = _copy_if_small(sample.where(fold_of_row != fold))
-        test = _copy_if_small(sample.where(fold_of_row == fold))
+        training = _copy_if_small(sample.select(fold_of_row != fold))
+        test = _copy_if_small(sample.select(fold_of_row == fold))
         with warnings.catch_warnings():
-            # The final fit on all rows issues the warnings.
+            # The final fit on all rows issues the same warnings.
             warnings.simplefilter("ignore", MetacalWarning)
             maps = fit(training.rows, training.labels, training.weights)
         columns = [
-            test.rows.collect(partial(_true_class_probability, fitted), test.labels)
+            test.rows.collect(partial(_compute_true_class_probability, fitted), test.labels)
             for fitted in maps.values()
         ]
         fold_tables.append(np.stack(columns, axis=1))
         fold_rows.append(np.flatnonzero(fold_of_row == fold))
     table = np.concatenate(fold_tables)
     is_informative = table.max(axis=1) > 0.0
-    positions = np.concatenate(fold_rows)[is_informative]
-    weights = None if sample.weights is None else sample.weights[positions]
-    return _HeldOutProbabilities(table[is_informative], weights)
+    informative_rows = np.concatenate(fold_rows)[is_informative]
+    weights = None if sample.weights is None else sample.weights[informative_rows]
+    return _OutOfFoldProbabilities(table[is_informative], weights)
 
 
-def _true_class_probability(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
-    """Compute the probability of the true class of each row."""
+def _compute_true_class_probability(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
+    """Compute the probability that a map gives the true class of each row."""
     probabilities = fitted(block)
     return np.asarray(probabilities[np.arange(len(block)), labels], dtype=np.float64)
 
 
 def _copy_if_small(sample: LabelledRows) -> LabelledRows:
-    """Copy the rows into a table of their own if it is small, because they are read often."""
+    """Copy the logits into a separate table if it is small, because it is read often."""
     rows = sample.rows
     if len(rows) * rows.n_classes > _MAX_COPIED_ENTRIES:
         return sample
@@ -413,9 +426,9 @@ def _copy_if_small(sample: LabelledRows) -> LabelledRows:
 
 
 def weight_candidates(
-    probabilities: Float, weights: Weights, handicaps: Float, near: Flags
+    probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
 ) -> Float:
-    """Compute the weights of the candidates; those below 3% become zero.
+    """Compute the mixture weights of the candidates, zero instead of less than 3%.
 
     The result combines two mixtures:
 
@@ -440,8 +453,8 @@ def weight_candidates(
     handicaps : array of shape (n_candidates,)
         Handicaps in nats.
 
-    near : array of bool of shape (n_candidates,)
-        Which candidates are near temperature scaling.
+    is_near_temperature : array of bool of shape (n_candidates,)
+        Mask of the candidates near temperature scaling.
 
     Returns
     -------
@@ -449,28 +462,28 @@ def weight_candidates(
         Weights, which sum to one.
     """
     row_weights = np.ones(len(probabilities)) if weights is None else weights
-    mixture = np.zeros(len(near))
-    if near.any():
-        is_informative = probabilities[:, near].max(axis=1) > 0.0
-        near_table = probabilities[is_informative][:, near]
-        mixture[near] = _mixture_with_prior(
-            near_table, row_weights[is_informative], _PRIOR_ROWS_NEAR
+    mixture = np.zeros(len(is_near_temperature))
+    if is_near_temperature.any():
+        is_informative = probabilities[:, is_near_temperature].max(axis=1) > 0.0
+        near_table = probabilities[is_informative][:, is_near_temperature]
+        mixture[is_near_temperature] = _fit_mixture_with_prior(
+            near_table, row_weights[is_informative], _NEAR_PRIOR_ROWS
         )
-    if not near.all():
+    if not is_near_temperature.all():
         penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
-        free_mixture = _mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
+        full_mixture = _fit_mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
-            row_gains = np.log(probabilities @ free_mixture) - np.log(probabilities @ mixture)
+            row_gains = np.log(probabilities @ full_mixture) - np.log(probabilities @ mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
-        gain = mean_gain * len(row_gains) - float(handicaps @ free_mixture)
-        free_share = float(expit(gain - _PRIOR_LOG_ODDS))
-        mixture = free_share * free_mixture + (1.0 - free_share) * mixture
+        gain_in_nats = mean_gain * len(row_gains) - float(handicaps @ full_mixture)
+        full_mixture_weight = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
+        mixture = full_mixture_weight * full_mixture + (1.0 - full_mixture_weight) * mixture
     mixture[mixture < min(_MIN_WEIGHT, mixture.max())] = 0.0
     return np.asarray(mixture / mixture.sum())
 
 
-def _mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> Float:
-    """Compute the maximum-likelihood mixture with prior rows on which one candidate is correct."""
+def _fit_mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> Float:
+    """Fit mixture weights with prior rows that favour each candidate equally."""
     n_candidates = table.shape[1]
     prior_weights = np.full(n_candidates, prior_rows * row_weights.mean())
     extended_table = np.concatenate([table, np.eye(n_candidates)])

@@ -170,7 +170,7 @@ def _fit(
         If the true class of some row is masked.
     """
     strides = _sample_strides(len(sample.rows), sample.rows.n_classes)
-    subsamples = [sample.every(stride) for stride in strides]
+    subsamples = [sample.every_nth_row(stride) for stride in strides]
     is_sampled = len(strides) > 1
     if margin is None:
         margin = compute_typical_margin(subsamples[0].rows)

@@ -167,7 +167,7 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     """Fit temperature and uniform component, and return the row statistics as well."""
     sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
-    sample = sample.every(stride).move_to_table_device()
+    sample = sample.every_nth_row(stride).move_to_table_device()
     subsamples = _nested_samples(sample)
     is_sampled = len(subsamples) > 1
     margin = compute_typical_margin(subsamples[0].rows)
@@ -196,7 +196,7 @@ def _nested_samples(sample: LabelledRows) -> list[LabelledRows]:
     first_stride = max(1, n_rows // _FIRST_SAMPLE_ROWS)
     strides = [first_stride, *get_second_sample_strides(n_rows), 1]
     distinct_strides = list(dict.fromkeys(strides))
-    return [sample.every(stride) for stride in distinct_strides]
+    return [sample.every_nth_row(stride) for stride in distinct_strides]
 
 
 def _fit_plain_temperature(sample: LabelledRows, margin: float, *, is_sampled: bool) -> float:

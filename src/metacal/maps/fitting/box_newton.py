@@ -118,7 +118,7 @@ def minimise_in_box(
     )
 
 
-def _newton_step(current: Float, room: Float) -> tuple[Float, float]:
+def _newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
     """Compute the step to the minimum of the quadratic model within the box.
 
     Parameters
@@ -126,7 +126,7 @@ def _newton_step(current: Float, room: Float) -> tuple[Float, float]:
     current : array of shape (6,)
         Value, gradient and Hessian at the current point.
 
-    room : array of shape (2, 2)
+    step_bounds : array of shape (2, 2)
         Box relative to the current point.
 
     Returns
@@ -142,20 +142,20 @@ def _newton_step(current: Float, room: Float) -> tuple[Float, float]:
         return np.zeros(2), math.inf
     aa, ae, ee = _make_positive_definite(aa, ae, ee)
     model = _Quadratic(slope_a=slope_a, slope_e=slope_e, aa=aa, ae=ae, ee=ee)
-    (least_a, least_e), (most_a, most_e) = room.tolist()
+    (min_step_a, min_step_e), (max_step_a, max_step_e) = step_bounds.tolist()
 
     determinant = aa * ee - ae * ae
     a = (ae * slope_e - ee * slope_a) / determinant
     e = (ae * slope_a - aa * slope_e) / determinant
     # If a parameter leaves the box, it is set to the bound and the other one minimised.
-    if not least_e <= e <= most_e:
-        e = min(max(e, least_e), most_e)
+    if not min_step_e <= e <= max_step_e:
+        e = min(max(e, min_step_e), max_step_e)
         a = -(slope_a + ae * e) / aa
-    if not least_a <= a <= most_a:
-        a = min(max(a, least_a), most_a)
+    if not min_step_a <= a <= max_step_a:
+        a = min(max(a, min_step_a), max_step_a)
         e = -(slope_e + ae * a) / ee
-    a = min(max(a, least_a, -_MAX_FIRST_STEP), most_a, _MAX_FIRST_STEP)
-    e = min(max(e, least_e), most_e)
+    a = min(max(a, min_step_a, -_MAX_FIRST_STEP), max_step_a, _MAX_FIRST_STEP)
+    e = min(max(e, min_step_e), max_step_e)
     return np.array([a, e]), model.decrease(a, e)
 
 

@@ -196,11 +196,11 @@ def _split_into_folds(
     n_entries = len(sample.labels) * sample.rows.n_classes
     is_large = n_entries > _LARGE_TABLE_ENTRIES
     max_rows = _MAX_ROWS_OF_LARGE_TABLE if is_large else _MAX_ROWS
-    sample = sample.every(-(-len(sample.labels) // max_rows)).load_into_memory()
+    sample = sample.every_nth_row(-(-len(sample.labels) // max_rows)).load_into_memory()
     n_rows = len(sample.labels)
     fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)
     n_used_folds = 1 if is_large else int(fold_of_row.max()) + 1
     return [
-        _Fold(training=sample.where(fold_of_row != fold), test=sample.where(fold_of_row == fold))
+        _Fold(training=sample.select(fold_of_row != fold), test=sample.select(fold_of_row == fold))
         for fold in range(n_used_folds)
     ]

@@ -59,12 +59,12 @@ class Minimum:
     n_steps: int
     converged: bool
 
-    def warn_unless_converged(self, what: str) -> None:
+    def warn_unless_converged(self, method_name: str) -> None:
         """Issue a ConvergenceWarning if the tolerance was not reached."""
         if self.converged:
             return
         warn_caller(
-            f"{what} did not converge: gradient norm {self.gradient_norm:.3g} after"
+            f"{method_name} did not converge: gradient norm {self.gradient_norm:.3g} after"
             f" {self.n_steps} steps, the mean loss could fall by about another"
             f" {self.remaining_decrease:.3g}. More regularisation makes the problem easier.",
             ConvergenceWarning,

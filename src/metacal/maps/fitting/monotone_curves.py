@@ -82,7 +82,7 @@ class CurveFamily:
 
 
 def fit_curves(x: Float, cells: Cells) -> CurveFamily:
-    """Fit one curve for each prior and compute the evidence of each prior.
+    """Fit one increasing curve for each prior and compute the evidence of the priors.
 
     Parameters
     ----------
@@ -98,50 +98,58 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
     """
     knots = _choose_knots(x, cells)
     identity = np.append(knots[0], np.diff(knots))
-    covariance = _prior_covariances(x, cells, knots)
+    covariance = _compute_prior_covariances(x, cells, knots)
     precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
     n_priors = len(covariance)
     start = np.tile(identity, (n_priors, 1))
-    bounded = np.arange(len(identity)) > 0
-    cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
-    total = np.full(n_priors, max(1.0, cell_weight))
+    is_nonnegative = np.arange(len(identity)) > 0
+    total_cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
 
-    likelihood = partial(_curve_derivatives, _curve_design(x, knots), cells)
-    problems = partial(add_normal_prior, likelihood, start, precision)
+    design = _build_curve_design(x, knots)
+    likelihood = partial(_compute_curve_derivatives, design, cells)
+    compute_derivatives = partial(add_normal_prior, likelihood, start, precision)
     theta, derivatives = minimise_by_newton(
-        problems, start, bounded, total, "monotone calibration", _TOLERANCE
+        compute_derivatives,
+        start,
+        is_nonnegative,
+        total_weights=np.full(n_priors, max(1.0, total_cell_weight)),
+        method_name="monotone calibration",
+        tolerance=_TOLERANCE,
     )
     _, log_determinant = np.linalg.slogdet(derivatives.hessian @ covariance)
-    log_evidence = -problems(theta).loss - 0.5 * log_determinant
+    log_evidence = -compute_derivatives(theta).loss - 0.5 * log_determinant
     return CurveFamily(knots=knots, theta=theta, log_evidence=log_evidence)
 
 
-def _curve_design(x: Float, knots: Float) -> Float:
-    """Compute the design matrix of the curves: a column of ones, then one per piece."""
+def _build_curve_design(x: Float, knots: Float) -> Float:
+    """Compute the design matrix: a column of ones, then one column per curve piece."""
     pieces = np.clip((x[:, None] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
     design = np.column_stack([np.ones(len(x)), pieces])
-    outside = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
-    design[:, 1:] += outside[:, None] / (knots[-1] - knots[0])
+    distance_outside = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
+    design[:, 1:] += distance_outside[:, None] / (knots[-1] - knots[0])
     return design
 
 
-def _prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
+def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
     """Compute the prior covariance matrix of the curve parameters for each prior."""
     width = np.diff(knots)
     cell_weight = cells.positive_weight + cells.negative_weight
     total_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
-    share = cell_weight / max(total_weight, TINY)
-    mean = float(share @ x)
-    deviation = max(float(share @ (x - mean) ** 2) ** 0.5, _MIN_DEVIATION)
+    cell_share = cell_weight / max(total_weight, TINY)
+    mean = float(cell_share @ x)
+    variance = float(cell_share @ (x - mean) ** 2)
+    deviation = max(variance**0.5, _MIN_DEVIATION)
     line = np.append(knots[0], width)
     standardised_line = np.append(knots[0] - mean, width) / deviation
-    covariances = [_line_covariance(prior, line) for prior in _PRIORS]
-    covariances += [_line_covariance(prior, standardised_line) for prior in _STANDARDISED_PRIORS]
+    covariances = [_compute_line_covariance(prior, line) for prior in _PRIORS]
+    covariances += [
+        _compute_line_covariance(prior, standardised_line) for prior in _STANDARDISED_PRIORS
+    ]
     return np.stack(covariances)
 
 
-def _line_covariance(prior: _LinePrior, line: Float) -> Float:
-    """Compute the covariance of a random line plus a Brownian motion.
+def _compute_line_covariance(prior: _LinePrior, line: Float) -> Float:
+    """Compute the prior covariance of a random line plus a Brownian motion.
 
     Parameters
     ----------
@@ -156,12 +164,13 @@ def _line_covariance(prior: _LinePrior, line: Float) -> Float:
     array of shape (n_knots, n_knots)
     """
     step_variances = prior.step_variance * np.minimum(line[1:], _MAX_STEP_WIDTH)
-    independent = np.diag(np.append(prior.intercept_deviation**2, step_variances))
-    return np.asarray(prior.slope_deviation**2 * np.outer(line, line) + independent)
+    slope_covariance = prior.slope_deviation**2 * np.outer(line, line)
+    diagonal = np.append(prior.intercept_deviation**2, step_variances)
+    return np.asarray(slope_covariance + np.diag(diagonal))
 
 
 def _choose_knots(x: Float, cells: Cells) -> Float:
-    """Return the quantiles of ½ F₁ + ½ F₀, or two knots if x hardly varies."""
+    """Return quantiles of ½ F₁ + ½ F₀ as knots, or two knots if x is nearly constant."""
     positive_total = float(cells.positive_weight.sum())
     negative_total = float(cells.negative_weight.sum())
     positive_share = cells.positive_weight / max(positive_total, TINY)
@@ -171,34 +180,35 @@ def _choose_knots(x: Float, cells: Cells) -> Float:
 
     order = np.argsort(x, kind="stable")
     cumulative_share = np.cumsum((positive_share + negative_share)[order])
-    # Without interpolation, a row of weight two is equivalent to two rows.
+    # Quantiles are not interpolated, so that a row of weight two is equivalent to two rows.
     levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - 1e-9
     positions = np.minimum(np.searchsorted(cumulative_share, levels), len(x) - 1)
     quantiles = x[order][positions]
 
     min_distance = 1e-3 * max(1.0, float(x.max() - x.min()))
-    distance_cell = np.floor((quantiles - quantiles[0]) / min_distance)
-    knots = quantiles[np.unique(distance_cell, return_index=True)[1]]
+    distance_bin = np.floor((quantiles - quantiles[0]) / min_distance)
+    _, first_positions = np.unique(distance_bin, return_index=True)
+    knots = quantiles[first_positions]
     if len(knots) == 1:
         return knots[0] + np.array([-0.5, 0.5])
     return knots
 
 
-def _curve_derivatives(design: Float, cells: Cells, theta: Float) -> Derivatives:
-    """Compute the log loss of each curve and its derivatives.
+def _compute_curve_derivatives(design: Float, cells: Cells, theta: Float) -> Derivatives:
+    """Compute the log loss of each curve with its gradient and Hessian.
 
     The loss is the sum of positive log(1 + e^-h) + negative log(1 + e^h) over the cells.
     """
     h = design @ theta.T
     exp_minus_abs_h = np.exp(-np.abs(h))
-    log_sum = np.log1p(exp_minus_abs_h)
+    log1p_exp = np.log1p(exp_minus_abs_h)
     probability = np.where(h >= 0.0, 1.0, exp_minus_abs_h) / (1.0 + exp_minus_abs_h)
     positive_weight = cells.positive_weight
     negative_weight = cells.negative_weight
     cell_weight = positive_weight + negative_weight
 
-    positive_loss = positive_weight @ (log_sum + np.maximum(-h, 0.0))
-    negative_loss = negative_weight @ (log_sum + np.maximum(h, 0.0))
+    positive_loss = positive_weight @ (log1p_exp + np.maximum(-h, 0.0))
+    negative_loss = negative_weight @ (log1p_exp + np.maximum(h, 0.0))
     residual = cell_weight[:, None] * probability - positive_weight[:, None]
     curvature = cell_weight[:, None] * (exp_minus_abs_h / (1.0 + exp_minus_abs_h) ** 2)
     hessians = [(design * curvature[:, m, None]).T @ design for m in range(len(theta))]

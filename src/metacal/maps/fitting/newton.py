@@ -44,7 +44,7 @@ class Derivatives:
 
 
 #: Function that returns the derivatives of all problems at given parameters.
-Problems = Callable[[Float], Derivatives]
+ComputeDerivatives = Callable[[Float], Derivatives]
 
 
 def logistic_loss_sums(
@@ -96,9 +96,9 @@ def logistic_loss_sums(
 
 
 def unpack_derivatives(packed: Float) -> Derivatives:
-    """Split the array returned by `logistic_loss_sums`."""
+    """Split an array of `logistic_loss_sums` into loss, gradient and Hessian."""
     n_problems, n_columns = packed.shape
-    # Solve n_columns = 1 + n + n² for n.
+    # The number n of parameters solves n_columns = 1 + n + n².
     n_parameters = int((np.sqrt(4 * n_columns - 3) - 1) / 2)
     hessian = packed[:, 1 + n_parameters :]
     return Derivatives(
@@ -109,14 +109,14 @@ def unpack_derivatives(packed: Float) -> Derivatives:
 
 
 def add_normal_prior(
-    problems: Problems, centre: Float, precision: Float, theta: Float
+    compute_derivatives: ComputeDerivatives, centre: Float, precision: Float, theta: Float
 ) -> Derivatives:
     """Add the penalty ½ (theta - centre)ᵀ precision (theta - centre) to every problem.
 
     Parameters
     ----------
-    problems : function
-        Derivatives of the problems without the penalty.
+    compute_derivatives : function
+        Returns the derivatives of the problems without the penalty.
 
     centre : array of shape (n_problems, n_parameters)
         Prior means.
@@ -131,23 +131,23 @@ def add_normal_prior(
     -------
     Derivatives
     """
-    unpenalised = problems(theta)
+    likelihood = compute_derivatives(theta)
     deviation = theta - centre
     penalty_gradient = (deviation[:, None, :] @ precision)[:, 0]
     penalty = 0.5 * (deviation * penalty_gradient).sum(axis=1)
     return Derivatives(
-        loss=unpenalised.loss + penalty,
-        gradient=unpenalised.gradient + penalty_gradient,
-        hessian=unpenalised.hessian + precision,
+        loss=likelihood.loss + penalty,
+        gradient=likelihood.gradient + penalty_gradient,
+        hessian=likelihood.hessian + precision,
     )
 
 
 def minimise_by_newton(
-    problems: Problems,
+    compute_derivatives: ComputeDerivatives,
     start: Float,
-    bounded: Flags,
-    total: Float,
-    what: str,
+    is_nonnegative: Flags,
+    total_weights: Float,
+    method_name: str,
     tolerance: float = _TOLERANCE,
 ) -> tuple[Float, Derivatives]:
     """Minimise convex problems by projected Newton steps with backtracking.
@@ -158,19 +158,19 @@ def minimise_by_newton(
 
     Parameters
     ----------
-    problems : function
-        Derivatives of all problems at given parameters.
+    compute_derivatives : function
+        Returns the derivatives of all problems at given parameters.
 
     start : array of shape (n_problems, n_parameters)
         Parameters to start from.
 
-    bounded : array of bool of shape (n_parameters,)
-        Which parameters must be non-negative.
+    is_nonnegative : array of bool of shape (n_parameters,)
+        Mask of the parameters that must be non-negative.
 
-    total : array of shape (n_problems,)
+    total_weights : array of shape (n_problems,)
         Total weight of the rows of each problem.
 
-    what : str
+    method_name : str
         Name of the method in the warning.
 
     tolerance : float
@@ -186,86 +186,89 @@ def minimise_by_newton(
         Derivatives at `theta`; with a larger tolerance, those before the last step.
     """
     theta = start
-    current = problems(start)
-    scale = np.maximum(total, 1.0)
-    is_stuck = np.zeros(len(theta), dtype=bool)
-    slack = _ROUNDING * 1e-4 * scale
+    derivatives = compute_derivatives(start)
+    loss_scale = np.maximum(total_weights, 1.0)
+    has_failed = np.zeros(len(theta), dtype=bool)
+    rounding_error = _ROUNDING * 1e-4 * loss_scale
     for _ in range(_MAX_STEPS):
-        at_bound = bounded & (theta <= 0.0) & (current.gradient > 0.0)
-        step, expected_decrease = _newton_step(current, at_bound)
-        is_done = (expected_decrease <= tolerance * scale) | is_stuck
-        if is_done.all():
+        is_at_bound = is_nonnegative & (theta <= 0.0) & (derivatives.gradient > 0.0)
+        step, expected_decrease = _compute_newton_step(derivatives, is_at_bound)
+        is_finished = (expected_decrease <= tolerance * loss_scale) | has_failed
+        if is_finished.all():
             if tolerance > _TOLERANCE:
-                theta = theta + np.where(is_stuck[:, None], 0.0, step)
-                theta[:, bounded] = np.maximum(theta[:, bounded], 0.0)
+                theta = theta + np.where(has_failed[:, None], 0.0, step)
+                theta[:, is_nonnegative] = np.maximum(theta[:, is_nonnegative], 0.0)
             break
-        step[is_done] = 0.0
-        theta, current, has_moved = _backtrack(problems, theta, current, step, bounded, slack)
-        is_stuck |= ~has_moved
+        step[is_finished] = 0.0
+        theta, derivatives, has_decreased = _backtrack(
+            compute_derivatives, theta, derivatives, step, is_nonnegative, rounding_error
+        )
+        has_failed |= ~has_decreased
 
-    is_unsolved = expected_decrease > max(_ROUNDING, tolerance) * scale
+    is_unsolved = expected_decrease > max(_ROUNDING, tolerance) * loss_scale
     if is_unsolved.any():
-        free_gradient = np.where(at_bound, 0.0, current.gradient)
-        gradient_norm = np.abs(free_gradient).max(axis=1) / scale
+        free_gradient = np.where(is_at_bound, 0.0, derivatives.gradient)
+        gradient_norm = np.abs(free_gradient).max(axis=1) / loss_scale
         warn_caller(
-            f"{what} did not converge for {int(is_unsolved.sum())} of {len(theta)} classes:"
+            f"{method_name} did not converge for {int(is_unsolved.sum())} of {len(theta)} classes:"
             f" gradient norm {gradient_norm[is_unsolved].max():.3g} per row after {_MAX_STEPS}"
             " Newton steps at most.",
             ConvergenceWarning,
         )
-    return theta, current
+    return theta, derivatives
 
 
-def _newton_step(current: Derivatives, at_bound: Flags) -> tuple[Float, Float]:
+def _compute_newton_step(derivatives: Derivatives, is_at_bound: Flags) -> tuple[Float, Float]:
     """Compute the Newton step of every problem and its expected decrease ½ gᵀH⁻¹g.
 
-    Parameters with `at_bound` true stay at their bound of zero.
+    Parameters for which `is_at_bound` is true stay at their bound of zero.
     """
-    gradient = current.gradient
-    hessian = current.hessian
-    if at_bound.any():
-        gradient = np.where(at_bound, 0.0, gradient)
-        hessian = np.where(at_bound[:, :, None] | at_bound[:, None, :], 0.0, hessian)
-    # The Hessian is scaled to a unit diagonal. The small addition selects a step if the
-    # data leave a direction undetermined.
-    diagonal = np.arange(at_bound.shape[1])
+    gradient = derivatives.gradient
+    hessian = derivatives.hessian
+    if is_at_bound.any():
+        gradient = np.where(is_at_bound, 0.0, gradient)
+        is_row_or_column_at_bound = is_at_bound[:, :, None] | is_at_bound[:, None, :]
+        hessian = np.where(is_row_or_column_at_bound, 0.0, hessian)
+    diagonal = np.arange(is_at_bound.shape[1])
     parameter_scale = np.sqrt(hessian[:, diagonal, diagonal])
     parameter_scale[parameter_scale <= 0.0] = 1.0
     scaled_hessian = hessian / (parameter_scale[:, :, None] * parameter_scale[:, None, :])
+    # The addition to the unit diagonal makes the matrix regular if a direction has no curvature.
     scaled_hessian[:, diagonal, diagonal] = 1.0 + 1e-12
     scaled_gradient = (gradient / parameter_scale)[:, :, None]
     step = -np.linalg.solve(scaled_hessian, scaled_gradient)[:, :, 0] / parameter_scale
-    return step, np.asarray(-0.5 * (gradient * step).sum(axis=1))
+    expected_decrease = np.asarray(-0.5 * (gradient * step).sum(axis=1))
+    return step, expected_decrease
 
 
 def _backtrack(
-    problems: Problems,
+    compute_derivatives: ComputeDerivatives,
     theta: Float,
-    current: Derivatives,
+    derivatives: Derivatives,
     step: Float,
-    bounded: Flags,
-    slack: Float,
+    is_nonnegative: Flags,
+    rounding_error: Float,
 ) -> tuple[Float, Derivatives, Flags]:
     """Halve the step of each problem until its loss decreases sufficiently.
 
     Parameters
     ----------
-    problems : function
-        Derivatives of all problems at given parameters.
+    compute_derivatives : function
+        Returns the derivatives of all problems at given parameters.
 
     theta : array of shape (n_problems, n_parameters)
         Current parameters.
 
-    current : Derivatives
+    derivatives : Derivatives
         Derivatives at `theta`.
 
     step : array of shape (n_problems, n_parameters)
         Newton steps.
 
-    bounded : array of bool of shape (n_parameters,)
-        Which parameters must be non-negative.
+    is_nonnegative : array of bool of shape (n_parameters,)
+        Mask of the parameters that must be non-negative.
 
-    slack : array of shape (n_problems,)
+    rounding_error : array of shape (n_problems,)
         Increase of the loss that is attributed to rounding.
 
     Returns
@@ -276,19 +279,20 @@ def _backtrack(
     derivatives : Derivatives
         Derivatives at the new parameters.
 
-    has_moved : array of bool of shape (n_problems,)
-        Which problems found a sufficient decrease.
+    has_decreased : array of bool of shape (n_problems,)
+        Mask of the problems whose loss decreased sufficiently.
     """
     step_fraction = np.ones(len(theta))
     for _ in range(_MAX_HALVINGS):
         trial_theta = theta + step_fraction[:, None] * step
-        trial_theta[:, bounded] = np.maximum(trial_theta[:, bounded], 0.0)
-        trial = problems(trial_theta)
-        linear_change = (current.gradient * (trial_theta - theta)).sum(axis=1)
-        allowed_change = np.minimum(_SUFFICIENT_DECREASE * linear_change, 0.0)
-        has_moved = trial.loss <= current.loss + allowed_change + slack
-        if has_moved.all():
-            return trial_theta, trial, has_moved
-        step_fraction[~has_moved] *= 0.5
-    new_theta = np.where(has_moved[:, None], trial_theta, theta)
-    return new_theta, problems(new_theta), has_moved
+        trial_theta[:, is_nonnegative] = np.maximum(trial_theta[:, is_nonnegative], 0.0)
+        trial_derivatives = compute_derivatives(trial_theta)
+        linear_change = (derivatives.gradient * (trial_theta - theta)).sum(axis=1)
+        required_change = np.minimum(_SUFFICIENT_DECREASE * linear_change, 0.0)
+        max_loss = derivatives.loss + required_change + rounding_error
+        has_decreased = trial_derivatives.loss <= max_loss
+        if has_decreased.all():
+            return trial_theta, trial_derivatives, has_decreased
+        step_fraction[~has_decreased] *= 0.5
+    new_theta = np.where(has_decreased[:, None], trial_theta, theta)
+    return new_theta, compute_derivatives(new_theta), has_decreased

@@ -371,7 +371,7 @@ class SoftmaxRegression:
         The Hessian of a diagonal matrix is small; a part of the rows determines it.
         """
         n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * theta.shape[1])
-        subsample = sample.every(max(1, len(sample.labels) // n_hessian_rows))
+        subsample = sample.every_nth_row(max(1, len(sample.labels) // n_hessian_rows))
         # The rows form one block, because every strip would hold a Hessian of its own, which
         # is as large as some thousand rows.
         block = subsample.rows.gathered()

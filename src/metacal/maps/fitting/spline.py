@@ -20,20 +20,18 @@ from metacal.maps.fitting.newton import (
     unpack_derivatives,
 )
 
-#: Prior precision of the slopes and the intercept (a standard deviation of ten). It keeps
-#: the maximum finite.
+#: Prior precision of slopes and intercept (a deviation of ten). It keeps the maximum finite.
 _PRIOR_PRECISION = 0.01
-#: Prior precision of each change of slope between neighbouring knots (a standard
-#: deviation of one). It smooths the spline.
+#: Prior precision of each change of slope between neighbouring knots. It smooths the spline.
 _SMOOTHING_PRECISION = 1.0
 #: Number of rows processed at a time.
 _CHUNK_ROWS = 1 << 15
 
 
 def fit_spline_slopes(
-    z: Float, correct: Float, weights: Float, knots: Float, centre: Float, what: str
+    z: Float, correct: Float, weights: Float, knots: Float, prior_mean: Float, method_name: str
 ) -> Float:
-    """Fit the non-negative slopes at the knots and the intercept.
+    """Fit the non-negative slopes at the knots and the intercept of a spline.
 
     Parameters
     ----------
@@ -49,10 +47,10 @@ def fit_spline_slopes(
     knots : array of shape (n_knots,)
         Increasing knots.
 
-    centre : array of shape (n_knots + 1,)
+    prior_mean : array of shape (n_knots + 1,)
         Prior means of the slopes and the intercept.
 
-    what : str
+    method_name : str
         Name of the method in a convergence warning.
 
     Returns
@@ -69,15 +67,22 @@ def fit_spline_slopes(
     total_weight = float(weights.sum())
     start_intercept = np.log((correct_weight + 1.0) / (total_weight - correct_weight + 1.0))
     start = np.append(np.zeros(n_knots), start_intercept)[None, :]
-    bounded = np.append(np.ones(n_knots, dtype=bool), False)
+    is_nonnegative = np.append(np.ones(n_knots, dtype=bool), False)
 
-    likelihood = partial(_spline_derivatives, spline_design(knots, z), correct, weights)
-    problems = partial(add_normal_prior, likelihood, centre[None, :], precision)
-    theta, _ = minimise_by_newton(problems, start, bounded, np.array([total_weight]), what)
+    design = build_spline_design(knots, z)
+    likelihood = partial(_compute_spline_derivatives, design, correct, weights)
+    compute_derivatives = partial(add_normal_prior, likelihood, prior_mean[None, :], precision)
+    theta, _ = minimise_by_newton(
+        compute_derivatives,
+        start,
+        is_nonnegative,
+        total_weights=np.array([total_weight]),
+        method_name=method_name,
+    )
     return theta[0]
 
 
-def spline_design(knots: Float, z: Float) -> Float:
+def build_spline_design(knots: Float, z: Float) -> Float:
     """Compute the design matrix of a spline that is linear in its slopes at the knots.
 
     Entry (i, j) is s(z_i) - s(first knot) of the spline with slope one at knot j and
@@ -85,7 +90,7 @@ def spline_design(knots: Float, z: Float) -> Float:
 
     Examples
     --------
-    >>> spline_design(np.array([0.0, 2.0]), np.array([-1.0, 1.0, 3.0]))
+    >>> build_spline_design(np.array([0.0, 2.0]), np.array([-1.0, 1.0, 3.0]))
     array([[-1.  , 0.  ], [ 0.75, 0.25], [ 1.  , 2.  ]])
     """
     design = np.zeros((len(z), len(knots)))
@@ -98,22 +103,24 @@ def spline_design(knots: Float, z: Float) -> Float:
     return design
 
 
-def weighted_quantiles(z: Float, weights: Float, count: int) -> Float:
-    """Return the distinct weighted quantiles of z at the levels (i + ½) / count."""
+def compute_weighted_quantiles(z: Float, weights: Float, n_levels: int) -> Float:
+    """Return the distinct weighted quantiles of z at the levels (i + ½) / n_levels."""
     order = np.argsort(z, kind="stable")
     cumulative_weight = np.cumsum(weights[order])
-    levels = cumulative_weight[-1] * (np.arange(count) + 0.5) / count
+    levels = cumulative_weight[-1] * (np.arange(n_levels) + 0.5) / n_levels
     positions = np.searchsorted(cumulative_weight, levels, side="left")
     return np.unique(z[order][positions])
 
 
-def _spline_derivatives(design: Float, correct: Float, weights: Float, theta: Float) -> Derivatives:
+def _compute_spline_derivatives(
+    design: Float, correct: Float, weights: Float, theta: Float
+) -> Derivatives:
     """Compute the log loss of σ(design @ slopes + intercept) and its derivatives.
 
     Parameters
     ----------
     design : array of shape (n_rows, n_knots)
-        Design matrix of `spline_design`.
+        Design matrix of `build_spline_design`.
 
     correct, weights : arrays of shape (n_rows,)
         Outcome and weight of each row.
@@ -126,11 +133,11 @@ def _spline_derivatives(design: Float, correct: Float, weights: Float, theta: Fl
     Derivatives
         Derivatives of one problem.
     """
-    packed = np.zeros((1, 1))
+    packed_sums = np.zeros((1, 1))
     for first_row in range(0, len(design), _CHUNK_ROWS):
         chunk = slice(first_row, first_row + _CHUNK_ROWS)
         features = [*design[chunk].T[:, :, None], np.ones((1, 1))]
-        packed = packed + logistic_loss_sums(
+        packed_sums = packed_sums + logistic_loss_sums(
             features, correct[chunk, None], weights[chunk, None], theta
         )
-    return unpack_derivatives(packed)
+    return unpack_derivatives(packed_sums)
