@@ -24,12 +24,12 @@ import numpy as np
 
 from benchmarks.experiments.pool import in_order
 from metacal.certification.plans import RankPlan
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, certified_prefix
-from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import segments, usual_starts
-from metacal.promises.sample import Ranking
+from metacal.certification.test_sequences import segments, usual_starts
 from metacal.rows import Rows
 from metacal.scores import score_rows
+from metacal.statistics import bounds
 
 BETAS = (0.87, 0.9, 0.95, 0.97, 0.99)
 SIZES = (300, 1000, 5000)

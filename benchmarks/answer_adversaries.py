@@ -23,8 +23,8 @@ import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
 from metacal.certification.rules.loss_bets import LossRanking
-from metacal.promises.rules.sequence import segments
-from metacal.promises.rules.staged import Law, Staged
+from metacal.certification.test_sequences import segments
+from metacal.promises.staged_cascade import Law, Staged
 
 DELTA = 0.1
 #: Cascades: labelled rows, and the share of answers that may differ, or be wrong.

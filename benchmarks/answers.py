@@ -31,7 +31,7 @@ from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
-from metacal.promises.rules.staged import Law, Staged, labels_that_pay
+from metacal.promises.staged_cascade import Law, Staged, labels_that_pay
 
 DELTA = 0.1
 COMMITTED = Path(__file__).parent / "results" / "answers.json"

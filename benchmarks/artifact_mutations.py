@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from metacal.promises.circumstances import Circumstances
+from metacal.certificates.circumstances import Circumstances
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "contracts" / "fixtures"
 

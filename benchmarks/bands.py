@@ -1,7 +1,7 @@
-"""Behind metacal.promises.rules.levels and .bands: the table of local levels, how often true curves
+"""Behind metacal.statistics.levels and .bands: the table of local levels, how often true curves
 leave their bands.
 
-python -m benchmarks.bands levels        # print the table of metacal.promises.rules.levels (about 5
+python -m benchmarks.bands levels        # print the table of metacal.statistics.levels (about 5
 minutes) python -m benchmarks.bands exits         # results/bands.json: 500 draws of 1,000 and 5,000
 rows from each set, and
                                          # 2,000 draws of 20 to 300 rows from each of the populations that are hardest
@@ -21,9 +21,9 @@ from scipy.special import betaincinv, gammaln
 from benchmarks.experiments.pool import in_order
 from benchmarks.score_populations import HARD_POPULATIONS, Population, TablePopulation, drawn_exits
 from metacal import datasets
-from metacal.promises.rules.levels import LEVELS
 from metacal.rows import Rows
 from metacal.scores import score_rows
+from metacal.statistics.levels import LEVELS
 
 HERE = Path(__file__).resolve().parent
 DRAWS, DELTA = 500, 0.1

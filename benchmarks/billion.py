@@ -31,10 +31,10 @@ from typing import Any
 import numpy as np
 from scipy.special import bdtr, bdtrc
 
+from metacal.certificates.certificate import Certificate
 from metacal.certification import passes as counting
+from metacal.certification.test_sequences import segments
 from metacal.promises import MaxMiscoverage, MinAccuracy
-from metacal.promises.certificate import Certificate
-from metacal.promises.rules.sequence import segments
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.
 BLOCK, _AT_ONCE = 1 << 20, 1 << 16

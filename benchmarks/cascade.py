@@ -34,10 +34,10 @@ from benchmarks.experiments.pool import in_order
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.cascade import MaxLoss, Pair
+from metacal.promises.cascade_candidates import Candidate, Paired, Plan, counts, loss_walks, parted
 from metacal.promises.promise import Promise
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import MaxLoss, Pair
-from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, counts, loss_walks, parted
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

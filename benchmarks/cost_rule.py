@@ -26,14 +26,14 @@ from scipy.special import bdtr, rel_entr
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certification.row_losses import Losses
 from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.certification.test_sequences import segments
 from metacal.promises import Sample
-from metacal.promises.rules import betting
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.sequence import segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
+from metacal.statistics import betting
 
 #: Ten classes, a hundred, and languages that come unevenly.
 SETS = ("cifar10_resnet110", "cifar100_resnet110", "langid176_sentences")

@@ -22,12 +22,12 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certificates.certificate import accepts
 from metacal.certification.plans import RankPlan
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
+from metacal.certification.test_sequences import segments
+from metacal.gate.thresholds import policy_of
 from metacal.promises import Sample
-from metacal.promises.certificate import accepts
-from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.rules.sequence import segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -38,9 +38,9 @@ from benchmarks.score_populations import (
     accepted_counts,
     log_likelihood_ratio,
 )
-from metacal.promises.rules.bands import largest_supporting_threshold, run_ends
-from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.rules.selective_accuracy import selective_accuracy_bound
+from metacal.statistics.bands import largest_supporting_threshold, run_ends
+from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.selective_accuracy import selective_accuracy_bound
 
 HERE = Path(__file__).resolve().parent
 DELTA = 0.1

@@ -34,7 +34,7 @@ import numpy as np
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.gate.certifier import Certifier
-from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -47,8 +47,8 @@ import numpy as np
 from scipy.special import bdtrc
 
 import metacal as mc
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.sample import Ranking
+from metacal.certification.ranking import Ranking
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.sequential.alarms import NAMES, Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor

@@ -25,9 +25,9 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import datasets
+from metacal.certificates.certificate import accepts
+from metacal.gate.thresholds import policy_of
 from metacal.promises import Sample
-from metacal.promises.certificate import accepts
-from metacal.promises.parts.thresholds import policy_of
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -19,9 +19,9 @@ import numpy as np
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
+from metacal.certificates.certificate import accepts
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import certified_prefix
-from metacal.promises.certificate import accepts
-from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import metrics
-from metacal.promises.certificate import accepts
+from metacal.certificates.certificate import accepts
 from metacal.scores import score_rows
 from metacal.scores.learned import (
     LogisticRanker,

@@ -6,7 +6,7 @@ and made rows.
 Rows are drawn with replacement from each population. With a third and with half of the rows that an
 accuracy takes in truth (found by trying), many draws certify nothing; each of those names a number
 of rows, as many are drawn anew, and certified or not. `tuned` are populations that were looked at
-while the constants of `promises.rules.rows_needed` were chosen, `unseen` eight that were made
+while the constants of `certification.rows_needed` were chosen, `unseen` eight that were made
 afterwards and measured once. A made population's accuracy leaves a quarter of its errors.
 
 `knowing` is what the same rule reaches that knows the profile of each population of its group, not
@@ -28,9 +28,8 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.certification.rules.accuracy_shortfall import first_tests
-from metacal.certification.rules.fixed_sequence import last_passed_rank
-from metacal.promises.rules.rows_needed import (
+from metacal.certification.ranking import Ranking
+from metacal.certification.rows_needed import (
     AT,
     Profiles,
     likely_profiles,
@@ -38,7 +37,8 @@ from metacal.promises.rules.rows_needed import (
     smallest,
     with_logs,
 )
-from metacal.promises.sample import Ranking
+from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.scores import score_rows
 
 HERE = Path(__file__).parent

@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.experiments.pool import in_order
 from benchmarks.rows_needed import DELTA, STARTS, Right, certifies, failed, ranked
+from metacal.certification.rows_needed import rows_needed
 from metacal.certification.rules.accuracy_shortfall import first_tests
-from metacal.promises.rules.rows_needed import rows_needed
 
 HERE = Path(__file__).resolve().parent
 #: Sets and accuracies. In the two matching sets, correct rows are rare.

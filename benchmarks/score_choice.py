@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.experiments.pool import in_order
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import last_passed_rank
-from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.scores.registry import auto_candidates

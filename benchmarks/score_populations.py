@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from metacal.promises.rules.bands import OperatingBands, operating_bands
+from metacal.statistics.bands import OperatingBands, operating_bands
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -60,10 +60,10 @@ from benchmarks.selective.rules import Sample as Calibration
 from benchmarks.selective.rules import quantile_bonferroni, quantile_sequence, sgr
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import RankPlan
+from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, last_passed_rank
-from metacal.promises.rules.sequence import segments, start_value
-from metacal.promises.sample import Ranking
+from metacal.certification.test_sequences import segments, start_value
 
 RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
 ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))

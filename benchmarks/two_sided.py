@@ -29,8 +29,8 @@ from scipy.special import expit
 
 import metacal as mc
 from benchmarks.experiments.pilot_scores import with_pilot_scores
+from metacal.certification.ranking import even_odds
 from metacal.certification.rows import CalibrationRows, Subgroups
-from metacal.promises.sample import even_odds
 
 ATOMS = 20_000
 DELTA = 0.1

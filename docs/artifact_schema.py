@@ -16,6 +16,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.notes import NOTES, Note
 from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MOST_NOTES, note_fact_types
 from metacal.io.artifact.document import SavedGate
@@ -34,8 +36,6 @@ from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.sources import MOST_JOBS
 from metacal.io.artifact.stages import MOST_STAGES
 from metacal.io.artifact.wrapping import FORMAT, VERSION
-from metacal.promises.certificate import Certificate
-from metacal.promises.notes import NOTES, Note
 
 Schema = dict[str, Any]
 

@@ -53,8 +53,8 @@ from prometheus_client import (
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from metacal.certificates.certificate import Certificate
 from metacal.io.artifact.audit import decode_certificate
-from metacal.promises.certificate import Certificate
 from metacal.promises.sequential.monitor import PromiseMonitor
 
 #: The most items, bytes, numbers and lists in one request. Python parses JSON at one go, during

@@ -93,6 +93,8 @@ def _entries() -> list[Entry]:
             "benchmarks.accuracy_rule --data {tuned} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=1500,
@@ -103,6 +105,8 @@ def _entries() -> list[Entry]:
             "benchmarks.answer_adversaries --jobs {jobs} -o {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=500,
@@ -112,6 +116,8 @@ def _entries() -> list[Entry]:
             "benchmarks.answers --data {data} --jobs {jobs} -o {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=900,
@@ -129,6 +135,8 @@ def _entries() -> list[Entry]:
             "benchmarks.bands exits --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=3000,
@@ -138,6 +146,8 @@ def _entries() -> list[Entry]:
             "benchmarks.billion --rows 1e9 --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=400,
@@ -155,6 +165,8 @@ def _entries() -> list[Entry]:
             "benchmarks.cascade --jobs {jobs} --output {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=600,
@@ -170,6 +182,8 @@ def _entries() -> list[Entry]:
             "benchmarks.closed_forms --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=2,
@@ -179,6 +193,8 @@ def _entries() -> list[Entry]:
             "benchmarks.cost_rule --data {data} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=900,
@@ -201,7 +217,7 @@ def _entries() -> list[Entry]:
         Entry(
             "derived-seeds",
             "benchmarks.derived_seeds --jobs {jobs} --out {out}",
-            about=("promises", "certification", "rows"),
+            about=("promises", "certificates", "statistics", "certification", "rows"),
             seconds=250,
         ),
         Entry(
@@ -237,7 +253,7 @@ def _entries() -> list[Entry]:
         Entry(
             "labels",
             "benchmarks.labels --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises", "certification", "gate"),
+            about=("promises", "certificates", "statistics", "certification", "gate"),
             seconds=3600,
             alone=False,
         ),
@@ -253,6 +269,8 @@ def _entries() -> list[Entry]:
             "benchmarks.monitor --data {data} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=7200,
@@ -290,7 +308,15 @@ def _entries() -> list[Entry]:
         Entry(
             "paper/paper",
             "benchmarks paper --data benchmarks/data --data {data} -n {jobs} -o {folder}",
-            about=("promises", "certification", "maps", "formulas", "metrics"),
+            about=(
+                "promises",
+                "certificates",
+                "statistics",
+                "certification",
+                "maps",
+                "formulas",
+                "metrics",
+            ),
             seconds=2400,
             alone=False,
         ),
@@ -299,6 +325,8 @@ def _entries() -> list[Entry]:
             "benchmarks.joint_band --data {tuned} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=4000,
@@ -309,6 +337,8 @@ def _entries() -> list[Entry]:
             "benchmarks.false_coverage --data {tuned} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=2000,
@@ -319,6 +349,8 @@ def _entries() -> list[Entry]:
             "benchmarks.ties --data {tuned} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=1500,
@@ -327,7 +359,7 @@ def _entries() -> list[Entry]:
         Entry(
             "ties-labels",
             "benchmarks.ties_labels --data {data} --jobs {jobs} --out {out}",
-            about=("promises", "certification", "gate"),
+            about=("promises", "certificates", "statistics", "certification", "gate"),
             seconds=2000,
             alone=False,
         ),
@@ -336,6 +368,8 @@ def _entries() -> list[Entry]:
             "benchmarks.per_class --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=900,
@@ -345,6 +379,8 @@ def _entries() -> list[Entry]:
             "benchmarks.promises --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=400,
@@ -354,27 +390,31 @@ def _entries() -> list[Entry]:
             "benchmarks.rows_needed --data {data} --cases 1000 --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=900,
             alone=False,
-            also=("metacal.promises.rules.rows_needed:rows_needed",),
+            also=("metacal.certification.rows_needed:rows_needed",),
         ),
         Entry(
             "how-many-rows-unseen",
             "benchmarks.rows_needed_unseen --data {data} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=120,
             alone=False,
-            also=("metacal.promises.rules.rows_needed:rows_needed",),
+            also=("metacal.certification.rows_needed:rows_needed",),
         ),
         Entry(
             "rankers",
             "benchmarks.rankers --jobs {jobs} --out {out}",
-            about=("promises", "certification", "scores", "maps"),
+            about=("promises", "certificates", "statistics", "certification", "scores", "maps"),
             seconds=250,
         ),
         Entry(
@@ -396,6 +436,8 @@ def _entries() -> list[Entry]:
             "benchmarks.risk_control --jobs {jobs} -o {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=900,
@@ -403,7 +445,15 @@ def _entries() -> list[Entry]:
         Entry(
             "score-choice",
             "benchmarks.score_choice --data {tuned} --jobs {jobs} --out {out}",
-            about=("promises", "certification", "scores", "formulas", "kernels"),
+            about=(
+                "promises",
+                "certificates",
+                "statistics",
+                "certification",
+                "scores",
+                "formulas",
+                "kernels",
+            ),
             seconds=1500,
             alone=False,
         ),
@@ -413,6 +463,8 @@ def _entries() -> list[Entry]:
             "--data benchmarks/data --data {data} -n {jobs} -o {folder}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=700,
@@ -423,6 +475,8 @@ def _entries() -> list[Entry]:
             "benchmarks.selective.held_out --data {data} --jobs {jobs} --out {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=100,
@@ -448,6 +502,8 @@ def _entries() -> list[Entry]:
             "benchmarks.two_sided --draws 1000 --processes {jobs} -o {out}",
             about=(
                 "promises",
+                "certificates",
+                "statistics",
                 "certification",
             ),
             seconds=4000,
@@ -455,7 +511,7 @@ def _entries() -> list[Entry]:
         Entry(
             "units",
             "benchmarks.units --jobs {jobs} --out {out}",
-            about=("promises", "certification", "gate"),
+            about=("promises", "certificates", "statistics", "certification", "gate"),
             seconds=1000,
         ),
         Entry(

@@ -21,9 +21,9 @@ import numpy as np
 import onnxruntime
 
 import metacal as mc
+from metacal.certificates.certificate import accepts
 from metacal.estimators import CALIBRATORS
 from metacal.export.onnx import to_onnx
-from metacal.promises.certificate import accepts
 from metacal.scores import NAMED
 
 DATA = Path(__file__).resolve().parents[1] / "data"

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.selective import mapie as selective_mapie
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.promises.rules import bounds, paper
-from metacal.promises.sample import Ranking
+from metacal.promises import paper
+from metacal.statistics import bounds
 
 #: Points of the grids, as in Learn-then-Test's examples and MAPIE's default.
 GRID = 100

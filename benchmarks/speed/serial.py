@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.fingerprint import fingerprint_rows
+from metacal.certificates.notes import remarks_on_scores
+from metacal.certification import test_sequences as sequence
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinAccuracy
-from metacal.promises.fingerprint import fingerprint_rows
-from metacal.promises.notes import remarks_on_scores
-from metacal.promises.rules import sequence
-from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 
 

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from metacal import promises as promises
     from metacal import report as report
     from metacal import scores as scores
+    from metacal.certificates.certificate import Certificate as Certificate
+    from metacal.certification.row_selection import Importance as Importance
+    from metacal.certification.row_selection import Units as Units
     from metacal.config import show_config as show_config
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError
@@ -65,20 +68,17 @@ if TYPE_CHECKING:
     from metacal.io.predictions import read_predictions as read_predictions
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.metrics import losses as losses
-    from metacal.promises.certificate import Certificate as Certificate
+    from metacal.promises import paper as paper
+    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.kinds import *  # noqa: F403 the promises
-    from metacal.promises.parts.units import Importance as Importance
-    from metacal.promises.parts.units import Units as Units
-    from metacal.promises.rules import bands as bands
-    from metacal.promises.rules import bounds as bounds
-    from metacal.promises.rules import paper as paper
-    from metacal.promises.rules.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.report import plots as plots
     from metacal.report import write_report as write_report
     from metacal.report.telemetry import WatchMetrics as WatchMetrics
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
+    from metacal.statistics import bands as bands
+    from metacal.statistics import bounds as bounds
 else:  # hidden from type checkers, to whom a misspelt name shall be an error
     __getattr__, _names = make_lazy_attributes(__name__, _registered)
 

@@ -40,7 +40,7 @@ from benchmarks.selective.runs import Settings as SelectiveSettings
 from benchmarks.selective.runs import run_task as run_selective
 from metacal import datasets
 from metacal.errors import InputError
-from metacal.promises.rules import paper
+from metacal.promises import paper
 
 ROOT = Path(__file__).resolve().parents[2]
 ONE_SET = ["--sets", "cifar10-resnet110"]

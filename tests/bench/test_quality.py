@@ -23,7 +23,7 @@ from metacal import datasets
 from metacal.errors import InputError
 from metacal.gate import fit_gate
 from metacal.maps.composed import fit_composed
-from metacal.promises.rules.order_statistic import MaxMiscoverage
+from metacal.promises.miscoverage import MaxMiscoverage
 from metacal.rows import Rows
 
 SMALL = ["--sets", "cifar10-resnet110", "--sizes", "500", "--variants", "plain", "-n", "1"]

@@ -15,10 +15,10 @@ import pytest
 
 import metacal as mc
 from contracts.write_fixtures import OF_CASCADES, REWRITE, layout
+from metacal.certificates import words
 from metacal.export import saved as artifact
 from metacal.io.artifact.sources import RANKERS
 from metacal.maps.methods import get_all_methods
-from metacal.promises import words
 from metacal.promises.kinds import promise_classes
 from metacal.scores import named as scores
 

@@ -16,7 +16,7 @@ import metacal as mc
 from docs import artifact_schema as schema
 from metacal.estimators import CALIBRATORS
 from metacal.export import saved as artifact
-from metacal.promises.rules import both
+from metacal.promises import both
 from metacal.scores.learned import LogisticRanker, PairwiseRanker
 
 jsonschema = pytest.importorskip("jsonschema")

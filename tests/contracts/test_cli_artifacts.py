@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.promises.rules.both import Both
+from metacal.promises.both import Both
 from metacal.promises.verification import verify_decisions as verify
 
 FIXTURES = Path(__file__).parent / "fixtures" / "artifacts-v3"

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates import quantity
+from metacal.certificates import words as rules
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.formats import FORMATS
 from metacal.maps import methods
-from metacal.promises import kinds, quantity
-from metacal.promises import words as rules
+from metacal.promises import kinds
 from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 

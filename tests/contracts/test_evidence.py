@@ -8,8 +8,8 @@ import pytest
 import metacal as mc
 from contracts.composition import PROMISES
 from metacal.promises import Answers, Passes, Sample
-from metacal.promises.rules.cascade import Pair
-from metacal.promises.rules.cascade_walks import Paired
+from metacal.promises.cascade import Pair
+from metacal.promises.cascade_candidates import Paired
 
 RNG = np.random.default_rng(0)
 SCORE = RNG.random(2000)

@@ -19,8 +19,8 @@ import pytest
 
 import metacal as mc
 from browser import modules
+from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.estimators.comparison import ComparisonEntry
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.report import html
 from metacal.report.status import status
 from metacal.report.summary import summarise

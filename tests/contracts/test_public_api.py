@@ -75,7 +75,7 @@ def test_importing_metacal_pulls_in_nothing_heavy():
 def test_the_mathematics_needs_neither_scikit_learn_nor_scipy_stats():
     loaded = modules_after(
         "import metacal.promises, metacal.gate, metacal.maps.temperature, metacal.metrics,"
-        " metacal.promises.rules.paper"
+        " metacal.promises.paper"
     )
     assert not loaded & {"sklearn", "scipy.stats", "scipy.optimize"}
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import expected_prefix
 from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
-from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import segments
-from metacal.promises.sample import Ranking
+from metacal.certification.test_sequences import segments
+from metacal.statistics import bounds
 
 DELTA = 0.1
 REAL_DRAWS, DRAWS = 100, 200

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from metacal.gate.certifier import Certifier
-from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.accuracy import MinAccuracy
 
 REPLAYS, ROWS, DELTA = 60, 200, 0.2
 #: Where pieces of the ranking end, and the error rate in each: for an accuracy of 0.8.

@@ -19,9 +19,10 @@ from benchmarks.score_populations import (
     left_bands,
     surprising_thresholds,
 )
+from metacal.certificates.certificate import accepts
 from metacal.errors import InfeasibleTargetError
-from metacal.promises.certificate import accepts
-from metacal.promises.rules.bands import (
+from metacal.promises.both import AfterLooking, Both
+from metacal.statistics.bands import (
     DistributionBand,
     OperatingBands,
     accuracy_band,
@@ -29,9 +30,8 @@ from metacal.promises.rules.bands import (
     coverage_band,
     miscoverage_band,
 )
-from metacal.promises.rules.both import AfterLooking, Both
-from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.rules.selective_accuracy import selective_accuracy_bound
+from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.selective_accuracy import selective_accuracy_bound
 
 DRAWS = 250
 DELTA = 0.1

@@ -14,7 +14,7 @@ import pytest
 import metacal as mc
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.promises import Sample
-from metacal.promises.rules import betting
+from metacal.statistics import betting
 
 DELTA = 0.1
 SIZES = (300, 1000, 5000)

@@ -14,9 +14,9 @@ import pytest
 
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import MaxLoss, Pair
-from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, counts
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.cascade import MaxLoss, Pair
+from metacal.promises.cascade_candidates import Candidate, Paired, Plan, counts
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

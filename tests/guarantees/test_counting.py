@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.parts.units import Importance, select_rows
+from metacal.certification.row_selection import Importance, select_rows
 
 DELTA, DRAWS = 0.1, 150
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)

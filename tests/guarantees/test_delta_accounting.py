@@ -15,13 +15,13 @@ import pytest
 import metacal as mc
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
+from metacal.certification.row_selection import select_rows
 from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
-from metacal.promises.parts.units import select_rows
-from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.cascade import Pair
-from metacal.promises.rules.cascade_walks import Paired, Plan, aside_rows
-from metacal.promises.rules.staged import Staged
+from metacal.promises.cascade import Pair
+from metacal.promises.cascade_candidates import Paired, Plan, aside_rows
+from metacal.promises.staged_cascade import Staged
+from metacal.statistics import betting, bounds
 
 DELTA, BETA = 0.1, 0.9
 

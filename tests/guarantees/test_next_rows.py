@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.subgroups import Part, Parts
 from metacal.promises import Sample
-from metacal.promises.parts.part import Part, Parts
 
 DRAWS, NEXT = 300, 1000
 NAMES = ("north", "south", "east", "west")

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.gate.thresholds import policy_of
 from metacal.promises import Sample
-from metacal.promises.parts.thresholds import policy_of
 
 DELTA, DRAWS = 0.1, 60
 SETS = [("cifar10-resnet110", 0.95), ("cifar100-resnet110", 0.87), ("cifar10-densenet40", 0.95)]

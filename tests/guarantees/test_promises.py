@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from metacal import MaxMiscoverage, MinAccuracy
+from metacal.certificates.certificate import accepts
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
-from metacal.promises.certificate import accepts
-from metacal.promises.rules import paper
-from metacal.promises.sample import Ranking
+from metacal.promises import paper
 
 DRAWS = 250
 DELTA = 0.1

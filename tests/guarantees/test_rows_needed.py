@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.ranking import Ranking
+from metacal.certification.rows_needed import resampled, rows_needed
 from metacal.certification.rules.accuracy_shortfall import first_tests
 from metacal.certification.rules.fixed_sequence import last_passed_rank
-from metacal.promises.rules.rows_needed import resampled, rows_needed
-from metacal.promises.sample import Ranking
 
 BETA = 0.95
 

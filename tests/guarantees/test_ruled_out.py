@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import ruled_out_share
-from metacal.promises.sample import Ranking
 
 BETA, DELTA = 0.9, 0.1
 #: The error rate along the ranking, and the largest share that a threshold accepts with accuracy

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.certification.procedures import OneThreshold
-from metacal.promises.rules.cascade_walks import Plan
+from metacal.promises.cascade_candidates import Plan
 from metacal.promises.verification import verify_decisions
 from metacal.rows.draws import RowDraws
 

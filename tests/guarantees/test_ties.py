@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.circumstances import Circumstances
 from metacal.certification.pilot import PilotPolicy, pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.test_sequences import start_value
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import Sample
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.rules.sequence import start_value
-from metacal.promises.sample import Ranking
 
 #: Mass and error of each value, the surest first: two marks that break a rule that accepts an end
 #: it never tested, a flat population, one whose errors go up and down, one with a mass point on

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.row_selection import select_rows
 from metacal.promises import Sample
-from metacal.promises.parts.units import select_rows
 from metacal.promises.verification import verify_decisions
 
 DELTA, LARGEST = 0.1, 12

@@ -14,23 +14,24 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.counts import Traffic
+from metacal.certificates.words import at_least, at_most, percent
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import mark_approximate
 from metacal.export import saved as artifact
 from metacal.io.artifact.audit import decode_certificate
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.counts import Traffic
+from metacal.promises import paper
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.both import AfterLooking, Both
+from metacal.promises.cascade import MaxLoss
 from metacal.promises.kinds import promise_classes
-from metacal.promises.parts.per import Per
-from metacal.promises.rules import bands, paper
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.both import AfterLooking, Both
-from metacal.promises.rules.cascade import MaxLoss
-from metacal.promises.rules.max_risk import Cheapest, MaxCost, MaxRisk
-from metacal.promises.rules.order_statistic import MaxMiscoverage, MaxReview
-from metacal.promises.rules.two_sided import SidePromise, TwoSided
+from metacal.promises.max_risk import Cheapest, MaxCost, MaxRisk
+from metacal.promises.miscoverage import MaxMiscoverage, MaxReview
+from metacal.promises.per_subgroup import Per
+from metacal.promises.two_sided import SidePromise, TwoSided
 from metacal.promises.verification import verify_decisions as verify
-from metacal.promises.words import at_least, at_most, percent
+from metacal.statistics import bands
 
 FIXTURES = Path(__file__).resolve().parents[1] / "contracts" / "fixtures" / "artifacts-v3"
 GATES = sorted(FIXTURES.glob("gate-*.json"))

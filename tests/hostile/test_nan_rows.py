@@ -16,10 +16,10 @@ import pytest
 
 import metacal as mc
 from metacal import kernels
+from metacal.certificates.certificate import accepts
 from metacal.gate import Gate, Table
 from metacal.kernels import numpy as definition
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.certificate import accepts
 from metacal.rows import Rows
 from metacal.scores import NAMED, score_rows
 

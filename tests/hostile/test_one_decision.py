@@ -20,9 +20,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import metacal as mc
+from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.export import saved as artifact
 from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
-from metacal.promises.fingerprint import fingerprint_rows
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
 from metacal.scores.learned import LogisticRanker

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import rows as rows_module
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import expected_prefix
 from metacal.kernels import numpy as kernels
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import fit_temperature
-from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.scores import NAMED, score_rows
 

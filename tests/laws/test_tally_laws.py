@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.certification import test_sequences as sequence
 from metacal.certification.passes import Passes, Tally, _counted_array
 from metacal.certification.rules import fixed_sequence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
 from metacal.kernels.keys import CellCounts
-from metacal.promises.rules import sequence
 
 SPECIAL = [
     0.0,

@@ -15,7 +15,7 @@ import pytest
 
 import metacal as mc
 from metacal import bounds, metrics
-from metacal.promises.certificate import accepts
+from metacal.certificates.certificate import accepts
 
 
 def all_binnings_ece(confidence, correct):

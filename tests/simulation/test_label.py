@@ -29,7 +29,7 @@ import pytest
 from metacal.cli.labelling import LabellingCall, run_labelling_call
 from metacal.errors import BusyError, InputError
 from metacal.io.scores import Scores
-from metacal.promises.rules.accuracy import MinAccuracy
+from metacal.promises.accuracy import MinAccuracy
 from simulation.world import World
 
 SHEET, JOURNAL = "labels.csv", "labels.journal"

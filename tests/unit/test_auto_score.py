@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certificates.circumstances import Circumstances
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
-from metacal.promises.circumstances import Circumstances
 from metacal.scores import resolve
 from metacal.scores.registry import NAMED, NamedScore, auto_candidates, register_score
 

@@ -14,7 +14,7 @@ from scipy.special import betaincinv
 
 from benchmarks.bands import exit_probability
 from metacal.errors import InputError
-from metacal.promises.rules.bands import (
+from metacal.statistics.bands import (
     DistributionBand,
     accuracy_band,
     certified_accuracy,
@@ -25,7 +25,7 @@ from metacal.promises.rules.bands import (
     operating_bands,
     run_ends,
 )
-from metacal.promises.rules.levels import EXITS_PER_LEVEL, LEVELS, local_level
+from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
 
 
 def test_one_draw_is_the_binomial_bound():

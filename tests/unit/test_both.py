@@ -9,14 +9,14 @@ import pytest
 from sklearn.base import clone
 
 import metacal as mc
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.rules import bounds
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.bands import certified_frontier
-from metacal.promises.rules.order_statistic import MaxMiscoverage
-from metacal.promises.sample import Ranking
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.miscoverage import MaxMiscoverage
 from metacal.promises.verification import verify_decisions
+from metacal.statistics import bounds
+from metacal.statistics.bands import certified_frontier
 
 
 @pytest.fixture(scope="module")

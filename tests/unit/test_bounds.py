@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metacal.metrics import sup_ece
-from metacal.promises.rules import bounds
+from metacal.statistics import bounds
 
 
 def binomial_at_least(n, k, p):

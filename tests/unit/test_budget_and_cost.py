@@ -14,17 +14,17 @@ from click.testing import CliRunner
 from sklearn.base import clone
 
 import metacal as mc
+from metacal.certificates.quantity import COST, REVIEW
 from metacal.certification.cheapest import candidate_ranks
+from metacal.certification.row_losses import Losses, costs
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
 from metacal.export import saved as artifact
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.quantity import COST, REVIEW
-from metacal.promises.rules import bounds
-from metacal.promises.rules.bands import DistributionBand
-from metacal.promises.rules.costs import Losses, costs
 from metacal.promises.verification import verify_decisions
+from metacal.statistics import bounds
+from metacal.statistics.bands import DistributionBand
 
 TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))
 

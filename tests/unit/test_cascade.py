@@ -14,14 +14,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 import metacal as mc
+from metacal.certificates.notes import labels_ran_out
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.promises.notes import labels_ran_out
-from metacal.promises.rules.bounds import few_enough
-from metacal.promises.rules.cascade import Pair
-from metacal.promises.rules.cascade_walks import Candidate, Paired, Plan, aside_rows, counts
-from metacal.promises.rules.noninferiority import shows_at_most
+from metacal.promises.cascade import Pair
+from metacal.promises.cascade_candidates import Candidate, Paired, Plan, aside_rows, counts
 from metacal.rows import Rows
 from metacal.scores import score_rows
+from metacal.statistics.bounds import few_enough
+from metacal.statistics.noninferiority import shows_at_most
 
 
 def drawn(n=3000, classes=5, gaps=(3.0, 4.0), seed=0):

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.certificate import accepts
+from metacal.certificates.counts import Traffic
+from metacal.certificates.words import percent
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import expected_prefix
 from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
 from metacal.io.artifact.audit import read_certificate
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import accepts
-from metacal.promises.counts import Traffic
-from metacal.promises.rules import bounds
-from metacal.promises.sample import Ranking
-from metacal.promises.words import percent
+from metacal.statistics import bounds
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.random(3000)
@@ -403,7 +403,7 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
     """Labels in another order than the columns: the answer took a minute at 2,000 rows, and hours
     at 15,000.
     """
-    from metacal.promises.rules import sequence
+    from metacal.certification import test_sequences as sequence
 
     looked_for = []
     plain = sequence.Ladder.at_or_above
@@ -420,7 +420,7 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
 
 @pytest.mark.parametrize("beta", [0.8, 0.95, 0.99])
 def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
-    from metacal.promises.rules import sequence
+    from metacal.certification import test_sequences as sequence
 
     def every_test(errors, ranks, rate, level):
         return np.zeros(len(errors), dtype=bool)

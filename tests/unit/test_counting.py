@@ -12,12 +12,12 @@ from sklearn.model_selection import GroupKFold, KFold
 from sklearn.naive_bayes import GaussianNB
 
 import metacal as mc
+from metacal.certificates import words
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.estimate import Reviewed, next_rows
+from metacal.certification.row_selection import Importance, select_rows
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
-from metacal.promises import words
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.estimate import Reviewed, next_rows
-from metacal.promises.parts.units import Importance, select_rows
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(1500, random_state=0)
 TWICE, TWICE_LABELS = np.repeat(LOGITS, 2, axis=0), np.repeat(LABELS, 2)

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.certificate import accepts
 from metacal.estimators import CALIBRATORS
 from metacal.gate import Gate
 from metacal.io.artifact.audit import decode_certificate
-from metacal.promises.certificate import accepts
 from metacal.scores.named import NAMED, grid_of
 
 onnx = pytest.importorskip("onnx")

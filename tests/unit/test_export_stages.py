@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.gate import Gate, Stage
-from metacal.promises.parts.thresholds import One
+from metacal.gate.thresholds import One
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

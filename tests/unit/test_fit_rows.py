@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
+from metacal.certificates.fingerprint import COINCIDENCE, RowSketch, find_fit_rows, fingerprint_rows
 from metacal.cli import main
-from metacal.promises.fingerprint import COINCIDENCE, RowSketch, find_fit_rows, fingerprint_rows
 from metacal.report.summary import summarise
 
 N = 1500

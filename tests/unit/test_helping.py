@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certificates.notes import not_compared, weights_not_certified
 from metacal.cli import main
 from metacal.gate.helping import Compared, Helping, clearly_helps, compared
 from metacal.maps.composed import fit_composed, make_softmax_map
@@ -26,7 +27,6 @@ from metacal.maps.heldout import (
 from metacal.maps.row_statistics import collect_statistics_on_host
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform_temperature
-from metacal.promises.notes import not_compared, weights_not_certified
 from metacal.report.summary import summarise
 from metacal.rows import Rows
 from metacal.rows.executors import open_executor

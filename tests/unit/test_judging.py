@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from scipy.stats import binom, binomtest
 
 import metacal as mc
+from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.cli import main
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.promises.verdict import Seen, Verdict, judge
 
 N, K = 2000, 4

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.certification.losses import BETTING, ROUNDED, MeanLossLimit
+from metacal.certification.row_losses import Losses
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.promises import Sample
-from metacal.promises.rules.costs import Losses
 
 N = 1200
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, xlogy
 
-from metacal.promises.rules.noninferiority import _p_value, kept_p_value, shows_at_most
+from metacal.statistics.noninferiority import _p_value, kept_p_value, shows_at_most
 
 CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 

@@ -14,9 +14,9 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.export import saved
+from metacal.gate.thresholds import Thresholds, group_codes
 from metacal.io.artifact.audit import read_certificate
 from metacal.promises import Sample
-from metacal.promises.parts.thresholds import Thresholds, group_codes
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
 

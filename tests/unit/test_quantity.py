@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.quantity import (
+    COVERAGE_ACCURACY,
+    MISCOVERAGE,
+    QUANTITIES,
+    Quantity,
+    quantity,
+)
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
 from metacal.metrics import selective
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE, QUANTITIES, Quantity, quantity
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
 
@@ -125,7 +131,7 @@ def test_no_module_decides_by_a_quantity_s_name():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if _names_compared(node)
     ]
-    assert not found, "ask the quantity (metacal.promises.quantity) instead"
+    assert not found, "ask the quantity (metacal.certificates.quantity) instead"
 
 
 def test_the_page_asks_for_curve_and_direction_and_never_for_a_quantity():

@@ -7,9 +7,9 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import betaincinv
 
-from metacal.promises.rules import selective_accuracy
-from metacal.promises.rules.levels import local_level, quantiles_at
-from metacal.promises.rules.selective_accuracy import (
+from metacal.statistics import selective_accuracy
+from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.selective_accuracy import (
     COVERAGE_SHARE,
     LARGEST,
     SMALLEST,

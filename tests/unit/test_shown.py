@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.rules.cascade import Pair
-from metacal.promises.rules.cascade_walks import Paired
+from metacal.promises.cascade import Pair
+from metacal.promises.cascade_candidates import Paired
 from metacal.promises.sequential import wager
 
 MARKUP = "<img src=x onerror=alert(1)>"

@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
-from metacal.promises.rules.staged import Law, Staged
+from metacal.promises.staged_cascade import Law, Staged
 
 N = 2000
 

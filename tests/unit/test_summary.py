@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certificates.certificate import accepts
 from metacal.cli import main
 from metacal.errors import InputError
-from metacal.promises.certificate import accepts
 from metacal.report.operating import grid, operating_curves, thresholds_between
 from metacal.report.summary import summarise
 

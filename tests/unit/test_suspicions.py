@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certificates.notes import suspicion
 from metacal.maps.methods import METHODS, get_calibrator_class
-from metacal.promises.notes import suspicion
 from metacal.rows.plausibility import (
     Suspicion,
     draw_sample,

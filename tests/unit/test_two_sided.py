@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 import metacal as mc
+from metacal.certificates.circumstances import Circumstances
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import even_odds
 from metacal.cli import main
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate
 from metacal.promises import Sample
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.sample import even_odds
 from metacal.report.summary import summarise
 
 RNG = np.random.default_rng(3)

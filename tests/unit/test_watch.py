@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import metacal as mc
+from metacal.certification.ranking import Ranking
 from metacal.gate.traffic import Late
 from metacal.gate.watch import MOST_POINTS
 from metacal.io.artifact.watch import decode_watch, encode_watch
-from metacal.promises.sample import Ranking
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import (
     AbstentionMonitor,

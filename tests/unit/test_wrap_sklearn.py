@@ -23,8 +23,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 import metacal as mc
+from metacal.certificates import words
 from metacal.estimators.classifier import SelectiveUtility, coverage
-from metacal.promises import words
 
 X, Y = load_digits(return_X_y=True)
 ORDER = np.random.default_rng(0).permutation(len(X))

@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.words import SAME_SOURCE, register_rule, rounded_down, rounded_up
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import PromisedLimit
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.statements import certify_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.promises.rules import bands
-from metacal.promises.words import SAME_SOURCE, register_rule, rounded_down, rounded_up
+from metacal.statistics import bands
 
 # Name of the rule for a miscoverage alone.
 DISTRIBUTION_BAND = register_rule(
@@ -47,8 +47,8 @@ class SimultaneousThreshold:
 
     The bounds hold at all thresholds with probability 1 - delta, so the targets and the threshold
     may be chosen after looking at the same rows. One limit receives all of delta, two receive half
-    of it each. The bands are proved in `promises.rules.levels` (miscoverage) and
-    `promises.rules.selective_accuracy` (accuracy).
+    of it each. The bands are proved in `statistics.levels` (miscoverage) and
+    `statistics.selective_accuracy` (accuracy).
 
     Implements `metacal.certification.procedures.Procedure`.
 

@@ -34,9 +34,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise, certify
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import OneThreshold
+from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
 from metacal.certification.rules.rule import ThresholdResult
@@ -48,9 +50,7 @@ from metacal.certification.statements import (
 from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate
-from metacal.promises.rules import bounds
-from metacal.promises.sample import Evidence, Ranking
+from metacal.statistics import bounds
 
 # States of a label.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1

@@ -7,6 +7,8 @@ test by the number of errors among the accepted rows, whatever sequence of tests
 
 from __future__ import annotations
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.subgroups import Part, Parts
 from metacal.certification.certify import (
     CertifiablePromise,
     as_subgroup_procedure,
@@ -18,9 +20,7 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import other_promise_sentence
 from metacal.certification.two_sides import TwoSides
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.part import Part, Parts
-from metacal.promises.rules.bounds import SLACK
+from metacal.statistics.bounds import SLACK
 
 
 def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:

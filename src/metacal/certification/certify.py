@@ -8,6 +8,10 @@ from typing import Protocol
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.notes import Note, too_few_units
+from metacal.certificates.quantity import Limits
+from metacal.certificates.subgroups import Part, Parts
 from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 from metacal.certification.procedures import (
     OneThreshold,
@@ -15,6 +19,7 @@ from metacal.certification.procedures import (
     PromisedLimit,
     SubgroupProcedure,
 )
+from metacal.certification.ranking import Outcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
@@ -29,11 +34,6 @@ from metacal.certification.statements import (
 from metacal.certification.subgroups import SubgroupTest
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.notes import Note, too_few_units
-from metacal.promises.parts.part import Part, Parts
-from metacal.promises.quantity import Limits
-from metacal.promises.sample import Outcome
 
 
 class CertifiablePromise(Protocol):

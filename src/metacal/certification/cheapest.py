@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.notes import Note, review_is_cheapest
+from metacal.certificates.quantity import COST_PER_ROW
+from metacal.certificates.words import SAME_SOURCE, register_rule
 from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
 from metacal.certification.pilot import PilotPolicy
+from metacal.certification.row_losses import Costs
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.loss_bets import (
     LossRanking,
@@ -16,14 +22,8 @@ from metacal.certification.rules.loss_bets import (
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.statements import certify_threshold
 from metacal.formulas import Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import Note, review_is_cheapest
-from metacal.promises.quantity import COST_PER_ROW
-from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.bands import DistributionBand
-from metacal.promises.rules.costs import Costs
-from metacal.promises.words import SAME_SOURCE, register_rule
+from metacal.statistics import betting, bounds
+from metacal.statistics.bands import DistributionBand
 
 # Name of the rule that chooses the cheapest threshold.
 CHEAPEST_CANDIDATES = register_rule(

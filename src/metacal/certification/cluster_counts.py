@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metacal.certificates.certificate import accepts
+from metacal.certificates.quantity import Quantity
 from metacal.certification.rows import CalibrationRows, Clusters
 from metacal.formulas import Flags, Float
-from metacal.promises.certificate import accepts
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import betting
+from metacal.statistics import betting
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,7 @@ counted rows that
     E[B] <= q E[A],   or   E[X] <= 0   with   X = (B - q A) / S   and   -q <= X <= 1 - q,
 
 where S is the largest number of rows of a cluster. Clusters are independent draws. A bettor who bets
-that X + q is below q on average becomes rich only if the promise is kept (`promises.rules.betting`).
+that X + q is below q on average becomes rich only if the promise is kept (`statistics.betting`).
 So a threshold that breaks the promise passes with probability at most the level of its test.
 
 1. *Thresholds.* The proof for ranks (`rules.fixed_sequence`) needs independent rows. Thresholds must
@@ -59,6 +59,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from metacal.certificates.certificate import accepts
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.words import SAME_SOURCE, register_rule
 from metacal.certification.candidates import (
     CandidatePlan,
     CandidateSequence,
@@ -74,12 +78,8 @@ from metacal.certification.rules.rule import (
     Certifies,
     ThresholdResult,
 )
-from metacal.promises.certificate import accepts
-from metacal.promises.counts import Counts
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import betting
-from metacal.promises.rules.bounds import SLACK
-from metacal.promises.words import SAME_SOURCE, register_rule
+from metacal.statistics import betting
+from metacal.statistics.bounds import SLACK
 
 # Name of the rule.
 WHOLE_CLUSTERS = register_rule(

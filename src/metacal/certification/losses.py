@@ -7,9 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.words import RANKED, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
+from metacal.certification.row_losses import Costs, Losses
 from metacal.certification.rows import CalibrationRows
+from metacal.certification.rows_needed import resampled
 from metacal.certification.rules.accuracy_shortfall import (
     describe_ruled_out,
     estimate_rows_needed_for_accuracy,
@@ -23,13 +29,7 @@ from metacal.certification.rules.loss_bets import (
 from metacal.certification.statements import cannot_certify_error, certify_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Codes, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.costs import Costs, Losses
-from metacal.promises.rules.rows_needed import resampled
-from metacal.promises.words import RANKED, SAME_SOURCE, register_rule
+from metacal.statistics import betting, bounds
 
 # Name of the rule that bets on losses.
 BETTING = register_rule(

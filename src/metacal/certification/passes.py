@@ -47,14 +47,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise
 from metacal.certification.procedures import OneThreshold
+from metacal.certification.ranking import Evidence, Ranking, Undecided, require_some_correct
 from metacal.certification.rows import checked_scores
 from metacal.certification.statements import sorting_needed_error
 from metacal.errors import InputError
 from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
-from metacal.promises.certificate import Certificate
-from metacal.promises.sample import Evidence, Ranking, Undecided, require_some_correct
 from metacal.rows.executors import ExecutorLike, resolve_executor
 from metacal.rows.tasks import run_in_order
 

@@ -33,10 +33,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.circumstances import Circumstances
 from metacal.certification.plans import PilotRows
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.circumstances import Circumstances
 
 # With fewer rows no row is withheld, unless the values of the score are declared.
 _MIN_ROWS = 100

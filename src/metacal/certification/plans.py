@@ -26,9 +26,7 @@ from typing import Protocol
 
 import numpy as np
 
-from metacal.formulas import Codes, Float
-from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import (
+from metacal.certification.test_sequences import (
     Ladder,
     Segment,
     Starts,
@@ -36,6 +34,8 @@ from metacal.promises.rules.sequence import (
     start_value,
     usual_starts,
 )
+from metacal.formulas import Codes, Float
+from metacal.statistics import bounds
 
 # Later starts of `ShareStarts`: fraction of the expected errors that each start tolerates, and the
 # fraction of the significance level that it receives.

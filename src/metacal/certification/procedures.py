@@ -16,8 +16,14 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import Counts
+from metacal.certificates.notes import Note
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import Name, Part
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
 from metacal.certification.rules.rule import (
@@ -36,12 +42,6 @@ from metacal.certification.statements import (
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import Counts
-from metacal.promises.notes import Note
-from metacal.promises.parts.part import Name, Part
-from metacal.promises.quantity import Quantity
-from metacal.promises.sample import Ranking
 
 
 class PromisedLimit(NamedTuple):

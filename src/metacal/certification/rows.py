@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking, even_odds, require_some_correct
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.parts.part import Name
-from metacal.promises.sample import Ranking, even_odds, require_some_correct
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.costs import Losses
+    from metacal.certification.row_losses import Losses
 
 
 @dataclass(frozen=True, eq=False)

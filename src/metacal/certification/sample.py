@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.subgroups import Name
 from metacal.certification.certify import CertifiablePromise, certify
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows, Clusters, Subgroups
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.part import Name
-from metacal.promises.sample import Evidence, Ranking
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.costs import Losses
+    from metacal.certification.row_losses import Losses
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,11 +68,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metacal.certificates.subgroups import By, Shares
 from metacal.certification.procedures import SubgroupProcedure, SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
 from metacal.formulas import Flags
-from metacal.promises.parts.part import By, Shares
 
 # Number of rows per pooling pilot row.
 _ROWS_PER_POOLING_PILOT = 4

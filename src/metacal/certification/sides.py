@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
     RowRequirement,
 )
+from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
     NOTHING_CERTIFIED,
@@ -21,10 +25,6 @@ from metacal.certification.rules.rule import (
 from metacal.certification.statements import (
     unknown_class_error,
 )
-from metacal.promises.counts import Counts
-from metacal.promises.parts.part import Name
-from metacal.promises.quantity import Quantity
-from metacal.promises.sample import Ranking
 
 
 @dataclass(frozen=True)

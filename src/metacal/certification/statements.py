@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import Counts
+from metacal.certificates.notes import Note, too_few_right, too_few_to_review
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import Name
+from metacal.certificates.words import at_least
+from metacal.certification.ranking import Outcome
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import Counts
-from metacal.promises.notes import Note, too_few_right, too_few_to_review
-from metacal.promises.parts.part import Name
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import bounds
-from metacal.promises.sample import Outcome
-from metacal.promises.words import at_least
+from metacal.statistics import bounds
 
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.subgroups import Name
 from metacal.certification.procedures import SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Flags
-from metacal.promises.parts.part import Name
 
 
 @dataclass(frozen=True)

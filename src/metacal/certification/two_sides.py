@@ -50,6 +50,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import Counts
+from metacal.certificates.subgroups import Name, Part, Parts
+from metacal.certificates.words import SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
@@ -58,6 +62,7 @@ from metacal.certification.procedures import (
     RowRequirement,
     SubgroupResult,
 )
+from metacal.certification.ranking import Outcome, Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
     REJECT_ALL_ROWS,
@@ -73,11 +78,6 @@ from metacal.certification.statements import (
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import Counts
-from metacal.promises.parts.part import Name, Part, Parts
-from metacal.promises.sample import Outcome, Ranking
-from metacal.promises.words import SAME_SOURCE, register_rule
 
 # Name of the rules of both sides.
 TWO_SIDED = register_rule(

@@ -175,8 +175,8 @@ def command(small: str, large: str | None, options: Options) -> None:
 
 def _build_promise(options: Options) -> Promise:
     """Build the promise: MinAccuracy or MaxLoss."""
-    from metacal.promises.rules.accuracy import MinAccuracy
-    from metacal.promises.rules.cascade import MaxLoss
+    from metacal.promises.accuracy import MinAccuracy
+    from metacal.promises.cascade import MaxLoss
 
     delta = round(1.0 - options.confidence, 12)
     if options.max_loss is None and options.min_accuracy is not None:
@@ -212,7 +212,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     from metacal.cli.reading import read_table
     from metacal.gate import fit_cascade
     from metacal.gate.table import check_score
-    from metacal.promises.rules.cascade_walks import Plan
+    from metacal.promises.cascade_candidates import Plan
     from metacal.rows import Rows, open_executor, validate
 
     small_predictions = read_table(small, options.reading)

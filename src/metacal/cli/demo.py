@@ -15,10 +15,10 @@ from metacal.cli.values import SEED_RANGE
 from metacal.display import align_columns
 
 if TYPE_CHECKING:
+    from metacal.certificates.certificate import Certificate
+    from metacal.certificates.quantity import Limits
     from metacal.estimators.metacal import MetaCal
-    from metacal.promises.certificate import Certificate
     from metacal.promises.promise import Promise
-    from metacal.promises.quantity import Limits
     from metacal.promises.verdict import Verdict
 
 # Description of each data set, and the accuracy to promise for accepted rows.

@@ -23,10 +23,10 @@ from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 from metacal.errors import warn_caller
 
 if TYPE_CHECKING:
+    from metacal.certificates.estimate import AccuracyEstimate
     from metacal.cli.gate_rows import GateRows
     from metacal.estimators.evaluate import GateEvaluation
     from metacal.gate import Gate
-    from metacal.promises.estimate import AccuracyEstimate
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
       metacal evaluate cal.json test.parquet
       metacal evaluate cal.json test.csv --json | jq .promise.verdict
     """  # noqa: D301
-    from metacal.promises.estimate import AccuracyEstimate
+    from metacal.certificates.estimate import AccuracyEstimate
 
     result = _evaluate_file(artifact, file, options)
     answer: dict[str, Any]

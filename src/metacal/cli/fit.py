@@ -37,10 +37,10 @@ from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import AUTO, NAMED
 
 if TYPE_CHECKING:
+    from metacal.certification.row_selection import Units
     from metacal.gate import Decided, FitMap, Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
-    from metacal.promises.parts.units import Units
     from metacal.promises.promise import Promise
 
 
@@ -104,7 +104,7 @@ class Options:
 
     def units(self, columns: Predictions | Scores) -> Units | None:
         """Return the clusters of dependent rows, or None if every row is its own cluster."""
-        from metacal.promises.parts.units import Units
+        from metacal.certification.row_selection import Units
 
         if columns.units is None:
             return None
@@ -316,9 +316,9 @@ def _fit_table(
     -------
     Gate
     """
+    from metacal.certificates.notes import remark
+    from metacal.certification.row_selection import select_rows
     from metacal.gate import fit_gate
-    from metacal.promises.notes import remark
-    from metacal.promises.parts.units import select_rows
     from metacal.rows import Rows, validate
 
     has_class_names = predictions.class_names is not None

@@ -25,9 +25,9 @@ from metacal.cli.reading import (
 from metacal.errors import InputError, warn_caller
 
 if TYPE_CHECKING:
+    from metacal.certificates.fingerprint import FitRows
     from metacal.gate import Gate
     from metacal.io.predictions import Predictions
-    from metacal.promises.fingerprint import FitRows
 
 
 @dataclass(frozen=True, eq=False)

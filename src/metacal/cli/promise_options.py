@@ -387,9 +387,9 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
     tuple of tuples of float
         Cost of each answer (inner) for each true class (outer).
     """
+    from metacal.certification.row_losses import checked_costs
     from metacal.cli.reading import read_lines
     from metacal.io.formats.text_cells import is_number
-    from metacal.promises.rules.costs import checked_costs
 
     table = []
     for line in csv.reader(read_lines(path, "save the table of costs as csv")):

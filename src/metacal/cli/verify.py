@@ -105,8 +105,8 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     -------
     Verification
     """
+    from metacal.certification.row_selection import Units
     from metacal.gate.judged import judged
-    from metacal.promises.parts.units import Units
     from metacal.promises.verification import verify_decisions
 
     assert gate.certificate is not None

@@ -25,13 +25,13 @@ from sklearn.utils._array_api import device, get_namespace
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate
 from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, Recipe, Table
 from metacal.gate.verbs import Verbs
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
-from metacal.promises.certificate import Certificate
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote

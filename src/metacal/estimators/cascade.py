@@ -21,11 +21,11 @@ from metacal.gate.judged import opened
 from metacal.gate.marks import HigherIs
 from metacal.gate.table import check_score
 from metacal.maps.map import Map
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.cascade import MaxLoss, as_promise
+from metacal.promises.cascade_candidates import Plan
 from metacal.promises.promise import Promise
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import MaxLoss, as_promise
-from metacal.promises.rules.cascade_walks import Plan
-from metacal.promises.rules.staged import labels_that_pay
+from metacal.promises.staged_cascade import labels_that_pay
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
@@ -185,7 +185,7 @@ class Cascade(GateEstimator, kw_only=False):
         joint_risk : bool, default=False
             Whether to estimate the risk of an answer from the scores of all models so far. It helps
             if the rows that one model leaves are harder for the next one than its own score
-            suggests: see `metacal.promises.rules.staged`.
+            suggests: see `metacal.promises.staged_cascade`.
         higher_is : {"surer", "doubtful"}, default="surer"
             Meaning of a higher score.
         thresholds_from : table or None, default=None

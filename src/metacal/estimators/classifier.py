@@ -15,6 +15,9 @@ from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, under
+from metacal.certification.row_selection import Units, select_rows
 from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
@@ -38,9 +41,6 @@ from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import check_gate
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice, check_fraction

@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from metacal import display
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
 from metacal.gate import fit_scored
+from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.promise import Promise
-from metacal.promises.rules.accuracy import MinAccuracy
 from metacal.rows.draws import generator
 from metacal.rows.score_columns import check_correctness, check_scores
 

@@ -44,12 +44,12 @@ from sklearn.utils.validation import (
     column_or_1d,
 )
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.notes import cross_fitted
 from metacal.errors import InputError
 from metacal.estimators.responses import classifier_classes, classifier_logits, expand_columns
 from metacal.formulas import Array, Codes
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import cross_fitted
 from metacal.rows.arrays import as_plain_array
 from metacal.rows.draws import RowDraws
 from metacal.rows.labels import check_labels
@@ -192,7 +192,7 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
 
     Examples
     --------
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> exact = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> mark_approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'

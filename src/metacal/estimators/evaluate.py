@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 
 from metacal import display
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.notes import off_by_class
+from metacal.certificates.words import at_least
 from metacal.errors import InputError
 from metacal.estimators.measurement import (
     MeasuredRows,
@@ -30,11 +34,7 @@ from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.marginal import PredictedClasses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
-from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import FitRows
-from metacal.promises.notes import off_by_class
 from metacal.promises.verdict import Verdict, judge
-from metacal.promises.words import at_least
 from metacal.rows import Rows, open_executor
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.certification.row_selection import Importance, RowSelection, Units, select_rows
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
@@ -17,7 +18,6 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
-from metacal.promises.parts.units import Importance, RowSelection, Units, select_rows
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -63,7 +63,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     ----------
     promise : Promise
         MaxMiscoverage, MinAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or
-        Cheapest. `metacal.promises.rules.paper` has the rules of the paper.
+        Cheapest. `metacal.promises.paper` has the rules of the paper.
     calibrator : str, estimator or None, default=None
         Base calibrator, by its name on the command line ("spline", "auto", ...), or any estimator
         with `fit` and `predict_proba` on logits. The default is ComposedCalibration(), a monotone

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certification.certify import counts_clusters
+from metacal.certification.row_selection import Importance, Units
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float
 from metacal.gate import Decision, fit_scored
 from metacal.gate.marks import HigherIs
-from metacal.promises.parts.per import PerGroup
-from metacal.promises.parts.units import Importance, Units
+from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
 from metacal.rows.score_columns import flatten_score_table, has_several_columns
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums, sums_of
+from metacal.certification.row_selection import Units
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import judged, opened
-from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums, sums_of
-from metacal.promises.parts.units import Units
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
@@ -130,7 +130,7 @@ def estimate_accuracy(
     This is neither a promise nor a test. It is valid for rows from the distribution of the
     calibration rows, and a shift invalidates it without warning. The error bar includes the
     sampling error of these rows, the uncertainty of the calibrator about its level, and its error
-    on the calibration rows: see `metacal.promises.estimate`.
+    on the calibration rows: see `metacal.certificates.estimate`.
 
     Parameters
     ----------

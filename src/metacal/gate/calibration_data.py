@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.fingerprint import Fingerprint
+from metacal.certification.ranking import Ranking
+from metacal.certification.row_selection import Counted, RowSelection
 from metacal.certification.rows import Subgroups
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.fingerprint import Fingerprint
-from metacal.promises.parts.units import Counted, RowSelection
-from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.scores import Score

@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import fingerprint_rows
+from metacal.certificates.notes import cascade_not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.table import Table
+from metacal.gate.thresholds import One
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import fingerprint_rows
-from metacal.promises.notes import cascade_not_calibrated
-from metacal.promises.parts.thresholds import One
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.cascade import Pair, as_promise
+from metacal.promises.cascade_candidates import PLAN, Paired, Plan, aside_rows
 from metacal.promises.promise import Promise
-from metacal.promises.rules.accuracy import MinAccuracy
-from metacal.promises.rules.cascade import Pair, as_promise
-from metacal.promises.rules.cascade_walks import PLAN, Paired, Plan, aside_rows
-from metacal.promises.rules.staged import Staged
+from metacal.promises.staged_cascade import Staged
 from metacal.rows import Rows
 from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
 from metacal.rows.score_columns import check_scores, read_model_flags
@@ -55,7 +55,7 @@ def fit_cascade(
 
     Examples
     --------
-    >>> from metacal.promises.rules.cascade import MaxLoss
+    >>> from metacal.promises.cascade import MaxLoss
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=1000)
@@ -134,7 +134,7 @@ def fit_scored_cascade(
 
     Examples
     --------
-    >>> from metacal.promises.rules.cascade import MaxLoss
+    >>> from metacal.promises.cascade import MaxLoss
     >>> rng = np.random.default_rng(0)
     >>> sure = rng.random((3, 2000))
     >>> agrees = rng.random((2, 2000)) > (1 - sure[:2]) ** 3 / [[4], [9]]

@@ -17,6 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
+from metacal.certificates.notes import declared_extension, pool_without_score
 from metacal.certification.arriving import (
     CORRECT,
     EXTENSION,
@@ -37,10 +41,6 @@ from metacal.gate.gate import Gate
 from metacal.gate.labelled import check_asked, gate_of, remarks_on_pool
 from metacal.gate.marks import HigherIs, Marks, plain_name
 from metacal.gate.table import check_score
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.fingerprint import RowSketch, fingerprint_rows, hash_in_order
-from metacal.promises.notes import declared_extension, pool_without_score
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, check_random_state

@@ -15,9 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.notes import score_chosen
 from metacal.certification.certify import certify
 from metacal.certification.passes import Passes
 from metacal.certification.procedures import OneThreshold
+from metacal.certification.ranking import Ranking, require_some_correct
+from metacal.certification.row_losses import Losses
+from metacal.certification.row_selection import Counted
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.certification.two_sides import TwoSides
 from metacal.errors import InfeasibleTargetError, InputError
@@ -28,18 +34,12 @@ from metacal.gate.calibration_data import CalibrationData, CertificationResult, 
 from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.gate.table import moved_rows
+from metacal.gate.thresholds import moved_by, policy_of
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import MAX_CELLS
 from metacal.maps.monotone import log_odds
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.notes import score_chosen
-from metacal.promises.parts.thresholds import moved_by, policy_of
-from metacal.promises.parts.units import Counted
+from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.max_risk import CostPromise
-from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import ranks_of
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host

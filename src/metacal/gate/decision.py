@@ -12,7 +12,7 @@ from metacal import display
 from metacal.formulas import Codes, Flags, Float
 
 if TYPE_CHECKING:
-    from metacal.promises.parts.thresholds import Policy
+    from metacal.gate.thresholds import Policy
 
 
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's

@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.certificate import accepts
+from metacal.certificates.fingerprint import fingerprint_rows
+from metacal.certificates.notes import Note, remarks_on_scores, rows_without_score, upside_down
+from metacal.certification.ranking import Ranking, require_some_correct
+from metacal.certification.row_losses import Losses
+from metacal.certification.row_selection import Importance, Units, select_rows
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
+from metacal.gate.thresholds import policy_of
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
-from metacal.promises.certificate import accepts
-from metacal.promises.fingerprint import fingerprint_rows
-from metacal.promises.notes import Note, remarks_on_scores, rows_without_score, upside_down
-from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import Importance, Units, select_rows
+from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.max_risk import CostPromise
-from metacal.promises.sample import Ranking, require_some_correct
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows.arrays import as_plain_array
 from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
@@ -61,7 +61,7 @@ def fit_scored(
 
     Of rows that belong together (`units`: answers to one question, pages of one book) one is
     counted, drawn by `random_state`; under known shift (`importance`) as many as the weights ask
-    for: `metacal.promises.parts.units`. `groups` has the group of each row, for a promise per
+    for: `metacal.certification.row_selection`. `groups` has the group of each row, for a promise per
     group. `loss` has the loss of each row, from 0 to 1, in place of `correct`, for a promise about
     losses: a row without any is right.
 
@@ -71,7 +71,7 @@ def fit_scored(
 
     Examples
     --------
-    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
     >>> mark = rng.random(2000)
     >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")

@@ -11,6 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
+from metacal.certificates.notes import (
+    Note,
+    not_calibrated,
+    not_compared,
+    off_by_class,
+    remarks_on_rows,
+    remarks_on_scores,
+    suspicion,
+    weights_not_certified,
+)
+from metacal.certification.row_selection import RowSelection
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.background_map import WORTH_A_THREAD, BackgroundMap, plan_background_map
@@ -21,24 +33,12 @@ from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions
 from metacal.gate.long_rows import remarks_on_long_rows
 from metacal.gate.table import Recipe, Table, check_score, moved
+from metacal.gate.thresholds import policy_of
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
-from metacal.promises.notes import (
-    Note,
-    not_calibrated,
-    not_compared,
-    off_by_class,
-    remarks_on_rows,
-    remarks_on_scores,
-    suspicion,
-    weights_not_certified,
-)
-from metacal.promises.parts.thresholds import policy_of
-from metacal.promises.parts.units import RowSelection
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows import Rows
@@ -83,7 +83,7 @@ def fit_gate(
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it
     gets is for `promise.for_base` to say. `weights` go to it alone, the certificate counts rows:
-    all, or those that `selection` draws (`metacal.promises.parts.units`). `groups` has the group of
+    all, or those that `selection` draws (`metacal.certification.row_selection`). `groups` has the group of
     each row, for a promise per group. `notes` go into the certificate. `known` are further fields
     of its source: `input`, `recipe`, `classes_given`. Of two classes the `decision` may be
     "calibrated": at even odds, learned from some of the rows (`gate.learned_decision`).
@@ -95,7 +95,7 @@ def fit_gate(
 
     Examples
     --------
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> from metacal.maps.temperature import fit_temperature
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(3, size=400)

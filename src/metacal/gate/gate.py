@@ -19,18 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
+from metacal.certification.row_losses import Losses
 from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision, Rejected, joined
 from metacal.gate.marks import Marks
 from metacal.gate.table import Table
+from metacal.gate.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.gate.verbs import Verbs
-from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import FitRows, RowSketch, find_fit_rows
-from metacal.promises.parts.thresholds import One, Policy, Thresholds, plain_groups, policy_of
+from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.rules.costs import Losses
-from metacal.promises.rules.max_risk import CostPromise
 from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
@@ -332,7 +332,7 @@ class Gate(Verbs):
         -------
         FitRows or None
             None if no row is known, or if equal scores may be a coincidence
-            (`promises.fingerprint`).
+            (`certificates.fingerprint`).
         """
         if self.data_hash is None or self.sketch is None or self.certificate is None:
             return None

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal import kernels
+from metacal.certificates.notes import Note, calibration_harms
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.heldout import OutOfFoldQuality, compute_out_of_fold_quality
 from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
-from metacal.promises.notes import Note, calibration_harms
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import generator

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.fingerprint import FitRows
+from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate, gate_in
-from metacal.promises.fingerprint import FitRows
-from metacal.promises.rules.costs import Losses
 from metacal.rows import Rows
 from metacal.rows.labels import encode_known_labels
 from metacal.rows.score_columns import read_model_flags

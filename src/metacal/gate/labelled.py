@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from metacal.certificates.notes import Note, many_ties, not_calibrated, remarks_on_rows
 from metacal.certification.arriving import CORRECT, UNKNOWN
+from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
@@ -16,10 +18,8 @@ from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
-from metacal.promises.notes import Note, many_ties, not_calibrated, remarks_on_rows
+from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.rules.max_risk import CostPromise
-from metacal.promises.sample import Ranking
 from metacal.promises.sequential.profile import profile_of
 from metacal.rows import Rows
 from metacal.rows.labels import check_reject_label

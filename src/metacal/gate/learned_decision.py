@@ -8,15 +8,20 @@ from typing import Any
 import numpy as np
 
 from metacal import kernels
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.notes import (
+    Note,
+    about_largest_logit,
+    decision_disagrees,
+    decision_learned,
+)
+from metacal.certification.ranking import even_odds
+from metacal.certification.row_selection import Counted, RowSelection
 from metacal.formulas import Flags
 from metacal.gate.certify_table import check_two_classes
 from metacal.gate.table import moved_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.notes import Note, about_largest_logit, decision_disagrees, decision_learned
-from metacal.promises.parts.units import Counted, RowSelection
-from metacal.promises.sample import even_odds
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import RowDraws

@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
+from metacal.certificates.notes import Note, many_ties, remarks_on_rows, too_few_errors
+from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.kernels.keys import CellCounts, Counter, Cut
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.fingerprint import Fingerprint, fingerprint_rows
-from metacal.promises.notes import Note, many_ties, remarks_on_rows, too_few_errors
-from metacal.promises.sample import Ranking
 from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Ranked, Score, grid_of, score_rows

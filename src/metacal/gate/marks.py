@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certificates.certificate import Certificate, accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
+from metacal.gate.thresholds import One, Policy
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.parts.thresholds import One, Policy
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
 from metacal.rows.score_columns import check_correctness, check_losses, check_scores

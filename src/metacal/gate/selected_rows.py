@@ -1,6 +1,6 @@
 """certify_selected: a certificate from the calibration rows that count.
 
-Clusters and weights select the rows that count (`promises.parts.units`), a promise may split them
+Clusters and weights select the rows that count (`certification.row_selection`), a promise may split them
 (`Promise.split`), and pilot rows may be withheld (`certification.pilot`). The rows that remain are
 certified, and the certificate records what happened to the others.
 """
@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.circumstances import Circumstances, under
 from metacal.certification.certify import certify
 from metacal.certification.pilot import PilotPolicy
+from metacal.certification.ranking import Ranking
+from metacal.certification.row_selection import Counted
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags
+from metacal.gate.thresholds import policy_of, rows_of_groups
 from metacal.kernels.grid import RELATIVE, Grid
-from metacal.promises.certificate import Certificate, accepts
-from metacal.promises.circumstances import Circumstances, under
-from metacal.promises.parts.per import PerGroup
-from metacal.promises.parts.thresholds import policy_of, rows_of_groups
-from metacal.promises.parts.units import Counted
+from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
-from metacal.promises.sample import Ranking
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
+from metacal.certificates.certificate import accepts
+from metacal.certificates.counts import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
+from metacal.gate.thresholds import Policy, moved_by
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
-from metacal.promises.certificate import accepts
-from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.thresholds import Policy, moved_by
 from metacal.rows import Rows
 from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import (

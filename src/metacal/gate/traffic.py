@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
+from metacal.certification.row_selection import unit_codes
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.units import unit_codes
 from metacal.promises.sequential.profile import drawn_from_positions
 from metacal.promises.sequential.wager import Together
 

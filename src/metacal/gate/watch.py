@@ -19,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
+from metacal.gate.thresholds import plain_groups
 from metacal.gate.traffic import (
     Counts,
     Id,
@@ -35,10 +38,7 @@ from metacal.gate.traffic import (
     together,
     unit_names,
 )
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.estimate import AccuracyEstimate, estimate_from_sums
-from metacal.promises.parts.thresholds import plain_groups
-from metacal.promises.rules.max_risk import CostPromise
+from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import TOLERANCE
 

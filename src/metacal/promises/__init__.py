@@ -12,16 +12,16 @@ from metacal.lazy import make_lazy_attributes
 from metacal.promises import kinds
 
 if TYPE_CHECKING:
+    from metacal.certificates.certificate import Certificate as Certificate
+    from metacal.certificates.certificate import accepts as accepts
+    from metacal.certificates.quantity import Quantity as Quantity
+    from metacal.certificates.quantity import register_quantity as register_quantity
     from metacal.certification.arriving import PartialLabels as Answers  # noqa: F401 public name
     from metacal.certification.passes import Passes as Passes
+    from metacal.certification.ranking import Ranking as Ranking
     from metacal.certification.sample import Sample as Sample
-    from metacal.promises.certificate import Certificate as Certificate
-    from metacal.promises.certificate import accepts as accepts
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.promise import Promise as Promise
-    from metacal.promises.quantity import Quantity as Quantity
-    from metacal.promises.quantity import register_quantity as register_quantity
-    from metacal.promises.sample import Ranking as Ranking
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:

@@ -14,29 +14,29 @@ from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
     # The promises there are, for type checkers and for the registry below.
-    from metacal.promises.parts.per import PerClass as PerClass
-    from metacal.promises.parts.per import PerGroup as PerGroup
+    from metacal.promises.accuracy import MinAccuracy as MinAccuracy
+    from metacal.promises.both import AfterLooking as AfterLooking
+    from metacal.promises.both import Both as Both
+    from metacal.promises.cascade import MaxLoss as MaxLoss
+    from metacal.promises.max_risk import Cheapest as Cheapest
+    from metacal.promises.max_risk import MaxCost as MaxCost
+    from metacal.promises.max_risk import MaxRisk as MaxRisk
+    from metacal.promises.miscoverage import MaxMiscoverage as MaxMiscoverage
+    from metacal.promises.miscoverage import MaxReview as MaxReview
+    from metacal.promises.per_subgroup import PerClass as PerClass
+    from metacal.promises.per_subgroup import PerGroup as PerGroup
     from metacal.promises.promise import Promise
-    from metacal.promises.rules.accuracy import MinAccuracy as MinAccuracy
-    from metacal.promises.rules.both import AfterLooking as AfterLooking
-    from metacal.promises.rules.both import Both as Both
-    from metacal.promises.rules.cascade import MaxLoss as MaxLoss
-    from metacal.promises.rules.max_risk import Cheapest as Cheapest
-    from metacal.promises.rules.max_risk import MaxCost as MaxCost
-    from metacal.promises.rules.max_risk import MaxRisk as MaxRisk
-    from metacal.promises.rules.order_statistic import MaxMiscoverage as MaxMiscoverage
-    from metacal.promises.rules.order_statistic import MaxReview as MaxReview
-    from metacal.promises.rules.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
-    from metacal.promises.rules.two_sided import MinPrecision as MinPrecision
-    from metacal.promises.rules.two_sided import MinRecall as MinRecall
-    from metacal.promises.rules.two_sided import TwoSided as TwoSided
+    from metacal.promises.two_sided import MaxFalsePositiveRate as MaxFalsePositiveRate
+    from metacal.promises.two_sided import MinPrecision as MinPrecision
+    from metacal.promises.two_sided import MinRecall as MinRecall
+    from metacal.promises.two_sided import TwoSided as TwoSided
 
 #: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as
 #: `metacal.paper.X`.
 PROMISES: dict[str, str] = {
     **read_typed_imports(__name__),
-    "paper.MaxMiscoverage": "metacal.promises.rules.paper:MaxMiscoverage",
-    "paper.MinCoverageAccuracy": "metacal.promises.rules.paper:MinCoverageAccuracy",
+    "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
+    "paper.MinCoverageAccuracy": "metacal.promises.paper:MinCoverageAccuracy",
 }
 
 

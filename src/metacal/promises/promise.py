@@ -9,21 +9,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate, Guarantee
+from metacal.certificates.counts import impossible_labels, other_marks, other_traffic
+from metacal.certificates.quantity import Limits, Quantity
 from metacal.certification.arriving import sequential_procedure
 from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
 from metacal.certification.certify import certify
 from metacal.certification.clusters import WHOLE_CLUSTERS
 from metacal.certification.procedures import Procedure, SubgroupProcedure
+from metacal.certification.ranking import Evidence
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import confidence_phrase, other_promise_sentence
 from metacal.certification.two_sides import TwoSides
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.certificate import Certificate, Guarantee
-from metacal.promises.counts import impossible_labels, other_marks, other_traffic
-from metacal.promises.quantity import Limits, Quantity
-from metacal.promises.sample import Evidence
 from metacal.rows.arrays import check_fraction
 
 
@@ -245,7 +245,7 @@ class Promise(ABC):
         Examples
         --------
         >>> from dataclasses import replace
-        >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
         >>> promise = MaxMiscoverage(0.05)
         >>> certificate = promise.certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
         >>> promise.contradiction(certificate)

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from scipy.special import betainc, ndtri
 
+from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.quantity import Quantity
 from metacal.certification.cluster_counts import ClusterCounts, count_clusters
 from metacal.certification.rows import Clusters
 from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.fingerprint import FitRows
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import betting, bounds
-from metacal.promises.rules.noninferiority import GAMMA, difference_interval, kept_p_value
 from metacal.rows.draws import RowDraws
+from metacal.statistics import betting, bounds
+from metacal.statistics.noninferiority import GAMMA, difference_interval, kept_p_value
 
 if TYPE_CHECKING:
-    from metacal.promises.certificate import Certificate
-    from metacal.promises.parts.part import Name, Part
-    from metacal.promises.rules.costs import Losses
+    from metacal.certificates.certificate import Certificate
+    from metacal.certificates.subgroups import Name, Part
+    from metacal.certification.row_losses import Losses
 
 
 #: As many times as many rows are named as what it would take; nobody labels more.
@@ -140,7 +140,7 @@ class Seen:
 
         Small is bad news. Bets stake what suits a test at `level`.
 
-        >>> from metacal.promises.quantity import COVERAGE_ACCURACY
+        >>> from metacal.certificates.quantity import COVERAGE_ACCURACY
         >>> import numpy as np
         >>> right = np.arange(20) >= 3
         >>> seen = Seen.of(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
@@ -406,7 +406,7 @@ def judge(
     belong together, and every one counts. If there are `fit_rows` among the rows, nothing is
     measured: the verdict is "not judged".
 
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> import numpy as np
     >>> right = np.ones(100, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), right)

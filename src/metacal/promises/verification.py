@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import CountedBy
+from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.words import at_least, at_most
+from metacal.certification.row_selection import Units, select_rows
 from metacal.certification.rows import Clusters
 from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Flags
-from metacal.promises.certificate import Certificate
-from metacal.promises.circumstances import CountedBy
-from metacal.promises.fingerprint import FitRows
-from metacal.promises.parts.units import Units, select_rows
 from metacal.promises.verdict import Verdict, judge
-from metacal.promises.words import at_least, at_most
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.costs import Losses
+    from metacal.certification.row_losses import Losses
 
 #: What a test of a gate says about each kind of promise.
 _TESTED = {
@@ -265,7 +265,7 @@ def verify_decisions(
 
     If there are `fit_rows` among the rows, nothing is tested: the verdict is "not judged".
 
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> right = np.ones(1000, dtype=bool)
     >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
     >>> verify_decisions(certificate, np.arange(1000) >= 70, right).refuted

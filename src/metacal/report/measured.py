@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.fingerprint import FitRows
+from metacal.certificates.words import at_least, at_most
 from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, Table
@@ -18,9 +20,7 @@ from metacal.gate.judged import check_measurable, judged
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
-from metacal.promises.fingerprint import FitRows
 from metacal.promises.verdict import Verdict
-from metacal.promises.words import at_least, at_most
 from metacal.rows import Rows, validate
 
 
@@ -388,7 +388,7 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
 
     Examples
     --------
-    >>> from metacal.promises.quantity import MISCOVERAGE
+    >>> from metacal.certificates.quantity import MISCOVERAGE
     >>> from metacal.promises.verdict import Seen
     >>> data = describe_verdict(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
     >>> data["direction"], data["limit"], data["counted"], data["curve"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal import __version__
-from metacal.promises.words import at_least, percent
+from metacal.certificates.words import at_least, percent
 
 if TYPE_CHECKING:
     from metacal.report.measured import Settings

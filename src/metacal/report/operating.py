@@ -14,7 +14,7 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.rules.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.statistics.bands import Band, certified_frontier, operating_bands, run_ends
 
 #: Limits of promises are rounded to this many decimals, to the safe side.
 _LIMIT_DECIMALS = 4

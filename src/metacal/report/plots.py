@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from metacal.promises.words import at_least, at_most, percent
+from metacal.certificates.words import at_least, at_most, percent
 from metacal.report.display import (
     BAND_ALPHA,
     BLUE,

@@ -16,8 +16,8 @@ from metacal.formulas import Array
 from metacal.maps.monotone import log_odds
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranking import auroc
-from metacal.promises.rules.bands import operating_bands
 from metacal.report.operating import Series, grid, series_of, thresholds_between
+from metacal.statistics.bands import operating_bands
 
 if TYPE_CHECKING:
     from metacal.formulas import Codes, Flags, Float

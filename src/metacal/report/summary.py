@@ -18,7 +18,7 @@ from metacal.errors import InputError, spelled
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
-from metacal.promises.parts.thresholds import plain_groups
+from metacal.gate.thresholds import plain_groups
 from metacal.report.fit_command import build_fit_command
 from metacal.report.json_types import to_json_types
 from metacal.report.measured import (

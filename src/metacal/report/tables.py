@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import betainc
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import COVERAGE_ACCURACY, Quantity
+from metacal.certificates.subgroup_words import side_of
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import clopper_pearson_limits
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.part_words import side_of
-from metacal.promises.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.report.operating import Series
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import betainc
 
+from metacal.certificates.words import at_least, at_most
+from metacal.certification.ranking import Ranking, Undecided
+from metacal.certification.rows_needed import rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
-from metacal.promises.rules import bounds
-from metacal.promises.rules.rows_needed import rows_needed
-from metacal.promises.rules.sequence import Ladder, segments
-from metacal.promises.sample import Ranking, Undecided
-from metacal.promises.words import at_least, at_most
+from metacal.certification.test_sequences import Ladder, segments
+from metacal.statistics import bounds
 
 # The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
 _ACCURACY_SCALE = 10_000

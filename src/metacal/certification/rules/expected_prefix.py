@@ -40,7 +40,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.words import RISING, SAME_SOURCE, register_rule
 from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import find_accuracy_shortfall
 from metacal.certification.rules.rule import (
     NOTHING_CERTIFIED,
@@ -49,12 +53,8 @@ from metacal.certification.rules.rule import (
     Shortfall,
     ThresholdResult,
 )
-from metacal.promises.counts import Counts
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import ASKED, expected_passes
-from metacal.promises.sample import Ranking
-from metacal.promises.words import RISING, SAME_SOURCE, register_rule
+from metacal.certification.test_sequences import ASKED, expected_passes
+from metacal.statistics import bounds
 
 # Name of the rule.
 EXPECTED_PREFIX = register_rule(

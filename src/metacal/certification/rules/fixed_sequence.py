@@ -14,7 +14,7 @@ Terms used in this module:
 
 **The rule for ranks.** Segments start where about 0.18, 0.30 and 0.65 of the n q errors that all
 rows may have would just pass, with fractions 0.95, 0.03 and 0.02 of the significance level
-(`metacal.promises.rules.sequence` has the exact numbers). With few rows there is one start that
+(`metacal.certification.test_sequences` has the exact numbers). With few rows there is one start that
 receives the whole level. A segment ends where the next one starts. It tests only ranks at which the
 exact test uses at least 3/4 of its level. A segment has its own fraction of the level and the
 fractions of the preceding segments whose every test passed. A segment that fails at a rank stops
@@ -74,6 +74,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.words import SAME_SOURCE, register_rule
 from metacal.certification.plans import (
     EarlyStarts,
     PilotRows,
@@ -83,6 +86,7 @@ from metacal.certification.plans import (
     UsualStarts,
     plan_sequence,
 )
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import (
     estimate_rows_needed_for_accuracy,
     find_accuracy_shortfall,
@@ -96,18 +100,14 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
     last_count,
 )
-from metacal.formulas import Float
-from metacal.promises.counts import Counts
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import bounds
-from metacal.promises.rules.sequence import (
+from metacal.certification.test_sequences import (
     Ladder,
     Segment,
     clearly_pass,
     find_first_failure,
 )
-from metacal.promises.sample import Ranking
-from metacal.promises.words import SAME_SOURCE, register_rule
+from metacal.formulas import Float
+from metacal.statistics import bounds
 
 # Name of the rule for a selective accuracy.
 FALLBACK_SEQUENCE = register_rule(

@@ -3,7 +3,7 @@ r"""Tests of a mean loss by betting.
 **The rule.** Let the loss of each row be a number in [0, 1]. A fixed sequence of ranks is tested with
 the starts, order and levels of `rules.fixed_sequence`, at every 200th part of the rows. Rank m passes
 at level l if a bettor who bets on the losses of the first m rows, in random order, that their mean is
-below the limit, ever has 1 / l of the initial capital (`promises.rules.betting`). Let m be the highest
+below the limit, ever has 1 / l of the initial capital (`statistics.betting`). Let m be the highest
 rank that passed. The rows that score less than row m + 1 are accepted. If rows m and m + 1 have equal
 scores, their whole block is accepted if the loss of row m + 1 is at most the limit, and rejected
 otherwise.
@@ -39,11 +39,11 @@ from fractions import Fraction
 import numpy as np
 
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking
+from metacal.certification.test_sequences import fallback, segments, start_value
 from metacal.formulas import Codes, Float
-from metacal.promises.rules import betting
-from metacal.promises.rules.sequence import fallback, segments, start_value
-from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
+from metacal.statistics import betting
 
 # The first segment of bets starts at a rank that is larger by this factor than the start of exact
 # tests, because bets on rows without any loss would fail just at that start.

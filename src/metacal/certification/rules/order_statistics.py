@@ -28,7 +28,10 @@ from typing import Literal
 
 import numpy as np
 
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
 from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import (
     ACCEPT_ALL_ROWS,
     NOTHING_CERTIFIED,
@@ -39,10 +42,7 @@ from metacal.certification.rules.rule import (
     last_count,
 )
 from metacal.formulas import Codes
-from metacal.promises.counts import Counts
-from metacal.promises.quantity import Quantity
-from metacal.promises.rules import bounds
-from metacal.promises.sample import Ranking
+from metacal.statistics import bounds
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
 from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes
-from metacal.promises.counts import Counts
-from metacal.promises.quantity import Quantity
-from metacal.promises.sample import Ranking
 
 # Threshold that accepts every row.
 ACCEPT_ALL_ROWS = math.inf

@@ -18,9 +18,9 @@ from metacal.export.onnx.operations import GraphValue, OnnxOperations
 from metacal.export.onnx.scores import QuickScores, exact_scores, is_valid_row, quick_scores
 from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate
+from metacal.gate.thresholds import One, Policy, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.parts.thresholds import One, Policy, Thresholds
 
 #: Values of the outputs, by output name.
 Outputs = dict[str, GraphValue]

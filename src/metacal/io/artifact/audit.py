@@ -11,6 +11,12 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
+from metacal.certificates.certificate import COUNTED_BY_LABELS, NAMES, Certificate
+from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.counts import Counts, Traffic
+from metacal.certificates.notes import NOTES, Note
+from metacal.certificates.quantity import QUANTITIES
+from metacal.certificates.subgroups import Name, Part, Parts, StageCount, Stages, Status
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
 from metacal.io.artifact.encoding import construct, decode, decode_entries, encode
@@ -23,14 +29,8 @@ from metacal.io.artifact.registry import (
     field_types,
     type_hints,
 )
-from metacal.promises.certificate import COUNTED_BY_LABELS, NAMES, Certificate
-from metacal.promises.circumstances import Circumstances
-from metacal.promises.counts import Counts, Traffic
-from metacal.promises.notes import NOTES, Note
-from metacal.promises.parts.part import Name, Part, Parts, StageCount, Stages, Status
-from metacal.promises.parts.per import PerClass, PerGroup
+from metacal.promises.per_subgroup import PerClass, PerGroup
 from metacal.promises.promise import Promise, SubgroupPromise
-from metacal.promises.quantity import QUANTITIES
 
 # Smallest delta. Fractions of a smaller one could underflow to zero.
 _MIN_DELTA = 1e-200
@@ -108,7 +108,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.promises.rules.order_statistic import MaxMiscoverage
+    >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> scores, correct = np.linspace(0, 1, 100), np.ones(100, dtype=bool)
     >>> data = MaxMiscoverage(0.05).certify(scores, correct).to_dict()
     >>> read_certificate(data).target

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import Counts
+from metacal.certificates.subgroups import Part, Parts
 from metacal.errors import ArtifactError
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import Counts
-from metacal.promises.parts.part import Part, Parts
 
 #: Largest relative rounding error of a score. A threshold may differ by this much from the score
 #: that it was computed from.

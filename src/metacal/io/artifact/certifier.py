@@ -96,7 +96,7 @@ def open_certifier(
     Examples
     --------
     >>> import tempfile
-    >>> from metacal.promises.rules.accuracy import MinAccuracy
+    >>> from metacal.promises.accuracy import MinAccuracy
     >>> path = os.path.join(tempfile.mkdtemp(), "labels.journal")
     >>> scores = np.random.default_rng(0).random(2000)
     >>> with open_certifier(path, scores, MinAccuracy(0.9), labels=200) as certifier:

@@ -17,6 +17,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, NewType
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import RowSketch
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Table
 from metacal.io.artifact.audit import check_promise
@@ -29,8 +31,6 @@ from metacal.io.artifact.sources import calibrator_kinds, check_jobs, method_of_
 from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, file_text, parse_file, read_file
 from metacal.maps.methods import find_method_by_public_name
-from metacal.promises.certificate import Certificate
-from metacal.promises.fingerprint import RowSketch
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.subgroups import Part
 from metacal.errors import ArtifactError
 from metacal.io.artifact.certificate_checks import SLACK, require, rounding_error
 from metacal.kernels.grid import Grid
 from metacal.maps.map import find_component_maps
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.part import Part
 from metacal.scores import named as scores
 
 # Attribute with the points of a curve, and their largest number. The cost of applying a map is the

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, Marks, Stage, Table
 from metacal.gate.gate import Source
 from metacal.gate.marks import plain_name
+from metacal.gate.thresholds import One, Policy, policy_of
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
     check_classes,
@@ -25,8 +27,6 @@ from metacal.io.artifact.source_checks import (
 )
 from metacal.io.artifact.sources import RANKERS, method_of_table
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.certificate import Certificate
-from metacal.promises.parts.thresholds import One, Policy, policy_of
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
 
 #: Largest number of stages of a cascade.

@@ -27,10 +27,11 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from metacal import display
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.words import at_most
+from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.rules.costs import Losses
 from metacal.promises.sequential.drift import (
     TOLERANCE,
     AbstentionMonitor,
@@ -41,7 +42,6 @@ from metacal.promises.sequential.drift import (
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import Monitor, Together
-from metacal.promises.words import at_most
 from metacal.rows.arrays import check_fraction
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.

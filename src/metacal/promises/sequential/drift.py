@@ -6,7 +6,7 @@ but the last need no label, so they speak first; look at labelled rows when they
 
 **The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on
 those rows. The band of equal local levels holds at every threshold at once, so whatever rule chose
-it: P(accept) lies in [L_m, 1 - L_{n-m}] but for a chance of δ/4 (`promises.rules.levels`). Two
+it: P(accept) lies in [L_m, 1 - L_{n-m}] but for a chance of δ/4 (`statistics.levels`). Two
 wagers of half the capital each, that the rate of rejections is above the interval and that it is
 below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
 
@@ -48,12 +48,12 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import OPTIONAL
+from metacal.certificates.subgroups import Name
+from metacal.certificates.words import percent
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.part import Name
-from metacal.promises.rules.levels import local_level, quantiles_at
 from metacal.promises.sequential.profile import (
     CONFIDENCES,
     Profile,
@@ -69,8 +69,8 @@ from metacal.promises.sequential.wager import (
     above,
     sampling_weights,
 )
-from metacal.promises.words import percent
 from metacal.rows.arrays import check_fraction
+from metacal.statistics.levels import local_level, quantiles_at
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
@@ -171,7 +171,7 @@ class ScoreMonitor(Monitor):
     """Evidence that scores are distributed differently than those of the calibration rows.
 
     >>> from metacal.promises.sequential.profile import profile_of
-    >>> from metacal.promises.sample import Ranking
+    >>> from metacal.certification.ranking import Ranking
     >>> random = np.random.default_rng(0)
     >>> monitor = ScoreMonitor(profile_of(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
     >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm

@@ -21,12 +21,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal import display
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import OPTIONAL
+from metacal.certificates.quantity import Quantity, amount, quantity
+from metacal.certificates.subgroups import Name
+from metacal.certificates.words import at_most
 from metacal.errors import InputError
 from metacal.formulas import Flags
-from metacal.promises.certificate import Certificate
-from metacal.promises.counts import OPTIONAL
-from metacal.promises.parts.part import Name
-from metacal.promises.quantity import Quantity, amount, quantity
 from metacal.promises.sequential.wager import (
     Capital,
     Monitor,
@@ -35,11 +36,10 @@ from metacal.promises.sequential.wager import (
     above,
     sampling_weights,
 )
-from metacal.promises.words import at_most
 from metacal.rows.arrays import check_fraction
 
 if TYPE_CHECKING:
-    from metacal.promises.rules.costs import Losses
+    from metacal.certification.row_losses import Losses
 
 
 @dataclass

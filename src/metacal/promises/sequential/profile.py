@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.sample import Ranking
 from metacal.rows.draws import generator
 
 #: Bins of the score; fewer where there are not ten rows for each.

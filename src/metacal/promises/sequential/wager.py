@@ -44,10 +44,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certificates.subgroup_words import side_of
+from metacal.certificates.subgroups import Name
 from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags, Float
-from metacal.promises.parts.part import Name
-from metacal.promises.parts.part_words import side_of
 from metacal.rows.arrays import check_fraction
 
 #: How far back each gambler looks, in rows; 0: on all.

@@ -1,0 +1,180 @@
+"""AccuracyAndMiscoverage: an accuracy and a miscoverage that one threshold keeps together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.words import RISING, SAME_SOURCE, register_rule, rounded_up
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.accuracy_shortfall import find_largest_certified
+from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule
+from metacal.certification.rules.order_statistics import RejectionRateRule
+from metacal.certification.statements import certify_threshold, confidence_phrase
+from metacal.errors import InfeasibleTargetError
+from metacal.formulas import Float
+from metacal.statistics import bounds
+
+# Name of the rule with a confidence level.
+BOTH_CERTIFIED = register_rule(
+    "both-half-each",
+    "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of"
+    " the correct scores, delta/2 each",
+    SAME_SOURCE,
+    at_values=(
+        "binomial tests at the values of the score, in rising order, and the order statistic of the"
+        " correct scores, delta/2 each"
+    ),
+)
+
+# Name of the rule in expectation.
+BOTH_EXPECTED = register_rule("both-expected", "both rules in expectation", SAME_SOURCE, RISING)
+
+
+@dataclass(frozen=True)
+class AccuracyAndMiscoverage:
+    """Procedure that certifies an accuracy and a miscoverage at half of delta each.
+
+    The largest threshold that is certified for the accuracy is used. It also keeps the miscoverage
+    if it is at least the smallest threshold that is certified for the miscoverage, because a higher
+    threshold rejects fewer rows. By the union bound both promises hold together with probability 1 -
+    delta.
+
+    **Not valid**: all of delta for each promise, although both tests must pass. If a single threshold
+    keeps both promises, a lower one breaks the miscoverage and a higher one the accuracy. Each
+    happens with nearly its own level (0.16 were broken by tests at 0.1 each on a source that was
+    made for it).
+
+    Implements `metacal.certification.procedures.Procedure`.
+
+    Parameters
+    ----------
+    alpha : float
+        Largest allowed miscoverage.
+
+    beta : float
+        Smallest allowed accuracy.
+
+    in_expectation : bool
+        Whether both promises hold in expectation.
+    """
+
+    alpha: float
+    beta: float
+    in_expectation: bool = False
+
+    @property
+    def accuracy_procedure(self) -> OneThreshold:
+        """Procedure of the accuracy."""
+        if self.in_expectation:
+            return OneThreshold(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThreshold(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
+
+    @property
+    def miscoverage_procedure(self) -> OneThreshold:
+        """Procedure of the miscoverage."""
+        return OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule())
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the rule in certificates and files."""
+        if self.in_expectation:
+            return BOTH_EXPECTED
+        return BOTH_CERTIFIED
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return how pilot rows are chosen for the tests of the accuracy."""
+        return self.accuracy_procedure.pilot_policy(random_state, declared_values)
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Certify both promises for all rows."""
+        half_delta = _half(delta)
+        threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
+        n_kept = int((rows.is_correct & (rows.scores <= threshold)).sum())
+        n_correct = int(rows.is_correct.sum())
+        n_required = bounds.miscoverage_rank(n_correct, self.alpha, half_delta)
+        if n_kept < n_required and threshold < math.inf:
+            raise self._infeasible(rows, n_kept, delta)
+        certificate = certify_threshold(
+            rows, COVERAGE_ACCURACY, self.beta, delta, self.rule_name, threshold
+        )
+        return replace(certificate, max_miscoverage=float(self.alpha))
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check that the counts of a certificate support both targets."""
+        half_delta = _half(delta)
+        contradiction = self.accuracy_procedure.find_contradiction(certificate, half_delta, promise)
+        if contradiction is not None:
+            return contradiction
+        return self.miscoverage_procedure.find_contradiction(certificate, half_delta, promise)
+
+    def _infeasible(
+        self, rows: CalibrationRows, n_kept: int, delta: float | None
+    ) -> InfeasibleTargetError:
+        """Build the error for rows that support each promise, but not both."""
+        half_delta = _half(delta)
+        n_correct = int(rows.is_correct.sum())
+        smallest_alpha = _find_smallest_alpha(n_correct, n_kept, half_delta)
+        n_required = self._count_required(rows, delta)
+        best_step = find_largest_certified(
+            0,
+            math.ceil(1e4 * self.beta),
+            lambda beta: self._count_accepted(rows, beta, delta) >= n_required,
+        )
+        other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
+        if best_step > 0:
+            other_pair = f"with max miscoverage {self.alpha:g} the best min accuracy is {best_step / 1e4:.4f}"
+        message = (
+            f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified"
+            f" together: on these {len(rows):,} rows {confidence_phrase(delta)}, with min accuracy"
+            f" {self.beta:g} the smallest max miscoverage is {smallest_alpha:.4f}, and {other_pair};"
+            " loosen one of them, use more rows, or find a better ranking score."
+        )
+        return InfeasibleTargetError(message, target=self.alpha, best=smallest_alpha)
+
+    def _count_accepted(self, rows: CalibrationRows, beta: float, delta: float | None) -> int:
+        """Count the rows that are accepted for another accuracy."""
+        result = self.accuracy_procedure.certify_ranking(
+            rows.ranking, _half(delta), target=beta, pilot=rows.pilot
+        )
+        return result.n_accepted
+
+    def _count_required(self, rows: CalibrationRows, delta: float | None) -> int:
+        """Count the rows that must be accepted to keep the miscoverage."""
+        correct_scores = np.sort(rows.scores[rows.is_correct])
+        rank = bounds.miscoverage_rank(len(correct_scores), self.alpha, _half(delta))
+        threshold = math.inf
+        if rank <= len(correct_scores):
+            threshold = correct_scores[rank - 1]
+        return int((rows.scores <= threshold).sum())
+
+
+def _half(delta: float | None) -> float | None:
+    """Return half of delta, or None in expectation."""
+    if delta is None:
+        return None
+    return delta / 2
+
+
+def _find_smallest_alpha(n_correct: int, n_kept: int, delta: float | None) -> float:
+    """Find the smallest miscoverage, to four decimals, that `n_kept` correct rows certify."""
+    if n_kept == 0:
+        return 1.0
+    exact_alpha = (n_correct + 1 - n_kept) / (n_correct + 1)
+    if delta is not None:
+        exact_alpha = bounds.miscoverage_quantile(n_correct, n_kept, 1.0 - delta)
+    alpha = rounded_up(exact_alpha)
+    while alpha < 1.0 and bounds.miscoverage_rank(n_correct, alpha, delta) > n_kept:
+        alpha = round(alpha + 1e-4, 4)
+    return alpha

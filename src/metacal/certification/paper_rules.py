@@ -1,0 +1,187 @@
+"""The threshold rules of the paper, which give no guarantee.
+
+Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1
+and 2. They are kept to reproduce its tables. The miscoverage target is exceeded in about half of all
+fits, and the accuracy target is missed in 20% to 40% of them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
+from metacal.certificates.words import register_rule
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.order_statistics import RejectionRateRule
+from metacal.certification.statements import certify_threshold
+from metacal.errors import InfeasibleTargetError
+from metacal.formulas import Flags, Float
+from metacal.statistics import bounds
+
+# Name of Algorithm 1.
+ALGORITHM_1 = register_rule(
+    "paper-algorithm-1",
+    "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)",
+)
+
+# Name of Algorithm 2.
+ALGORITHM_2 = register_rule(
+    "paper-algorithm-2",
+    "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",
+)
+
+# Largest number of rows that the paper withholds for the threshold.
+MAX_THRESHOLD_ROWS = 500
+
+
+@dataclass(frozen=True)
+class PaperMiscoverage:
+    """Algorithm 1: the rank ceil((n + 1)(1 - alpha)) among the scores of n correct rows.
+
+    Implements `metacal.certification.procedures.Procedure`.
+    """
+
+    alpha: float
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return None, because no tests are run."""
+        return None
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Choose the threshold. It accepts every row if there are too few correct rows."""
+        correct_scores = np.sort(rows.scores[rows.is_correct])
+        rank = bounds.expected_miscoverage_rank(len(correct_scores), self.alpha)
+        threshold = math.inf
+        if rank <= len(correct_scores):
+            threshold = float(correct_scores[rank - 1])
+        return _without_guarantee(rows, MISCOVERAGE, self.alpha, ALGORITHM_1, threshold)
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check the number of rows, and that enough correct rows are accepted."""
+        if certificate.n_rows > MAX_THRESHOLD_ROWS:
+            return _too_many_rows_sentence(certificate.n_rows)
+        if certificate.n_correct != certificate.n_rows:
+            return (
+                f"the paper's split takes right rows only; {certificate.n_correct:,} of"
+                f" {certificate.n_rows:,} are"
+            )
+        procedure = OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule())
+        return procedure.find_contradiction(certificate, None, promise)
+
+
+@dataclass(frozen=True)
+class PaperAccuracy:
+    """Algorithm 2: the accuracy of binned prefixes, made decreasing, inverted at beta.
+
+    Implements `metacal.certification.procedures.Procedure`.
+    """
+
+    beta: float
+    n_bins: int
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return None, because no tests are run."""
+        return None
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Choose the largest score at which the estimated accuracy is at least beta."""
+        centres, accuracy = coverage_accuracy_curve(rows.scores, rows.is_correct, self.n_bins)
+        if accuracy[0] < self.beta:
+            best = float(accuracy[0])
+            message = (
+                f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on"
+                f" these {len(rows)} rows, at most {best:.4f}; lower the target."
+            )
+            raise InfeasibleTargetError(message, target=self.beta, best=best)
+        threshold = _last_score_at_least(self.beta, centres, accuracy)
+        return _without_guarantee(rows, COVERAGE_ACCURACY, self.beta, ALGORITHM_2, threshold)
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check the number of rows, and the accuracy of all rows if all are accepted.
+
+        The counts do not determine the binned estimate. But every row is accepted only if all rows
+        together reach beta, because a decreasing fit ends at or below their accuracy.
+        """
+        if certificate.n_rows > MAX_THRESHOLD_ROWS:
+            return _too_many_rows_sentence(certificate.n_rows)
+        misses_target = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
+        if certificate.accepts_everything and misses_target:
+            return "everything is accepted although all rows together miss the target"
+        return None
+
+
+def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple[Float, Float]:
+    """Estimate the accuracy of the rows up to each score.
+
+    Parameters
+    ----------
+    scores : array of float of shape (n_rows,)
+        Ranking scores.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct.
+
+    n_bins : int
+        Number of bins with equal numbers of rows.
+
+    Returns
+    -------
+    centres : array of float of shape (n_bins,)
+        Mean score of each bin.
+
+    accuracy : array of float of shape (n_bins,)
+        Decreasing fit of the accuracy of the bins up to each bin.
+
+    Examples
+    --------
+    >>> coverage_accuracy_curve(np.arange(4.0), np.array([True, True, False, True]), 2)
+    (array([0.5, 2.5]), array([1.  , 0.75]))
+    """
+    from scipy.optimize import isotonic_regression  # Takes 0.1 s to import.
+
+    order = np.argsort(scores, kind="stable")
+    bins = np.array_split(order, min(n_bins, len(order)))
+    centres = np.array([scores[index].mean() for index in bins])
+    n_rows_up_to = np.cumsum([len(index) for index in bins])
+    n_correct_up_to = np.cumsum([correct[index].sum() for index in bins])
+    accuracy = n_correct_up_to / n_rows_up_to
+    return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
+
+
+def _last_score_at_least(beta: float, centres: Float, accuracy: Float) -> float:
+    """Return the largest score with an accuracy of at least beta, linear between the bins."""
+    last_bin = int(np.flatnonzero(accuracy >= beta)[-1])
+    if last_bin == len(accuracy) - 1:
+        return math.inf
+    drop = accuracy[last_bin] - accuracy[last_bin + 1]
+    fraction = (accuracy[last_bin] - beta) / drop
+    return float(centres[last_bin] + fraction * (centres[last_bin + 1] - centres[last_bin]))
+
+
+def _without_guarantee(
+    rows: CalibrationRows, quantity: Quantity, target: float, rule_name: str, threshold: float
+) -> Certificate:
+    """Build a certificate that guarantees nothing."""
+    certificate = certify_threshold(rows, quantity, target, None, rule_name, threshold)
+    return replace(certificate, guarantee="none")
+
+
+def _too_many_rows_sentence(n_rows: int) -> str:
+    return (
+        f"the paper's split sets aside at most {MAX_THRESHOLD_ROWS} rows for the threshold, not"
+        f" {n_rows:,}"
+    )

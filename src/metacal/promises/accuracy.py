@@ -1,0 +1,72 @@
+"""MinAccuracy: a promise about the selective accuracy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from metacal.certificates.quantity import COVERAGE_ACCURACY
+from metacal.certificates.words import SAME_SOURCE_OF_BOTH, register_rule
+from metacal.certification.procedures import OneThreshold
+from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
+from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
+from metacal.promises.promise import SubgroupPromise
+
+# Names of the rules for a cascade, without people in it and with people.
+CASCADE_RULES = (
+    register_rule(
+        "cascade-binomial",
+        "exact binomial tests at fixed thresholds, in a fixed sequence (Angelopoulos et al. 2021)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+    register_rule(
+        "cascade-pareto",
+        "exact binomial tests at fixed pairs of thresholds, cheapest at their risk, safest first "
+        "(Pareto testing, Laufer-Goldenthal et al. 2023)",
+        SAME_SOURCE_OF_BOTH,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class MinAccuracy(SubgroupPromise):
+    """Accepted predictions are correct at least `beta` of the time.
+
+    Parameters
+    ----------
+    beta : float
+        Smallest selective accuracy, the accuracy of the accepted predictions.
+
+    delta : float or None, default=0.1
+        The promise fails with at most this probability over the calibration rows, whatever the
+        accuracy does along the ranking (`metacal.certification.rules.fixed_sequence`). If None, the
+        promise holds in expectation over calibration sets, where a set that certifies nothing counts
+        as kept (`metacal.certification.rules.expected_prefix`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scores, correct = np.arange(1000.0), np.arange(1000) % 100 < 99
+    >>> MinAccuracy(0.95).certify(scores, correct).accepts_everything
+    True
+    >>> MinAccuracy(0.999).certify(scores, correct)
+    Traceback (most recent call last):
+    metacal.errors.InfeasibleTargetError: min accuracy 0.999 cannot be certified: ...
+    """
+
+    beta: float
+    delta: float | None = 0.1
+
+    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
+    cascade_rules: ClassVar = CASCADE_RULES
+
+    def procedure(self) -> OneThreshold:
+        """Return how rows are certified."""
+        if self.delta is None:
+            return OneThreshold(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThreshold(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
+
+
+# Name of the promise in the paper.
+MinCoverageAccuracy = MinAccuracy

@@ -1,0 +1,259 @@
+"""Promises about the rows that are called by one of two classes: a precision, a recall, a rate.
+
+`metacal.certification.two_sides` has the procedure and its proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
+from metacal.certificates.subgroups import Name
+from metacal.certification.plans import ShareStarts
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule
+from metacal.certification.rules.order_statistics import AcceptanceRateRule
+from metacal.certification.rules.rule import ThresholdRule
+from metacal.certification.sides import Side
+from metacal.certification.two_sides import TWO_SIDED, TwoSides
+from metacal.errors import InputError
+from metacal.promises.promise import SubgroupPromise
+from metacal.rows.arrays import check_fraction
+
+
+@dataclass(frozen=True)
+class SidePromise(SubgroupPromise):
+    """Base of the promises about the rows that are called by one class.
+
+    The rows that are not called by the class go to review.
+    """
+
+    level: float
+    positive: Name | None = None
+    delta: float = 0.1
+
+    rules: ClassVar = (TWO_SIDED, TWO_SIDED)
+
+    # Whether the promise is about the rows that are called positive, or about those that are called
+    # negative.
+    calls_positive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # A promise about classes is certified with a confidence level, or not at all.
+        check_fraction("delta", self.delta)
+        # A file can hold the scalars of Python, not those of NumPy.
+        to_python_scalar = getattr(self.positive, "item", None)
+        if to_python_scalar is not None:
+            object.__setattr__(self, "positive", to_python_scalar())
+
+    def side(self) -> Side:
+        """Return the side that the promise is about."""
+        return Side(
+            quantity=self.limits[0][0],
+            target=self.level,
+            rule=self._threshold_rule(),
+            positive=self.positive,
+            calls_positive=self.calls_positive,
+        )
+
+    def procedure(self) -> TwoSides:
+        """Return how rows are certified."""
+        return TwoSides(sides=(self.side(),))
+
+    def _threshold_rule(self) -> ThresholdRule:
+        """Return the rule that certifies the side."""
+        return AcceptanceRateRule()
+
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        return limits_of_second_class(certificate)
+
+
+@dataclass(frozen=True)
+class MinPrecision(SidePromise):
+    """At least `level` of the rows that are called positive are positive.
+
+    For the other class this is the negative predictive value: `MinPrecision(0.99, positive="fine")`.
+    All rows that are not called by the class go to review.
+
+    Parameters
+    ----------
+    level : float
+        Precision, or positive predictive value.
+
+    positive : label, optional
+        Positive class. By default the second class.
+
+    delta : float, default=0.1
+        The promise fails with at most this probability over the calibration rows.
+
+    share : float, optional
+        Approximate share of the positive class among all rows, from training labels or from
+        experience. The tests start where such a class is to be expected. It must not be computed
+        from the calibration labels. By default, `MetaCal` withholds a random sqrt(n) of the rows of
+        each group to estimate the share. `certify` with bare columns withholds no rows, and takes a
+        half.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises import Sample
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=4000)
+    >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
+    >>> found = MinPrecision(0.6, share=0.15).certify(Sample(s, fraud, classes=("fine", "fraud")))
+    >>> print(found.statement)
+    At least 60% of what is called fraud is fraud, with 90% confidence.
+    """
+
+    share: float | None = None
+
+    limited: ClassVar = {"level": PRECISION}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.share is not None:
+            check_fraction("share", self.share)
+
+    def side(self) -> Side:
+        """Return the side of the positive class, with its declared share."""
+        return Side(
+            quantity=PRECISION,
+            target=self.level,
+            rule=FixedSequenceRule(ShareStarts(), name=TWO_SIDED),
+            positive=self.positive,
+            declared_share=self.share,
+        )
+
+
+@dataclass(frozen=True)
+class MinRecall(SidePromise):
+    """At least `level` of the positive rows are called positive or go to review.
+
+    At most 1 - `level` of the positive rows are called negative. All rows that are not called
+    negative go to review. The threshold is an exact order statistic of the positive rows.
+
+    Parameters
+    ----------
+    level : float
+        Recall, or sensitivity.
+
+    positive : label, optional
+        Positive class. By default the second class.
+
+    delta : float, default=0.1
+        The promise fails with at most this probability over the calibration rows.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises import Sample
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=4000)
+    >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
+    >>> found = MinRecall(0.95).certify(Sample(s, fraud, classes=("fine", "fraud")))
+    >>> print(found.statement)
+    At least 95% of all fraud is caught or sent to review, with 90% confidence.
+    >>> round(found.coverage, 2)
+    0.48
+    """
+
+    limited: ClassVar = {"level": RECALL}
+    calls_positive: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class MaxFalsePositiveRate(SidePromise):
+    """At most `level` of the negative rows are called positive.
+
+    All rows that are not called positive go to review. The threshold is an exact order statistic of
+    the negative rows.
+
+    Parameters
+    ----------
+    level : float
+        False-positive rate, 1 - specificity.
+
+    positive : label, optional
+        Positive class. By default the second class.
+
+    delta : float, default=0.1
+        The promise fails with at most this probability over the calibration rows.
+    """
+
+    limited: ClassVar = {"level": FALSE_POSITIVE_RATE}
+
+
+@dataclass(frozen=True)
+class TwoSided(SubgroupPromise):
+    """Two promises that hold together, one about the rows called positive and one about the others.
+
+    Rows are called positive, called negative, or go to review in between.
+
+    Parameters
+    ----------
+    first, second : MinPrecision, MinRecall or MaxFalsePositiveRate
+        One promise about the rows called positive (`MinPrecision(0.9)`,
+        `MaxFalsePositiveRate(0.01)`) and one about the rows called negative (`MinRecall(0.95)`,
+        `MinPrecision(0.99, positive=0)`). Their own `delta` is ignored.
+
+    delta : float, default=0.1
+        The promises fail to hold together with at most this probability.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.promises import Sample
+    >>> rng = np.random.default_rng(0)
+    >>> s = rng.normal(size=4000) * 2
+    >>> fraud = rng.random(4000) < 1 / (1 + np.exp(1 - 2 * s))
+    >>> promise = TwoSided(MinPrecision(0.9), MinRecall(0.95))
+    >>> found = promise.certify(Sample(s, fraud, classes=("fine", "fraud")))
+    >>> print(found.statement)
+    At least 90% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, with 90%
+    confidence for both together.
+    >>> print(found.lines[0][1])
+    called fraud if log-odds > 0.874561, called fine if log-odds < -0.331437, else review
+    """
+
+    first: SidePromise
+    second: SidePromise
+    delta: float = 0.1
+
+    limited: ClassVar = {}
+    rules: ClassVar = (TWO_SIDED, TWO_SIDED)
+
+    def __post_init__(self) -> None:
+        for side in (self.first, self.second):
+            if not isinstance(side, SidePromise):
+                raise InputError(
+                    "TwoSided takes two of MinPrecision(...), MinRecall(...),"
+                    f" MaxFalsePositiveRate(...); got {side!r}."
+                )
+        check_fraction("delta", self.delta)
+
+    @property
+    def limits(self) -> Limits:
+        """Limits of both promises."""
+        return (*self.first.limits, *self.second.limits)
+
+    def procedure(self) -> TwoSides:
+        """Return how rows are certified."""
+        return TwoSides(sides=(self.first.side(), self.second.side()))
+
+    def _limits_in(self, certificate: Certificate) -> Limits:
+        return limits_of_second_class(certificate)
+
+
+def limits_of_second_class(certificate: Certificate) -> Limits:
+    """Return the limit on the side of the second class, if there is one.
+
+    A certificate about two classes names this limit first.
+    """
+    if certificate.parts is None:
+        return ()
+    for part in certificate.parts.items[1::-1]:
+        if part.quantity is not None and part.target is not None:
+            return ((part.quantity, part.target),)
+    return ()
