@@ -74,7 +74,7 @@ def check_sound(estimator: Any) -> None:
         decision = gate.decide(*given, rejected="uniform", **by_group)
         assert decision.accept.dtype == bool
         assert len(decision.accept) == len(rows)
-        if gate.n_classes:
+        if gate.has_classes:
             assert decision.probabilities.shape == rows.shape
             assert np.isfinite(decision.probabilities).all()
             assert (decision.probabilities >= 0).all()
@@ -92,7 +92,7 @@ def check_sound(estimator: Any) -> None:
         *given, rejected="uniform", **by_group
     )
     assert np.array_equal(again.accept, decision.accept)
-    if gate.n_classes:
+    if gate.has_classes:
         assert np.array_equal(again.probabilities, decision.probabilities)
 
 

@@ -9,7 +9,7 @@ import os
 import numpy as np
 import pytest
 
-from metacal.gate import Gate, Table
+from metacal.gate import Gate, LogitsSource
 from metacal.kernels import numpy as definition
 from metacal.maps.temperature import TemperatureMap
 from metacal.scores import NAMED
@@ -80,7 +80,7 @@ class Module:
     def score(self, name, table):
         from metacal.export.torch import to_module
 
-        gate = Gate.of(Table(TemperatureMap(1.0), np.arange(table.shape[1]), name))
+        gate = Gate.of(LogitsSource(TemperatureMap(1.0), np.arange(table.shape[1]), name))
         return to_module(gate)(self.torch.from_numpy(table))[1].numpy()
 
     def softmax(self, table, b):

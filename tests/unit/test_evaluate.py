@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.estimators.evaluate import evaluate_table as evaluate_gate_table
-from metacal.gate import Table
+from metacal.gate import LogitsSource
 from metacal.metrics import evaluate as evaluate_table
 from metacal.metrics.resampling import Resampling
 from metacal.rows import Rows
@@ -56,7 +56,7 @@ def test_the_numbers_of_whole_tables(kind):
     ):  # rows go by their largest logit there, by their largest probability here
         after["marginal"], whole["marginal"] = None, None
     assert after == whole
-    softmax = mc.Gate.of(Table(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
+    softmax = mc.Gate.of(LogitsSource(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
     plain = type(softmax.source.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
     assert found.before.to_dict() == before.to_dict()

@@ -120,7 +120,7 @@ def _counts_as_json(gate: Gate, applied: Applied, options: Options) -> dict[str,
     if applied.n_accepted is not None:
         counts["n_accepted"] = applied.n_accepted
         counts["coverage"] = applied.n_accepted / applied.n_rows
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         counts["n_without_score"] = applied.n_without_score
     if applied.answered_by:
         counts["large"] = options.reading.large
@@ -158,7 +158,7 @@ def _apply_to_file(gate: Gate, artifact: str, file: str, options: Options) -> Ap
 
     gate_rows = read_gate_rows(gate, artifact, file, options.reading, all_stages=False)
     tables = list(gate_rows.tables)
-    if gate.n_classes:
+    if gate.has_classes:
         tables = [rows.table for rows in gate_rows.tables]
     with progress_bar(len(gate_rows.columns), "row", "rows") as bar, report_progress_to(bar.update):
         return write_decisions(
@@ -278,11 +278,11 @@ def _check_output_ending(output: str | None, output_format: str | None) -> None:
 
 def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
     """Raise a usage error if the options do not fit the kind of the gate."""
-    if is_folder_output(options.output) and gate.kind != "logits":
+    if is_folder_output(options.output) and not gate.is_logits_gate:
         raise click.UsageError(
             f"a folder of results is for a gate on logits; give a file for those of {artifact}."
         )
-    if options.rejected != "calibrated" and gate.kind == "cascade":
+    if options.rejected != "calibrated" and gate.is_cascade:
         raise click.UsageError(
             "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
         )
@@ -290,7 +290,7 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
 
 def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
     """Print how many rows were accepted, who answered them, and what is left to do."""
-    if applied.n_without_score and gate.kind == "scores":
+    if applied.n_without_score and gate.is_score_gate:
         print_note(
             f"{applied.n_without_score:,} of {applied.n_rows:,} rows have no score: they are"
             " rejected."

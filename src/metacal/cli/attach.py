@@ -71,9 +71,9 @@ def command(model: str, artifact: str, options: Options) -> None:
 
 def _check_reads_logits(gate: Gate, artifact: str) -> None:
     """Raise a usage error if the gate does not decide on the logits of one model."""
-    if gate.kind == "logits":
+    if gate.is_logits_gate:
         return
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         content = f"a gate on the score {gate.source.score!r}"
     else:
         content = "a cascade of two models"

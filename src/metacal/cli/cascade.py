@@ -211,7 +211,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     from metacal.cli.gate_rows import merge_labels
     from metacal.cli.reading import read_table
     from metacal.gate import fit_cascade
-    from metacal.gate.table import check_score
+    from metacal.gate.logits_source import check_score
     from metacal.promises.cascade_candidates import Plan
     from metacal.rows import Rows, open_executor, validate
 

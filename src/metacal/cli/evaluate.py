@@ -100,7 +100,7 @@ def _evaluate_file(
 
     stream = True if options.executor is not None else None
     gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, as_is=True, stream=stream)
-    if gate is not None and gate.kind != "logits" and options.executor is not None:
+    if gate is not None and not gate.is_logits_gate and options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
     if gate_rows.truth is None and gate is not None and _supports_estimate(gate):
         return estimate_accuracy(
@@ -114,7 +114,7 @@ def _evaluate_file(
 
 def _supports_estimate(gate: Gate) -> bool:
     """Check whether the accuracy of accepted rows can be estimated without labels."""
-    return gate.certificate is not None and len(gate.stages) == 1 and gate.is_calibrated
+    return gate.certificate is not None and not gate.is_cascade and gate.is_calibrated
 
 
 def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> GateEvaluation:
@@ -128,7 +128,7 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
     truth = gate_rows.require_truth()
     if gate is None:
         table, truth = _validate_classifier(gate_rows, truth, stream=options.executor is not None)
-    elif len(gate_rows.tables) > 1 and gate.n_classes:
+    elif len(gate_rows.tables) > 1 and gate.has_classes:
         large_table = gate_rows.tables[1]
     elif len(gate_rows.tables) > 1:
         # A cascade over scores reads the scores of all models at once.

@@ -80,7 +80,7 @@ def command(artifact: str, options: Options) -> None:
     from metacal.export.onnx import save
 
     gate = load_gate(artifact)
-    if options.part is not None and gate.kind != "cascade":
+    if options.part is not None and not gate.is_cascade:
         raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
     if options.part == "small":
         gate = gate.stage(0)

@@ -239,9 +239,9 @@ def _score_to_uncertainty(score: float, higher_is: Any) -> float:
     """Convert a score to the uncertainty by which a gate ranks rows."""
     import numpy as np
 
-    from metacal.gate import Marks
+    from metacal.gate import ScoreSource
 
-    return float(Marks("score", higher_is).doubts(np.array([score]))[0])
+    return float(ScoreSource("score", higher_is).doubts(np.array([score]))[0])
 
 
 def _fit_logits(predictions: Predictions, options: Options) -> Gate:
@@ -402,7 +402,7 @@ def _print_fit(gate: Gate, answer: dict[str, Any], *, signed: bool) -> None:
     assert gate.certificate is not None
     forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
     lines = [str(gate.certificate), f"  expect       {forecast}"]
-    if gate.n_classes:
+    if gate.has_classes:
         calibrator = _describe_calibrator(gate)
         answer |= {"n_classes": gate.n_classes, "calibrator": calibrator}
         lines.append(f"  classes      {gate.n_classes:,}{class_list_text(gate)}")

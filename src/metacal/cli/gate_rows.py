@@ -126,12 +126,12 @@ def read_gate_and_rows(
 
 def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
     """Read scores, and build a gate that ranks by them and accepts every row."""
-    from metacal.gate import Gate, Marks
-    from metacal.gate.marks import plain_name
+    from metacal.gate import Gate, ScoreSource
+    from metacal.gate.score_source import plain_name
 
     scores = read_score_table(file, reading)
     higher_is: Any = reading.higher_is or "surer"
-    gate = Gate.of(Marks(plain_name(scores.name), higher_is))
+    gate = Gate.of(ScoreSource(plain_name(scores.name), higher_is))
     return gate, GateRows(file, (scores.score,), scores.correct, scores)
 
 
@@ -144,9 +144,9 @@ def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> N
             "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has"
             " saved it."
         )
-    if len(gate.stages) == 1:
+    if not gate.is_cascade:
         raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
-    if not gate.n_classes:
+    if not gate.has_classes:
         raise click.UsageError(
             f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large."
         )
@@ -190,15 +190,15 @@ def read_gate_rows(
     """
     check_large(gate, artifact, reading.large)
     check_read_options(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
-    is_cascade = len(gate.stages) > 1
-    if is_cascade and not gate.n_classes:
+    is_cascade = gate.is_cascade
+    if is_cascade and not gate.has_classes:
         return _read_score_cascade_rows(gate, file, reading)
     if is_cascade and all_stages and reading.large is None:
         raise click.UsageError(
             f"{artifact} holds a cascade: give the large model's predictions too, --large"
             " LARGEFILE."
         )
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
     return _read_logit_rows(gate, artifact, file, reading, as_is=as_is, stream=stream)
@@ -241,7 +241,7 @@ def _read_logit_rows(
 
     check_not_gate(file)
     predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
-    if as_is and gate.kind == "logits":
+    if as_is and gate.is_logits_gate:
         return GateRows(file, (predictions.table,), predictions.labels, predictions)
 
     first_table = gate.source.read(predictions.table, by_rows=True)

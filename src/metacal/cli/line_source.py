@@ -100,7 +100,7 @@ class LineSource:
         self.strict = strict
         # Label of the gate for each text; for scores, whether the prediction is correct.
         self.labels: Mapping[str, Any] = VERDICTS
-        if watch.gate.n_classes:
+        if watch.gate.has_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
         self.first_fault = ""
@@ -312,7 +312,7 @@ def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
             f"number {column + 1} of the row is {value_name}; drop such rows or fix the model that"
             " made them"
         )
-    if gate.n_classes and gate.source.input == "probabilities":
+    if gate.has_classes and gate.source.input == "probabilities":
         return (
             f"the row holds no probabilities: they sum to {values.sum():.4g}, from"
             f" {values.min():.4g} up"
@@ -324,7 +324,7 @@ def _as_table(watch: Watch, rows: list[Any]) -> Any:
     """Return rows as an array: one number per row for scores, else one line per row."""
     n_columns = len(rows[0]) if rows else max(1, watch.gate.n_classes)
     table = np.array(rows, dtype=np.float64).reshape(len(rows), n_columns)
-    return table[:, 0] if watch.gate.kind == "scores" else table
+    return table[:, 0] if watch.gate.is_score_gate else table
 
 
 def _build_taken(

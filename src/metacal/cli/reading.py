@@ -161,7 +161,7 @@ def check_read_options(
     any_groups : bool, default=False
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
-    if gate.n_classes:
+    if gate.has_classes:
         check_no_score_options(reading, f"{artifact} was fitted on {gate.source.input}")
         if reading.input not in (None, gate.source.input):
             input_kind = gate.source.input

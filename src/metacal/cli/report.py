@@ -212,7 +212,7 @@ def _class_parameters(gate: Gate | None, columns: Any) -> dict[str, Any]:
     """Return the parameters of `summarise` that name the classes."""
     if gate is None:
         return {"classes": columns.class_names, "input": columns.input}
-    if not gate.n_classes or gate.classes.dtype.kind == "U":
+    if not gate.has_classes or gate.classes.dtype.kind == "U":
         return {}
     # The gate has only numbers for its classes; the file may have names.
     class_names = columns.class_names

@@ -80,13 +80,13 @@ def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
         "checksum": wrapping.checksum,
         "signature": signature,
     }
-    if len(gate.stages) > 1:
+    if gate.is_cascade:
         description["stages"] = [
             {"name": stage.name, **_describe_source(stage.source)} for stage in gate.stages
         ]
     else:
         description |= _describe_source(gate.source)
-    if gate.n_classes:
+    if gate.has_classes:
         description["n_classes"] = gate.n_classes
         description["classes"] = gate.classes.tolist() if gate.source.classes_given else None
     if gate.certificate is not None:
@@ -103,7 +103,7 @@ def _describe_promise(gate: Gate) -> dict[str, Any]:
     return {
         "threshold": certificate["threshold"],
         "accept_if": gate.condition,
-        "reject_label": gate.reject_label if gate.n_classes else None,
+        "reject_label": gate.reject_label if gate.has_classes else None,
         "promise": encode(gate.promise, "the promise"),
         "certificate": certificate,
         "next_rows": gate.certificate.next_rows(N_FORECAST_ROWS).to_dict(),
@@ -168,9 +168,9 @@ def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) ->
         lines += [str(certificate), f"  expect       {forecast}", ""]
     for stage in stages:
         lines += _stage_lines(stage, has_promise=certificate is not None)
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         lines.append(confidence_line(gate))
-    if gate.n_classes:
+    if gate.has_classes:
         if certificate is not None:
             lines.append(_rejected_line(gate, description))
         lines.append(_input_line(gate, description, stages))

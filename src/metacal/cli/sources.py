@@ -102,7 +102,7 @@ def _is_special_file(path: str) -> bool:
 
 def _check_line_options(gate: Gate, reading: ReadOptions) -> None:
     """Raise a usage error if options or gate do not support reading line by line."""
-    if reading.large is not None or (gate.kind == "cascade" and gate.n_classes):
+    if reading.large is not None or (gate.is_cascade and gate.has_classes):
         raise click.UsageError(
             "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as"
             " .npz or .parquet. Any other gate reads lines as they come, without --large, a cascade"
@@ -260,9 +260,9 @@ def _open_table(kept: MonitorState, artifact: str, path: str, options: Options) 
 def _stack_rows(gate: Gate, gate_rows: GateRows) -> Any:
     """Return the input rows; for a cascade, those of all models along the second axis."""
     first_table = np.asarray(gate_rows.columns.table)
-    if gate.kind != "cascade":
+    if not gate.is_cascade:
         return first_table
-    if gate.n_classes:
+    if gate.has_classes:
         return np.stack([first_table, np.asarray(gate_rows.large_columns.table)], axis=1)
     return np.stack(gate_rows.tables, axis=1)
 
@@ -274,11 +274,11 @@ def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
     model for a cascade over scores, with None for a missing one.
     """
     truth = gate_rows.truth
-    if gate.n_classes:
+    if gate.has_classes:
         if truth is None:
             return None
         return gate.classes[gate.source.codes(truth, len(gate_rows.columns))]
-    if gate.kind != "cascade":
+    if not gate.is_cascade:
         return truth
     if truth is None:
         return gate_rows.columns.correct
@@ -291,7 +291,7 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
     request = Request(
         path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key
     )
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         return replace(
             request,
             logits_key=reading.score_key or gate.source.score,
@@ -299,7 +299,7 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
             scores=True,
             losses=gate.reads_losses,
         )
-    if gate.kind == "cascade":
+    if gate.is_cascade:
         score_names, flag_names = cascade_column_names(gate, reading)
         return replace(
             request,

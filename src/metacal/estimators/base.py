@@ -28,7 +28,7 @@ from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
-from metacal.gate import Gate, Recipe, Table
+from metacal.gate import Gate, LogitsSource, Recipe
 from metacal.gate.verbs import Verbs
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
@@ -367,7 +367,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
     def gate_(self) -> Gate:
         """Fitted map as a gate that promises nothing and accepts every row."""
         check_is_fitted(self)
-        table = Table(
+        table = LogitsSource(
             self.map_,
             self.classes_,
             input=self.input,

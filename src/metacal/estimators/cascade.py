@@ -18,8 +18,8 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
 from metacal.gate.judged import opened
-from metacal.gate.marks import HigherIs
-from metacal.gate.table import check_score
+from metacal.gate.logits_source import check_score
+from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import MaxLoss, as_promise
@@ -315,7 +315,7 @@ class Cascade(GateEstimator, kw_only=False):
     def needs_large(self, X: Any) -> Flags:
         """Return whether each row has to be answered by the large model."""
         check_is_fitted(self, "gate_")
-        if not self.gate_.n_classes:
+        if not self.gate_.has_classes:
             _, score_columns = opened(self.gate_, X)
             return ~self.gate_.accepts(score_columns[0])
         return ~self.gate_.accepts(Rows(self._table(self.small, X)))
@@ -337,7 +337,7 @@ class Cascade(GateEstimator, kw_only=False):
         Decision
         """
         check_is_fitted(self, "gate_")
-        if not self.gate_.n_classes:
+        if not self.gate_.has_classes:
             _, score_columns = opened(self.gate_, X)
             return self.gate_.decide(*score_columns)
         small_rows = Rows(self._table(self.small, X))

@@ -272,7 +272,7 @@ def evaluate(
     if fitted_gate is not None:
         check_measurable(fitted_gate)
     resampling = Resampling(level, n_resamples, random_state)
-    if fitted_gate is not None and fitted_gate.kind != "logits":
+    if fitted_gate is not None and not fitted_gate.is_logits_gate:
         decisions = judged(fitted_gate, tables, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
     table = tables[0]

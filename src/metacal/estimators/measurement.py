@@ -17,7 +17,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import Gate, Table
+from metacal.gate import Gate, LogitsSource
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
 from metacal.metrics.evaluation import RowMetrics, row_losses
@@ -34,7 +34,7 @@ _SOFTMAX = TemperatureMap(1.0)
 
 def softmax_gate(n_classes: int) -> Gate:
     """Return a gate with the softmax of the logits that accepts every row."""
-    return Gate.of(Table(_SOFTMAX, np.arange(n_classes)))
+    return Gate.of(LogitsSource(_SOFTMAX, np.arange(n_classes)))
 
 
 def probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float
 from metacal.gate import Decision, fit_scored
-from metacal.gate.marks import HigherIs
+from metacal.gate.score_source import HigherIs
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
 from metacal.rows.score_columns import flatten_score_table, has_several_columns

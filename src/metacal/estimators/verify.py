@@ -72,7 +72,7 @@ def verify(
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     certificate = fitted_gate.certificate
     truth = _truth_for(fitted_gate, y, agrees)
-    is_score_table = fitted_gate.kind == "scores" and has_several_columns(X)
+    is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.units is not None
     if is_score_table and (fitted_gate.by_group or counts_clusters):
         if np.shape(truth) != np.shape(X):

@@ -115,9 +115,9 @@ def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | S
 
     Examples
     --------
-    >>> from metacal.gate import Table
+    >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> build_estimator(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3))))).temperature_
+    >>> build_estimator(Content(Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
     gate = content.gate
@@ -125,7 +125,7 @@ def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | S
         estimator = _build_calibrator(gate)
     else:
         estimator = _build_promise_estimator(gate, content.n_jobs)
-    if gate.n_classes:
+    if gate.has_classes:
         estimator.classes_ = np.array(gate.classes)
         estimator.n_features_in_ = gate.n_classes
     if content.feature_names is not None:
@@ -149,7 +149,7 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
         parameters["n_jobs"] = n_jobs
     estimator = ESTIMATORS[document_kind(gate)](**parameters)
     estimator.gate_ = gate
-    if gate.kind == "logits":
+    if gate.is_logits_gate:
         calibrator = _unfitted_calibrator(gate)
         calibrator.classes_ = np.arange(gate.n_classes)
         calibrator.n_features_in_ = gate.n_classes
@@ -161,7 +161,7 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
 def _fitted_parameters(gate: Gate) -> dict[str, Any]:
     """Return the estimator parameters that a gate with a promise was fitted with."""
     source = gate.source
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
     has_classes = gate.n_classes > 0
     if not has_classes:
@@ -173,7 +173,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
         "input": source.input,
         "classes": _given_classes(gate),
     }
-    if gate.kind == "logits":
+    if gate.is_logits_gate:
         is_two_sided = gate.promise is not None and gate.promise.sided
         has_learned_decision = bool(source.decision_at) and not is_two_sided
         parameters["calibrator"] = _calibrator_parameter(gate)

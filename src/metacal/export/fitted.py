@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from metacal.errors import InputError, spelled
-from metacal.gate import Gate, Table
+from metacal.gate import Gate, LogitsSource
 from metacal.gate.gate import gate_in
 from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
@@ -76,7 +76,7 @@ def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
     return replace(gate, stages=tuple(stages))
 
 
-def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> Table:
+def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> LogitsSource:
     """Return a source that reads the requested input, see `prepare_gate`."""
     if input is None:
         input = source.input
@@ -133,7 +133,7 @@ def extract_gate(cal: Any, *, on_tables: bool = False) -> Gate:
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
     gate = gate_in(cal, _EXPORTABLE_TYPES)
-    if on_tables and gate.kind != "logits":
+    if on_tables and not gate.is_logits_gate:
         received = type(cal).__name__
         if gate is cal:
             received = f"a Gate ({gate.kind})"

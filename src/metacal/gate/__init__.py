@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from metacal.gate.cascade import fit_cascade as fit_cascade
     from metacal.gate.decision import Decision as Decision
     from metacal.gate.decision import Rejected as Rejected
-    from metacal.gate.fit_marks import fit_scored as fit_scored
+    from metacal.gate.fit_scores import fit_scored as fit_scored
     from metacal.gate.fitting import Decided as Decided
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
     from metacal.gate.gate import Gate as Gate
     from metacal.gate.gate import Stage as Stage
-    from metacal.gate.marks import Marks as Marks
-    from metacal.gate.table import Recipe as Recipe
-    from metacal.gate.table import Table as Table
+    from metacal.gate.logits_source import LogitsSource as LogitsSource
+    from metacal.gate.logits_source import Recipe as Recipe
+    from metacal.gate.score_source import ScoreSource as ScoreSource
     from metacal.maps.map import FitMap as FitMap
 else:
     __getattr__, __dir__ = make_lazy_attributes(__name__)

@@ -16,8 +16,8 @@ from metacal.certificates.notes import cascade_not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
-from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
-from metacal.gate.table import Table
+from metacal.gate.logits_source import LogitsSource
+from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
 from metacal.gate.thresholds import One
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
@@ -80,7 +80,7 @@ def fit_cascade(
         certificate = certificate.with_notes(cascade_not_calibrated().warned())
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
-    sources = [Table(base, columns, own, **known) for base, own in zip(maps, scores)]
+    sources = [LogitsSource(base, columns, own, **known) for base, own in zip(maps, scores)]
     return replace(
         _gate(sources, certificate, promise, rows.small_score, rows.agree),
         reject_label=reject_label,
@@ -166,7 +166,9 @@ def fit_scored_cascade(
             f"{', and has a score too, with people behind it: two models or more' if people else ''}."
         )
     names = [plain_name(name) for name in score_names or [f"score {j + 1}" for j in range(m + 1)]]
-    sources = [Marks(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]]
+    sources = [
+        ScoreSource(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]
+    ]
     doubt = np.stack([source.doubts(column) for source, column in zip(sources, given[:m])], axis=1)
     if np.isnan(doubt).any():
         raise InputError(

@@ -39,8 +39,8 @@ from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import check_asked, gate_of, remarks_on_pool
-from metacal.gate.marks import HigherIs, Marks, plain_name
-from metacal.gate.table import check_score
+from metacal.gate.logits_source import check_score
+from metacal.gate.score_source import HigherIs, ScoreSource, plain_name
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, check_random_state
@@ -154,7 +154,7 @@ class Certifier:
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
-            return Marks(self.score_name, self.higher_is).doubts(check_scores(pool))
+            return ScoreSource(self.score_name, self.higher_is).doubts(check_scores(pool))
         check_score(self.score, self.input)
         self.rows = Rows(validate.read_logits(pool, self.input)).validated()
         self.classes_ = validate.check_classes(self.classes, self.rows.n_classes)
@@ -440,7 +440,7 @@ class Certifier:
         )
         found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
         if self.rows is None:
-            return replace(found, score=Marks(self.score_name, self.higher_is).score_name)
+            return replace(found, score=ScoreSource(self.score_name, self.higher_is).score_name)
         return replace(
             found, score=name_of(self.score), threshold=grid_of(self.score).settled(found.threshold)
         )

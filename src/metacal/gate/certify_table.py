@@ -31,9 +31,9 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_data import CalibrationData, CertificationResult, RowColumns
+from metacal.gate.logits_source import moved_rows
 from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
-from metacal.gate.table import moved_rows
 from metacal.gate.thresholds import moved_by, policy_of
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import MAX_CELLS

@@ -31,8 +31,8 @@ from metacal.gate.certify_table import certify_table, subgroups_of_table
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions
+from metacal.gate.logits_source import LogitsSource, Recipe, check_score, moved
 from metacal.gate.long_rows import remarks_on_long_rows
-from metacal.gate.table import Recipe, Table, check_score, moved
 from metacal.gate.thresholds import policy_of
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit
@@ -146,7 +146,9 @@ def fit_gate(
         fitted = base_fit.fit(replace(result, certificate=certificate), codes, promise)
 
     fingerprint = pending_fingerprint()
-    source = Table(fitted.map, classes, result.score, decision_at=certificate.decision_at, **known)
+    source = LogitsSource(
+        fitted.map, classes, result.score, decision_at=certificate.decision_at, **known
+    )
     return Gate.of(
         source,
         policy_of(certificate, classes),

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,8 @@ from metacal.certification.row_losses import Losses
 from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision, Rejected, joined
-from metacal.gate.marks import Marks
-from metacal.gate.table import Table
+from metacal.gate.logits_source import LogitsSource
+from metacal.gate.score_source import ScoreSource
 from metacal.gate.thresholds import One, Policy, Thresholds, plain_groups, policy_of
 from metacal.gate.verbs import Verbs
 from metacal.promises.max_risk import CostPromise
@@ -40,7 +40,9 @@ from metacal.rows.validate import get_probability_buffer
 #: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less
 #: sure) and calibrated confidence, and say which code the true answer has: a row is right where its
 #: answer has the code of the truth.
-Source = Table | Marks
+Source = LogitsSource | ScoreSource
+#: Kind of a gate, as files and reports name it.
+GateKind = Literal["logits", "scores", "cascade"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Gate(Verbs):
     Examples
     --------
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> source = Table(TemperatureMap(1.0), classes=np.array(["cat", "dog"]))
+    >>> source = LogitsSource(TemperatureMap(1.0), classes=np.array(["cat", "dog"]))
     >>> gate = Gate.of(source, 0.5, reject_label="?")
     >>> decision = gate.decide(np.array([[5.0, 0.0], [0.1, 0.0]]))
     >>> decision.label.tolist(), decision.answer.tolist(), decision.confidence.round(3).tolist()
@@ -100,7 +102,9 @@ class Gate(Verbs):
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        own = [stage.source.classes for stage in self.stages if isinstance(stage.source, Table)]
+        own = [
+            stage.source.classes for stage in self.stages if isinstance(stage.source, LogitsSource)
+        ]
         if own and (
             len(own) != len(self.stages) or not all(np.array_equal(own[0], other) for other in own)
         ):
@@ -140,9 +144,61 @@ class Gate(Verbs):
     # ── what it is ────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def kind(self) -> str:
-        """What it reads: "logits" or "scores", or "cascade"."""
-        return "cascade" if len(self.stages) > 1 else self.source.kind
+    def is_cascade(self) -> bool:
+        """Whether several models are asked in turn."""
+        return len(self.stages) > 1
+
+    @property
+    def is_logits_gate(self) -> bool:
+        """Whether one model is asked, which returns logits or probabilities of classes."""
+        return not self.is_cascade and isinstance(self.stages[0].source, LogitsSource)
+
+    @property
+    def is_score_gate(self) -> bool:
+        """Whether one score is given for each row, without classes."""
+        return not self.is_cascade and isinstance(self.stages[0].source, ScoreSource)
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether predictions are classes. False if scores are given."""
+        return isinstance(self.stages[0].source, LogitsSource)
+
+    @property
+    def kind(self) -> GateKind:
+        """Kind of the gate, as files and reports name it."""
+        if self.is_cascade:
+            return "cascade"
+        if self.has_classes:
+            return "logits"
+        return "scores"
+
+    @property
+    def logits_source(self) -> LogitsSource:
+        """Source of the first stage, if its predictions are classes.
+
+        Raises
+        ------
+        InputError
+            If the gate reads given scores.
+        """
+        source = self.stages[0].source
+        if not isinstance(source, LogitsSource):
+            raise InputError("this gate reads scores, and has no classes.")
+        return source
+
+    @property
+    def score_source(self) -> ScoreSource:
+        """Source of the first stage, if scores are given.
+
+        Raises
+        ------
+        InputError
+            If the gate reads logits or probabilities.
+        """
+        source = self.stages[0].source
+        if not isinstance(source, ScoreSource):
+            raise InputError("this gate reads logits, and no given scores.")
+        return source
 
     @property
     def people(self) -> bool:
@@ -183,13 +239,13 @@ class Gate(Verbs):
     @property
     def is_calibrator(self) -> bool:
         """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
-        return self.certificate is None and self.kind != "cascade" and self.threshold == math.inf
+        return self.certificate is None and not self.is_cascade and self.threshold == math.inf
 
     @property
     def is_calibrated(self) -> bool:
         """Whether its confidence was fitted to labels."""
-        learned = self.certificate is None or self.kind == "cascade" or self.certificate.labelled
-        return learned and (self.n_classes > 0 or self.source.curve is not None)
+        learned = self.certificate is None or self.is_cascade or self.certificate.labelled
+        return learned and (self.has_classes or self.score_source.curve is not None)
 
     @property
     def by_group(self) -> bool:
@@ -199,10 +255,10 @@ class Gate(Verbs):
     @property
     def condition(self) -> str:
         """What an accepted row fulfils, in words."""
-        if self.kind == "cascade":
+        if self.is_cascade:
             return "a model answers it"
         if self.certificate is None or self.threshold == math.inf:
-            return "there is a score" if self.kind == "scores" else "it can be read"
+            return "there is a score" if self.is_score_gate else "it can be read"
         return self.certificate.condition
 
     def stage(self, number: int) -> Gate:
@@ -306,7 +362,7 @@ class Gate(Verbs):
         """
         if not isinstance(self.promise, CostPromise):
             return None
-        if self.n_classes:
+        if self.has_classes:
             return self.promise.losses(codes, answers)
         # Of scores it is known only which rows are right, or how far they are.
         if not self.reads_losses:
@@ -338,7 +394,7 @@ class Gate(Verbs):
             return None
         if not self.certificate.every_row_labelled:
             correct = np.zeros(len(scores), dtype=bool)
-        if self.kind == "scores":
+        if self.is_score_gate:
             has_score = ~np.isnan(scores)
             scores = scores[has_score]
             correct = None if correct is None else correct[has_score]
@@ -388,7 +444,7 @@ class Gate(Verbs):
             self.is_calibrator,
         )
         first: Decision = self.source.decide(rows, asked)
-        if len(self.stages) > 1:
+        if self.is_cascade:
             first = self._decide_on(first, given[1:], asked)
         if first.answer is None:
             return first
@@ -446,7 +502,7 @@ class Gate(Verbs):
 
         A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
         """
-        source: Table = self.source
+        source: LogitsSource = self.source
         rows = rows if rows is not None else Rows(logits)
         if not rows.on_device:
             numbers = self.group_codes(groups, len(rows))

@@ -69,7 +69,7 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
 
     None is the classifier itself, which has no gate.
     """
-    if isinstance(fitted, Gate) and fitted.kind == "cascade" and not fitted.n_classes:
+    if isinstance(fitted, Gate) and fitted.is_cascade and not fitted.has_classes:
         columns = [X] if np.ndim(X[0]) == 0 else [*X]
         if not fitted.people and len(columns) < len(fitted.stages):
             columns.append(
@@ -89,7 +89,7 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
         return fitted, given
     if hasattr(fitted, "steps"):  # a pipeline whose last step decides
         return opened(fitted[-1], before_last(fitted, X), large)
-    if hasattr(fitted, "tables") and gate_in(fitted).n_classes:
+    if hasattr(fitted, "tables") and gate_in(fitted).has_classes:
         return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
@@ -146,12 +146,12 @@ def judged(
     >>> seen.accept, seen.correct, seen.rows
     (array([ True, False]), array([ True, False]), array([0, 2]))
     """
-    if gate.kind == "cascade":
+    if gate.is_cascade:
         return _judged_cascade(gate, given, truth, probabilities=probabilities)
     rows = gate.source.rows(given[0])
     codes = None if truth is None else gate.source.codes(truth, len(rows))
     places = np.arange(len(rows))
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         places = np.flatnonzero(~np.isnan(rows))
         if not len(places):
             raise InputError("no row has a score: there is nothing to look at.")
@@ -179,7 +179,7 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
         raise InputError(
             "what a cascade promises shows on labelled rows only; give the true labels."
         )
-    if not gate.n_classes:
+    if not gate.has_classes:
         return _judged_scores(gate, given, truth)
     tables: list[Any] = [
         stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)
@@ -250,8 +250,8 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
 def check_watchable(gate: Gate) -> None:
     """Refuse a cascade whose promise does not show on the answers that were given."""
     if (
-        gate.kind == "cascade"
-        and gate.n_classes
+        gate.is_cascade
+        and gate.has_classes
         and gate.certificate
         and gate.certificate.quantity.paired
     ):
@@ -280,7 +280,7 @@ def stacked(gate: Gate, X: Any) -> NDArray[Any]:
         raise InputError(
             "of a cascade give what each of its models says: watch.update([small, large], y)."
         )
-    given = X if gate.n_classes else opened(gate, X)[1]
+    given = X if gate.has_classes else opened(gate, X)[1]
     tables = [
         np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)
     ]
@@ -295,14 +295,14 @@ def by_model(gate: Gate, rows: NDArray[Any]) -> Any:
     """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows
     and models.
     """
-    return list(np.moveaxis(rows, 1, 0)) if gate.kind == "cascade" and len(rows) else rows
+    return list(np.moveaxis(rows, 1, 0)) if gate.is_cascade and len(rows) else rows
 
 
 def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     """Of a cascade of scores whether the answer that was given is good, where `y` says it of each
     model; else `y`.
     """
-    if y is None or gate.kind != "cascade" or gate.n_classes or not any(map(np.ndim, y)):
+    if y is None or not gate.is_cascade or gate.has_classes or not any(map(np.ndim, y)):
         return y
     by, good = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by), []
     for who, label in zip(by.tolist(), y if len(y) == len(X) else zip(*y), strict=True):

@@ -12,8 +12,8 @@ from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
-from metacal.gate.marks import Marks, check_scored
-from metacal.gate.table import Recipe, Table
+from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.score_source import ScoreSource, check_scored
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -38,12 +38,14 @@ def gate_of(certifier: Certifier) -> Gate:
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
         curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == CORRECT)
-        source: Source = Marks(certifier.score_name, certifier.higher_is, curve).of(certificate)
+        source: Source = ScoreSource(certifier.score_name, certifier.higher_is, curve).of(
+            certificate
+        )
     else:
         base, notes = _base(certifier)
         certificate, given = certificate.with_notes(*notes), certifier.classes is not None
         recipe = Recipe(METHODS["temperature"].public_name)
-        source = Table(
+        source = LogitsSource(
             base, certifier.classes_, certifier.score, certifier.input, recipe, classes_given=given
         )
         label = check_reject_label(None, certifier.classes_)

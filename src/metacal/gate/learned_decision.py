@@ -19,7 +19,7 @@ from metacal.certification.ranking import even_odds
 from metacal.certification.row_selection import Counted, RowSelection
 from metacal.formulas import Flags
 from metacal.gate.certify_table import check_two_classes
-from metacal.gate.table import moved_rows
+from metacal.gate.logits_source import moved_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.rows import Rows

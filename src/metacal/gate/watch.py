@@ -260,9 +260,7 @@ class Watch:
         if not len(X):
             return np.empty(0)
         return (
-            stacked(self.gate, X)
-            if self.gate.kind == "cascade"
-            else np.asarray(self.gate.source.read(X))
+            stacked(self.gate, X) if self.gate.is_cascade else np.asarray(self.gate.source.read(X))
         )
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
@@ -359,7 +357,7 @@ class Watch:
         """Decide a block of rows, count them, and say of each what its label will be compared
         with.
         """
-        given = [X] if len(self.gate.stages) == 1 else np.moveaxis(X, 1, 0)
+        given = [X] if not self.gate.is_cascade else np.moveaxis(X, 1, 0)
         read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence, nothing = (
@@ -454,7 +452,7 @@ class Watch:
                 " all."
             )
         correct = top == codes
-        if self.gate.kind == "cascade":
+        if self.gate.is_cascade:
             correct |= ~accept  # what people answer is good
         confidence, probability = (
             None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance)

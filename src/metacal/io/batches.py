@@ -373,7 +373,7 @@ def _load_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     with prefix_errors_with(name):
         signature_key = None if key is None else read_key(key)
         gate = load_bytes(content, signature_key)[0].gate
-    if gate.kind != "logits":
+    if not gate.is_logits_gate:
         raise InputError(
             f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities."
         )

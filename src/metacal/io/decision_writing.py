@@ -331,7 +331,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
     first_table = tables[0]
     n_rows = len(first_table)
     block_rows = BLOCK_ELEMENTS
-    if gate.n_classes:
+    if gate.has_classes:
         # Whole strips give the same bits as one call for all rows.
         max_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
         block_rows = Rows(first_table, block_rows=max_block_rows).block_rows

@@ -57,11 +57,11 @@ def build_fit_command(
     if delta != _DEFAULT_DELTA:
         end = f" --confidence {round(1.0 - delta, 12):g}{end}"
     source = gate.source
-    if gate.kind == "cascade" or not isinstance(source.score, str):
+    if gate.is_cascade or not isinstance(source.score, str):
         return FitCommand(start=None, end=end)
 
     start = command or shlex.join(["metacal", "fit", file or "FILE"])
-    if gate.kind == "scores":
+    if gate.is_score_gate:
         options = {
             "--score-key": source.score,
             "--higher-is": source.higher_is.removeprefix("surer"),

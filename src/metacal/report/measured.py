@@ -15,7 +15,7 @@ from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.words import at_least, at_most
 from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate import Gate, Table
+from metacal.gate import Gate, LogitsSource
 from metacal.gate.judged import check_measurable, judged
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
@@ -147,7 +147,7 @@ def read_tables(
     if gate is None:
         table = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
         class_names = validate.check_classes(classes, table.shape[1])
-        return Gate.of(Table(TemperatureMap(1.0), class_names)), (table,)
+        return Gate.of(LogitsSource(TemperatureMap(1.0), class_names)), (table,)
     reading_gate = gate if input is None else gate.with_source(input=input)
     tables = []
     for stage, stage_input in zip(reading_gate.stages, inputs, strict=True):
@@ -260,9 +260,9 @@ def measure_decisions(
     assert judged_rows.correct is not None
     decision = judged_rows.decision
     correct = judged_rows.correct
-    is_score_gate = gate.kind == "scores"
+    is_score_gate = gate.is_score_gate
 
-    if gate.n_classes:
+    if gate.has_classes:
         codes = gate.source.codes(y, len(tables[0]))[judged_rows.rows]
     else:
         codes = correct.astype(np.intp)

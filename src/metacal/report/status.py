@@ -138,7 +138,7 @@ def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
         "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
         " rows; fit again"
     )
-    if gate.certificate is None or gate.kind == "cascade":
+    if gate.certificate is None or gate.is_cascade:
         score_reason = "a calibrator or a cascade keeps no profile of its calibration scores"
     reasons = {
         "promise": "it promises nothing",

@@ -283,7 +283,7 @@ def summarise(
     names = _read_class_names(class_names, column_classes)
 
     with open_executor(n_jobs) as executor:
-        if reading_gate.kind == "logits":
+        if reading_gate.is_logits_gate:
             codes = validate.encode_labels(y, len(tables[0]), column_classes)
             rows = Rows(tables[0], executor=executor)
             measured = measure_logits(given_gate, reading_gate, rows, codes, groups, settings)
@@ -294,7 +294,7 @@ def summarise(
     evaluation.pop("promise", None)
     evaluation.pop("answered_by", None)
     sides = None
-    if reading_gate.kind == "logits" and _has_both_of_two_classes(measured.codes, names):
+    if reading_gate.is_logits_gate and _has_both_of_two_classes(measured.codes, names):
         sides = sides_of(reading_gate, Rows(tables[0]), measured.codes, names, delta, level)
     fit_command = build_fit_command(reading_gate, command, file, delta)
     return Summary(
@@ -370,7 +370,7 @@ def _has_both_of_two_classes(codes: Codes, names: Array) -> bool:
 
 def _calibrator_name(gate: Gate | None) -> str | None:
     """Return the name of the calibrator; for a cascade, the distinct names of its calibrators."""
-    if gate is None or not gate.n_classes:
+    if gate is None or not gate.has_classes:
         return None
     stages = [gate.stage(index) for index in range(len(gate.stages))]
     distinct_names = dict.fromkeys(stage.source.calibrator_name for stage in stages)

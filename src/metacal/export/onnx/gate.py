@@ -40,13 +40,13 @@ def input_names(gate: Gate) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> from metacal.gate import Marks, Stage
-    >>> input_names(Gate.of(Marks()))
+    >>> from metacal.gate import ScoreSource, Stage
+    >>> input_names(Gate.of(ScoreSource()))
     ('scores',)
-    >>> input_names(Gate((Stage(Marks(), name="judge"), Stage(Marks(), name="panel"))))
+    >>> input_names(Gate((Stage(ScoreSource(), name="judge"), Stage(ScoreSource(), name="panel"))))
     ('scores_judge', 'scores_panel')
     """
-    if len(gate.stages) == 1:
+    if not gate.is_cascade:
         return (gate.source.kind,)
     return tuple(f"{stage.source.kind}_{stage.name}" for stage in gate.stages)
 

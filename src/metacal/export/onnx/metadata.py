@@ -73,7 +73,7 @@ def gate_metadata(
     with suppress(ArtifactError):
         properties["artifact_hash"] = checksum(encode_document(Content(gate)))
     properties |= _stages_metadata(exported)
-    if exported.n_classes:
+    if exported.has_classes:
         properties["classes"] = json.dumps(gate.classes.tolist())
     properties |= _promise_metadata(gate, exported)
     properties |= _thresholds_metadata(exported, group)
@@ -87,7 +87,7 @@ def _stages_metadata(exported: Gate) -> dict[str, str]:
         prefix = "" if index == 0 else f"{stage.name}_"
         for name, text in _stage_metadata(stage).items():
             properties[prefix + name] = text
-    if len(exported.stages) > 1:
+    if exported.is_cascade:
         stage_names = [stage.name for stage in exported.stages]
         properties["kind"] = "Cascade"
         properties["answered_by"] = json.dumps([*stage_names, "person"])
@@ -116,7 +116,7 @@ def _promise_metadata(gate: Gate, exported: Gate) -> dict[str, str | None]:
         "promise": certificate.statement,
         "certificate": json.dumps(certificate.to_dict(), allow_nan=False, sort_keys=True),
     }
-    if exported.n_classes:
+    if exported.has_classes:
         label = gate.reject_label
         if hasattr(label, "item"):
             label = label.item()

@@ -59,7 +59,7 @@ def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
 
     Parameters
     ----------
-    source : Table
+    source : LogitsSource
         Source of the gate.
 
     dtype : str
@@ -76,9 +76,9 @@ def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
 
     Examples
     --------
-    >>> from metacal.gate import Table
+    >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> batch, is_usable = probe_batch(Table(TemperatureMap(1.0), np.arange(3)), "float32")
+    >>> batch, is_usable = probe_batch(LogitsSource(TemperatureMap(1.0), np.arange(3)), "float32")
     >>> batch.shape, bool(np.isnan(batch[-3:]).any()), int(is_usable.sum())
     ((23, 3), True, 20)
     """

@@ -20,7 +20,7 @@ from typing import Any, NewType
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import RowSketch
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, Table
+from metacal.gate import Gate, LogitsSource
 from metacal.io.artifact.audit import check_promise
 from metacal.io.artifact.encoding import construct, decode, encode
 from metacal.io.artifact.messages import check_keys, describe_json, prefix_errors_with, with_article
@@ -142,13 +142,13 @@ def encode_document(content: Content) -> Document:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> document = encode_document(Content(Gate.of(Table(TemperatureMap(0.5), np.arange(3)))))
+    >>> document = encode_document(Content(Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3)))))
     >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
     gate = content.gate
     has_promise = gate.certificate is not None
-    is_calibrator = gate.threshold == math.inf and gate.kind == "logits"
+    is_calibrator = gate.threshold == math.inf and gate.is_logits_gate
     if not has_promise and not is_calibrator:
         raise ArtifactError(
             "this gate has a threshold without a certificate, and a threshold is only saved with"
@@ -158,7 +158,7 @@ def encode_document(content: Content) -> Document:
         kind=Kind(document_kind(gate)),
         n_jobs=content.n_jobs,
         feature_names=content.feature_names,
-        reject_label=gate.reject_label if has_promise and gate.n_classes else None,
+        reject_label=gate.reject_label if has_promise and gate.has_classes else None,
         stages=saved_stages(gate),
         promise=gate.promise if has_promise else None,
         certificate=gate.certificate,
@@ -190,7 +190,7 @@ def decode_document(document: Document) -> Content:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate.of(Table(TemperatureMap(0.5), np.arange(3)))
+    >>> gate = Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3)))
     >>> decode_document(encode_document(Content(gate))).gate == gate
     True
     """
@@ -281,7 +281,7 @@ def _check_reject_label(label: Any, gate: Gate) -> Any:
     Raise ArtifactError unless the label has the type of the classes and is none of them. If no
     class is rejected, it must be None.
     """
-    rejects_classes = gate.certificate is not None and gate.n_classes
+    rejects_classes = gate.certificate is not None and gate.has_classes
     if not rejects_classes:
         if label is not None:
             raise ArtifactError(
@@ -300,7 +300,7 @@ def _check_reject_label(label: Any, gate: Gate) -> Any:
 def _check_maps(gate: Gate) -> None:
     """Raise ArtifactError unless all maps and gated maps return probabilities."""
     for index, stage in enumerate(gate.stages):
-        if not isinstance(stage.source, Table):
+        if not isinstance(stage.source, LogitsSource):
             continue
         check_map(stage.source.map, gate.n_classes)
         if gate.certificate is not None:
@@ -344,10 +344,10 @@ def load_gate(
     >>> import tempfile
     >>> import numpy as np
     >>> import metacal as mc
-    >>> from metacal.gate import Table
+    >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
     >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
-    >>> mc.save(mc.Gate.of(Table(TemperatureMap(0.5), np.arange(2))), path)
+    >>> mc.save(mc.Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(2))), path)
     >>> load_gate(path)(np.array([[2.0, 0.0]])).round(3)
     array([[0.731, 0.269]])
     """

@@ -1,7 +1,7 @@
 """Score sources of a gate in a file.
 
-A *source* computes the scores of a stage of a gate. There are two kinds: `Table` computes a ranking
-score from logits, and `Marks` takes scores as given. A `Table` contains a fitted map and,
+A *source* computes the scores of a stage of a gate. There are two kinds: `LogitsSource` computes a ranking
+score from logits, and `ScoreSource` takes scores as given. A `LogitsSource` contains a fitted map and,
 optionally, the *recipe* of the map: the estimator that fitted it, with its parameters.
 """
 
@@ -14,8 +14,8 @@ from typing import Any, Literal, NewType
 from metacal.errors import ArtifactError
 from metacal.formulas import Float
 from metacal.gate.gate import Source
-from metacal.gate.marks import HigherIs, Marks, Truth
-from metacal.gate.table import Recipe, Table
+from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.score_source import HigherIs, ScoreSource, Truth
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (
@@ -103,12 +103,12 @@ def recipe_parameter_types(method: Method) -> dict[str, Any]:
     return dict(sorted(parameter_types.items()))
 
 
-def method_of_table(source: Table) -> Method:
+def method_of_table(source: LogitsSource) -> Method:
     """Return the calibration method that fitted the map of a source.
 
     Parameters
     ----------
-    source : Table
+    source : LogitsSource
         Source with a fitted map.
 
     Returns
@@ -189,8 +189,8 @@ STORED_FORMS[Recipe] = StoredForm(
 
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
-FAMILIES[Source] = lambda: {"Table": Table, "Marks": Marks}
-FIELD_TYPES[Table] = {
+FAMILIES[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
+FIELD_TYPES[LogitsSource] = {
     "classes": Labels,
     "classes_given": bool,
     "input": Input,
@@ -200,7 +200,7 @@ FIELD_TYPES[Table] = {
     "decision_at": float,
     "score_column": str | None,
 }
-FIELD_TYPES[Marks] = {
+FIELD_TYPES[ScoreSource] = {
     "score": str,
     "higher_is": HigherIs,
     "truth": Truth,

@@ -14,9 +14,9 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
-from metacal.gate import Gate, Marks, Stage, Table
+from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
 from metacal.gate.gate import Source
-from metacal.gate.marks import plain_name
+from metacal.gate.score_source import plain_name
 from metacal.gate.thresholds import One, Policy, policy_of
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
@@ -75,7 +75,7 @@ def saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
 
 def _saved_source(source: Source) -> Source:
     """Return a source as it is stored. Raise ArtifactError if its map or score is code."""
-    if not isinstance(source, Table):
+    if not isinstance(source, LogitsSource):
         return source
     method_of_table(source)
     # Class names always come from the user. Numbers may be the default.
@@ -171,7 +171,7 @@ def _check_stage(saved: SavedStage, certified: Any, location: str) -> None:
 def _build_stage(saved: SavedStage, certificate: Certificate | None, location: str) -> Stage:
     """Build a stage that agrees with the certificate; see `build_stages`."""
     source = saved.source
-    if isinstance(source, Table):
+    if isinstance(source, LogitsSource):
         _check_table(source, certificate, saved.threshold, location)
         grid = grid_of(source.score)
         classes = source.classes
@@ -191,13 +191,13 @@ def _build_stage(saved: SavedStage, certificate: Certificate | None, location: s
 
 
 def _check_table(
-    source: Table, certificate: Certificate | None, threshold: float, location: str
+    source: LogitsSource, certificate: Certificate | None, threshold: float, location: str
 ) -> None:
     """Check that map, score and classes of a source agree with each other.
 
     Parameters
     ----------
-    source : Table
+    source : LogitsSource
         Source to check.
 
     certificate : Certificate or None
@@ -238,7 +238,9 @@ def _check_table(
         check_reach(certificate, n_classes, source.score_name, threshold)
 
 
-def _certified_marks(source: Marks, certificate: Certificate | None, location: str) -> Marks:
+def _certified_marks(
+    source: ScoreSource, certificate: Certificate | None, location: str
+) -> ScoreSource:
     """Check a source of given scores, and add the information in the certificate."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(

@@ -24,7 +24,7 @@ from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
-from metacal.gate.marks import HigherIs, Marks, check_scored, plain_name
+from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.gate.thresholds import policy_of
 from metacal.kernels.grid import RELATIVE
@@ -88,7 +88,9 @@ def fit_scored(
             f"no row has a score (n_samples={len(given)}): {plain_name(score_name)!r} is a number"
             " in none of them."
         )
-    source = Marks(plain_name(score_name), higher_is, truth="correct" if lost is None else "losses")
+    source = ScoreSource(
+        plain_name(score_name), higher_is, truth="correct" if lost is None else "losses"
+    )
     doubt, right = source.doubts(given[there]), right[there]
     lost = None if lost is None else lost[there]
     if lost is None and not right.any():
@@ -138,7 +140,7 @@ def fit_scored(
     return Gate.of(source, policy, certificate, promise, **known_rows)
 
 
-def _scale(marks: Any, source: Marks, given: Float) -> Float | None:
+def _scale(marks: Any, source: ScoreSource, given: Float) -> Float | None:
     """The doubts of the marks that were declared, once every score is one of them."""
     if marks is None:
         return None
@@ -215,7 +217,7 @@ def _subgroups(promise: Promise, groups: Any, there: Flags) -> Subgroups | None:
 
 
 def _remarks(
-    ranking: Ranking, doubt: Float, good: Flags, source: Marks, there: Flags, *, ties: bool
+    ranking: Ranking, doubt: Float, good: Flags, source: ScoreSource, there: Flags, *, ties: bool
 ) -> list[Note]:
     """What is odd about scores: hardly an error, ties, rows without one, or that the surest are the
     worst.

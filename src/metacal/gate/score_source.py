@@ -1,4 +1,4 @@
-"""Marks: a score that is given for each row as the source of a stage, with the curve that
+"""ScoreSource: a score that is given for each row as the source of a stage, with the curve that
 calibrates it.
 """
 
@@ -31,7 +31,7 @@ _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True)
-class Marks:
+class ScoreSource:
     """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a
     similarity.
 
@@ -82,7 +82,7 @@ class Marks:
         """What turns a score into a doubt, and back."""
         return -1.0 if self.higher_is == "surer" else 1.0
 
-    def of(self, certificate: Certificate) -> Marks:
+    def of(self, certificate: Certificate) -> ScoreSource:
         """The same with what its certificate says of scores beside the threshold, or that of each
         group.
         """

@@ -1,4 +1,4 @@
-"""Table: rows of logits or probabilities as the source of a stage, with the map that calibrates
+"""LogitsSource: rows of logits or probabilities as the source of a stage, with the map that calibrates
 them and a score.
 """
 
@@ -43,7 +43,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class LogitsSource:
     """Rows of logits or probabilities: a map to calibrated probabilities, and a ranking score.
 
     Attributes
@@ -83,7 +83,7 @@ class Table:
         object.__setattr__(self, "classes", classes)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Table):
+        if not isinstance(other, LogitsSource):
             return NotImplemented
         same = all(
             getattr(self, name) == getattr(other, name)
