@@ -1,4 +1,4 @@
-"""BBQ, Bayesian binning into quantiles: an average of histograms by their evidence.
+"""BBQ (Bayesian binning into quantiles): an average of histograms by their evidence.
 
 Naeini, Cooper & Hauskrecht, "Obtaining Well Calibrated Probabilities Using Bayesian
 Binning", AAAI 2015.
@@ -30,7 +30,7 @@ from metacal.rows import Rows
 _BIN_RANGE = 10.0
 #: The paper's N': number of pseudo-rows, distributed over the bins.
 _PRIOR_ROWS = 2.0
-#: Number of rows above which there are no more bins. Sample weights can add up to any number.
+#: Total weight above which the number of bins no longer grows.
 _MAX_ROWS = 1e7
 #: Smallest number of rows per bin.
 _MIN_ROWS_PER_BIN = 5.0
@@ -61,7 +61,7 @@ class Binnings:
 
 
 def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
-    """Fit the average of histograms with different numbers of bins, by their evidence.
+    """Fit BBQ: average histograms of several numbers of bins by their evidence.
 
     M_B is the histogram with B bins of equal weight, B from N^(1/3) / 10 to 10 N^(1/3). With
     N' = 2, π_b the middle of bin b, α = N' π_b / B and β = N' (1 - π_b) / B::
@@ -95,7 +95,7 @@ def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
 def fit_top_label_bbq(
     rows: Rows, labels: Codes, weights: Weights = None, *, tempered: bool = True
 ) -> TopLabelMap:
-    """Fit BBQ to the confidence.
+    """Fit BBQ to the confidence of the predicted class.
 
     Parameters
     ----------
@@ -112,49 +112,51 @@ def fit_top_label_bbq(
     return fit_top_label(rows, labels, weights, fit_bbq_curve, "step", tempered=tempered)
 
 
-def fit_bbq_curve(ties: DistinctPoints) -> PiecewiseCurve:
-    """Fit the averaged step function in O(N log N) time."""
-    binnings = build_equal_mass_binnings(ties.weight)
+def fit_bbq_curve(distinct_points: DistinctPoints) -> PiecewiseCurve:
+    """Fit the averaged step function of one class in O(N log N) time."""
+    binnings = build_equal_mass_binnings(distinct_points.weight)
     n_bins_of_each = binnings.n_bins_of_each
     first_bin = binnings.first_bin
-    weight = _sum_per_bin(ties.weight, binnings)
-    positive_weight = _sum_per_bin(ties.positive_weight, binnings)
-    middle = _bin_middles(ties, binnings)
-    pseudo_rows = np.repeat(_PRIOR_ROWS / n_bins_of_each, n_bins_of_each)
+    weight = _sum_by_bin(distinct_points.weight, binnings)
+    positive_weight = _sum_by_bin(distinct_points.positive_weight, binnings)
+    middle = _compute_bin_middles(distinct_points, binnings)
+    bin_prior_rows = np.repeat(_PRIOR_ROWS / n_bins_of_each, n_bins_of_each)
 
-    bin_evidence = _log_evidence(weight, positive_weight, pseudo_rows, middle)
+    bin_evidence = _compute_log_evidence(weight, positive_weight, bin_prior_rows, middle)
     log_evidence = np.add.reduceat(bin_evidence, first_bin)
     posterior = np.exp(log_evidence - log_evidence.max())
     posterior[posterior < _NEGLIGIBLE_PROBABILITY] = 0.0
     posterior /= posterior.sum()
 
-    frequency = (positive_weight + pseudo_rows * middle) / (weight + pseudo_rows)
+    frequency = (positive_weight + bin_prior_rows * middle) / (weight + bin_prior_rows)
     is_used_bin = np.repeat(posterior > 0.0, n_bins_of_each)
     step_ends = np.unique(binnings.last_point[is_used_bin])
     average = np.zeros(len(step_ends))
-    for m in np.flatnonzero(posterior):
-        bins = slice(first_bin[m], first_bin[m] + n_bins_of_each[m])
-        bin_of_step = np.searchsorted(binnings.last_point[bins], step_ends, side="left")
-        average += posterior[m] * frequency[first_bin[m] + bin_of_step]
+    for binning in np.flatnonzero(posterior):
+        start = first_bin[binning]
+        bin_ends = binnings.last_point[start : start + n_bins_of_each[binning]]
+        bin_of_step = np.searchsorted(bin_ends, step_ends, side="left")
+        average += posterior[binning] * frequency[start + bin_of_step]
     return PiecewiseCurve(
-        knots=np.append(0.0, ties.points[step_ends[:-1]]), values=np.clip(average, 0.0, 1.0)
+        knots=np.append(0.0, distinct_points.probability[step_ends[:-1]]),
+        values=np.clip(average, 0.0, 1.0),
     )
 
 
 def build_equal_mass_binnings(weights: Float) -> Binnings:
-    """Divide sorted points into bins of equal weight, for every number of bins.
+    """Divide sorted points into bins of equal weight, once for each number of bins.
 
     There is at most one bin per five rows. Ties merge bins, and a binning that equals the
     previous one is omitted.
     """
     cumulative_weight = np.cumsum(weights)
-    numbers_of_bins = _numbers_of_bins(float(cumulative_weight[-1]))
+    numbers_of_bins = _choose_numbers_of_bins(float(cumulative_weight[-1]))
     n_bins = np.repeat(numbers_of_bins, numbers_of_bins)
     n_previous_bins = np.cumsum(numbers_of_bins) - numbers_of_bins
     bin_number = np.arange(1, len(n_bins) + 1) - np.repeat(n_previous_bins, numbers_of_bins)
     levels = cumulative_weight[-1] * bin_number / n_bins
     last_point = np.searchsorted(cumulative_weight, levels, side="left")
-    # The last bin ends at the last point, whatever the rounding of the sum.
+    # The last bin must end at the last point in spite of rounding errors in the sum.
     last_point[bin_number == n_bins] = len(weights) - 1
 
     is_first_bin = bin_number[1:] == 1
@@ -167,61 +169,62 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
     return _drop_repeated_binnings(np.split(last_point, first_bin[1:]))
 
 
-def _numbers_of_bins(total_weight: float) -> Codes:
-    """Return the numbers of bins of the binnings."""
+def _choose_numbers_of_bins(total_weight: float) -> Codes:
+    """Return the numbers of bins for which a binning is built."""
     n_rows = min(total_weight, _MAX_ROWS)
     cube_root = n_rows ** (1.0 / 3.0)
-    fewest = max(1, int(cube_root / _BIN_RANGE))
-    limit = min(np.ceil(n_rows / _MIN_ROWS_PER_BIN), np.ceil(cube_root * _BIN_RANGE))
-    most = max(fewest, int(limit))
-    return np.arange(fewest, most + 1)
+    min_bins = max(1, int(cube_root / _BIN_RANGE))
+    max_bins_of_paper = np.ceil(cube_root * _BIN_RANGE)
+    max_bins_of_rows = np.ceil(n_rows / _MIN_ROWS_PER_BIN)
+    max_bins = max(min_bins, int(min(max_bins_of_rows, max_bins_of_paper)))
+    return np.arange(min_bins, max_bins + 1)
 
 
 def _drop_repeated_binnings(last_points: list[Codes]) -> Binnings:
-    """Join binnings, without those that equal their predecessor."""
-    kept = [last_points[0]]
+    """Join binnings, except for those that equal the previous one."""
+    distinct_binnings = [last_points[0]]
     for previous, current in pairwise(last_points):
         if not np.array_equal(previous, current):
-            kept.append(current)
-    n_bins_of_each = [len(last_point) for last_point in kept]
+            distinct_binnings.append(current)
+    n_bins_of_each = [len(last_point) for last_point in distinct_binnings]
     return Binnings(
-        last_point=np.concatenate(kept),
+        last_point=np.concatenate(distinct_binnings),
         first_bin=np.append(0, np.cumsum(n_bins_of_each)[:-1]),
     )
 
 
-def _bin_middles(ties: DistinctPoints, binnings: Binnings) -> Float:
-    """Return the middle of each bin, kept away from zero and one."""
+def _compute_bin_middles(distinct_points: DistinctPoints, binnings: Binnings) -> Float:
+    """Compute the middle of each bin, kept away from zero and one."""
     last_point = binnings.last_point
-    is_last_bin = last_point == len(ties.points) - 1
-    right = np.where(is_last_bin, 1.0, ties.points[last_point])
-    left = np.append(0.0, right[:-1])
-    left[binnings.first_bin] = 0.0
-    margin = 1.0 / (ties.weight.sum() + 2.0)
-    return np.clip(0.5 * (left + right), margin, 1.0 - margin)
+    is_last_bin = last_point == len(distinct_points.probability) - 1
+    right_edges = np.where(is_last_bin, 1.0, distinct_points.probability[last_point])
+    left_edges = np.append(0.0, right_edges[:-1])
+    left_edges[binnings.first_bin] = 0.0
+    min_middle = 1.0 / (distinct_points.weight.sum() + 2.0)
+    return np.clip(0.5 * (left_edges + right_edges), min_middle, 1.0 - min_middle)
 
 
-def _sum_per_bin(values: Float, binnings: Binnings) -> Float:
+def _sum_by_bin(values: Float, binnings: Binnings) -> Float:
     """Sum the values of the points in each bin."""
-    cumulative = np.cumsum(values)
+    cumulative_values = np.cumsum(values)
     last_point = binnings.last_point
     first_bin = binnings.first_bin
-    sums = np.diff(cumulative[last_point], prepend=0.0)
-    sums[first_bin] = cumulative[last_point[first_bin]]
-    return sums
+    bin_sums = np.diff(cumulative_values[last_point], prepend=0.0)
+    bin_sums[first_bin] = cumulative_values[last_point[first_bin]]
+    return bin_sums
 
 
-def _log_evidence(
-    weight: Float, positive_weight: Float, pseudo_rows: Float, middle: Float
+def _compute_log_evidence(
+    weight: Float, positive_weight: Float, bin_prior_rows: Float, middle: Float
 ) -> Float:
-    """Compute the logarithm of the factor of each bin in the evidence of its binning.
+    """Compute the logarithm of the evidence factor of each bin.
 
     Parameters
     ----------
     weight, positive_weight : arrays of shape (n_bins,)
         Weight of all rows and of the positive rows in each bin.
 
-    pseudo_rows : array of shape (n_bins,)
+    bin_prior_rows : array of shape (n_bins,)
         Number of pseudo-rows in each bin, N' / B.
 
     middle : array of shape (n_bins,)
@@ -231,9 +234,9 @@ def _log_evidence(
     -------
     array of shape (n_bins,)
     """
-    alpha = pseudo_rows * middle
-    beta = pseudo_rows * (1.0 - middle)
+    alpha = bin_prior_rows * middle
+    beta = bin_prior_rows * (1.0 - middle)
     negative_weight = np.maximum(weight - positive_weight, 0.0)
-    total_term = gammaln(pseudo_rows) - gammaln(weight + pseudo_rows)
+    total_term = gammaln(bin_prior_rows) - gammaln(weight + bin_prior_rows)
     positive_term = total_term + gammaln(positive_weight + alpha) - gammaln(alpha)
     return np.asarray(positive_term + gammaln(negative_weight + beta) - gammaln(beta))

@@ -30,7 +30,7 @@ _IDENTITY_STEPS = 100
 
 @dataclass(frozen=True)
 class PiecewiseCurve:
-    """Curve on [0, 1].
+    """Piecewise linear curve or step function on [0, 1].
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class DistinctPoints:
 
     Attributes
     ----------
-    points : array of shape (n_points,)
+    probability : array of shape (n_points,)
         Distinct probabilities.
 
     weight : array of shape (n_points,)
@@ -82,7 +82,7 @@ class DistinctPoints:
         Weight of those rows whose outcome is 1.
     """
 
-    points: Float
+    probability: Float
     weight: Float
     positive_weight: Float
 
@@ -99,7 +99,7 @@ def fit_piecewise(
     interpolation: str,
     inverse_temperature: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit one curve per class.
+    """Fit one curve per class and join the curves into a one-vs-rest map.
 
     It takes O(n K log n) time and holds 64 MB of probabilities at a time.
 
@@ -167,7 +167,7 @@ def fit_top_label(
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     column = BinaryColumn(
-        probability=sample.rows.collect(partial(_confidences, inverse_temperature)),
+        probability=sample.rows.collect(partial(_compute_confidences, inverse_temperature)),
         outcome=sample.compute_correctness(),
         weight=sample.weights_or_ones,
     )
@@ -178,7 +178,7 @@ def fit_top_label(
 def join_curves(
     curves: Sequence[PiecewiseCurve], interpolation: str, inverse_temperature: float = 1.0
 ) -> PiecewiseMap:
-    """Build the map of the given curves, one per class."""
+    """Build a one-vs-rest map from the curve of each class."""
     n_knots = [len(curve.knots) for curve in curves]
     return PiecewiseMap(
         knots=np.concatenate([curve.knots for curve in curves]),
@@ -190,10 +190,10 @@ def join_curves(
 
 
 def make_identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
-    """Return the identity, the curve of a class that is masked in every row."""
+    """Return the identity curve, used for a class that is masked in every row."""
     if interpolation == "linear":
-        ends = np.linspace(0.0, 1.0, 2)
-        return PiecewiseCurve(knots=ends, values=ends)
+        end_points = np.linspace(0.0, 1.0, 2)
+        return PiecewiseCurve(knots=end_points, values=end_points)
     edges = np.linspace(0.0, 1.0, _IDENTITY_STEPS + 1)
     return PiecewiseCurve(knots=edges[:-1], values=0.5 * (edges[1:] + edges[:-1]))
 
@@ -201,25 +201,25 @@ def make_identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
 def iterate_class_columns(
     sample: LabelledRows, inverse_temperature: float = 1.0
 ) -> Iterator[BinaryColumn]:
-    """Iterate over the classes that have a curve; rows with a masked class are omitted."""
+    """Yield probabilities and outcomes of each class that has a curve, without masked rows."""
     rows = sample.rows
     labels = sample.labels
     weights = sample.weights_or_ones
     classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
     group_size = max(1, MAX_GROUP_ENTRIES // len(labels))
-    for first in range(0, len(classes), group_size):
-        group = classes[first : first + group_size]
-        class_range = slice(group[0], group[-1] + 1)
+    for first_position in range(0, len(classes), group_size):
+        class_group = classes[first_position : first_position + group_size]
+        class_range = slice(class_group[0], class_group[-1] + 1)
         table = rows.collect(
             partial(
-                unmasked_probabilities,
+                compute_unmasked_probabilities,
                 inverse_temperature=inverse_temperature,
                 class_range=class_range,
             )
         )
-        for position, k in enumerate(group):
+        for position, class_index in enumerate(class_group):
             probability = table[:, position]
-            outcome = (labels == k).astype(np.float64)
+            outcome = (labels == class_index).astype(np.float64)
             unmasked = ~np.isnan(probability)
             if unmasked.all():
                 yield BinaryColumn(np.ascontiguousarray(probability), outcome, weights)
@@ -227,10 +227,10 @@ def iterate_class_columns(
                 yield BinaryColumn(probability[unmasked], outcome[unmasked], weights[unmasked])
 
 
-def unmasked_probabilities(
+def compute_unmasked_probabilities(
     block: NDArray[Any], inverse_temperature: float, class_range: slice
 ) -> Float:
-    """Compute the probabilities of a range of classes, NaN if a class is masked."""
+    """Compute the tempered probabilities of a range of classes, NaN if masked."""
     probabilities = softmax(block, inverse_temperature)[:, class_range]
     probabilities = np.ascontiguousarray(probabilities)
     probabilities[np.isneginf(block[:, class_range])] = np.nan
@@ -238,20 +238,20 @@ def unmasked_probabilities(
 
 
 def pool_ties(column: BinaryColumn) -> DistinctPoints:
-    """Sort the probabilities and sum the weights of equal ones."""
+    """Sort the probabilities of a class and sum the weights of equal probabilities."""
     order = np.argsort(column.probability, kind="stable")
-    ordered = column.probability[order]
-    starts = np.flatnonzero(np.append(True, ordered[1:] > ordered[:-1]))
+    sorted_probability = column.probability[order]
+    tie_starts = np.flatnonzero(np.append(True, sorted_probability[1:] > sorted_probability[:-1]))
     positive_weights = column.weight * column.outcome
     return DistinctPoints(
-        points=ordered[starts],
-        weight=np.add.reduceat(column.weight[order], starts),
-        positive_weight=np.add.reduceat(positive_weights[order], starts),
+        probability=sorted_probability[tie_starts],
+        weight=np.add.reduceat(column.weight[order], tie_starts),
+        positive_weight=np.add.reduceat(positive_weights[order], tie_starts),
     )
 
 
-def _confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
-    """Compute the confidence max p of each row."""
+def _compute_confidences(inverse_temperature: float, block: NDArray[Any]) -> Float:
+    """Compute the confidence of each row, the largest tempered probability."""
     return np.asarray(
         1.0 - kernels.one_minus_max_probability(scale_logits(block, inverse_temperature))
     )

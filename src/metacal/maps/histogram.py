@@ -23,11 +23,11 @@ from metacal.maps.curve_fitting import (
     DistinctPoints,
     FitCurve,
     PiecewiseCurve,
+    compute_unmasked_probabilities,
     fit_piecewise,
     fit_top_label,
     join_curves,
     make_identity_curve,
-    unmasked_probabilities,
 )
 from metacal.maps.curves import PiecewiseMap, TopLabelMap, one_vs_rest_columns
 from metacal.maps.labelled import Weights
@@ -46,7 +46,9 @@ def fit_histogram_binning(
     bins: str = "equal_width",
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit q_k = (N₊ + s p̄) / (N + s) for each bin of the probability of each class.
+    """Fit one histogram per class: the frequency of the class in bins of its probability.
+
+    The value of a bin is (N₊ + s p̄) / (N + s).
 
     N is the weight in the bin, N₊ that of the rows of the class, and p̄ the mean probability
     in the bin, or its middle if the bin is empty. The s rows' worth of the uncalibrated model
@@ -77,14 +79,14 @@ def fit_histogram_binning(
     -------
     PiecewiseMap
     """
-    fit_curve = _curve_fitter(n_bins, bins, prior_rows)
+    fit_curve = _make_curve_fitter(n_bins, bins, prior_rows)
     if bins == "equal_mass" or weights is not None or len(rows) > exact.MAX_ENTRIES:
         return fit_piecewise(rows, labels, weights, fit_curve, "step")
-    counts = BinCounts(rows.n_classes, n_bins)
-    new_counts = partial(BinCounts, rows.n_classes, n_bins)
-    for block_counts in rows.gather(_class_probabilities, new_counts, labels):
-        counts += block_counts
-    return join_curves(counts.curves(prior_rows), "step")
+    make_empty_counts = partial(BinCounts, rows.n_classes, n_bins)
+    total_counts = make_empty_counts()
+    for block_counts in rows.gather(_compute_class_probabilities, make_empty_counts, labels):
+        total_counts += block_counts
+    return join_curves(total_counts.build_curves(prior_rows), "step")
 
 
 def fit_top_label_histogram_binning(
@@ -97,7 +99,7 @@ def fit_top_label_histogram_binning(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit a histogram of the confidence.
+    """Fit histogram binning of the confidence of the predicted class.
 
     Parameters
     ----------
@@ -111,7 +113,7 @@ def fit_top_label_histogram_binning(
     -------
     TopLabelMap
     """
-    fit_curve = _curve_fitter(n_bins, bins, prior_rows)
+    fit_curve = _make_curve_fitter(n_bins, bins, prior_rows)
     return fit_top_label(rows, labels, weights, fit_curve, "step", tempered=tempered)
 
 
@@ -133,7 +135,7 @@ class BinCounts:
     --------
     >>> counts = BinCounts(2, 2)
     >>> counts.add((np.array([[0.2], [0.3], [0.7], [0.8]]), np.array([0, 1, 1, 1])))
-    >>> counts.curves(0.0)
+    >>> counts.build_curves(0.0)
     [PiecewiseCurve(knots=array([0. , 0.5]), values=array([0.5, 1. ]))]
     """
 
@@ -141,23 +143,26 @@ class BinCounts:
         classes = np.arange(n_classes)
         self.classes = classes[-1:] if n_classes == 2 else classes
         self.n_bins = n_bins
-        #: Number of rows, number of rows of the class, and the sum of the probabilities in
-        #: coarse and in fine units; one column per class and bin.
+        #: The rows hold the number of rows, the number of rows of the class, and the sum of
+        #: the probabilities in coarse and in fine units. Each class and bin has one column.
         self.sums = np.zeros((4, len(self.classes) * n_bins), dtype=np.int64)
 
     def add(self, block: tuple[Float, Codes]) -> None:
-        """Add a block of rows.
+        """Add the rows of a block to the counts.
 
         Parameters
         ----------
         block : tuple of arrays
             Probabilities of the classes that have a curve, NaN if masked, and the labels.
         """
-        table, labels = block
+        probability_table, labels = block
         n_cells = self.sums.shape[1]
         first_cell = self.n_bins * np.arange(len(self.classes))
-        cell = np.searchsorted(_equal_width_cuts(self.n_bins), table, side="left") + first_cell
-        probability = table.reshape(-1)
+        cell = (
+            np.searchsorted(_compute_equal_width_cuts(self.n_bins), probability_table, side="left")
+            + first_cell
+        )
+        probability = probability_table.reshape(-1)
         unmasked = np.flatnonzero(~np.isnan(probability))
         cell = cell.reshape(-1)[unmasked]
         probability = probability[unmasked]
@@ -168,23 +173,23 @@ class BinCounts:
         for row, unit, component in zip(
             (2, 3), exact.UNITS, exact.split_into_units(probability), strict=True
         ):
-            self.sums[row] += exact.units_to_integers(_sum_by_code(cell, component, n_cells), unit)
+            self.sums[row] += exact.units_to_integers(_sum_by_bin(cell, component, n_cells), unit)
 
     def result(self) -> BinCounts:
-        """Return the object that a worker sends back: the counts themselves."""
+        """Return the counts, which a worker sends back to the main process."""
         return self
 
     def __iadd__(self, other: BinCounts) -> BinCounts:
         self.sums += other.sums
         return self
 
-    def curves(self, prior_rows: float) -> list[PiecewiseCurve]:
-        """Compute the curve of each class."""
+    def build_curves(self, prior_rows: float) -> list[PiecewiseCurve]:
+        """Build the histogram curve of each class from the counts."""
         columns = np.stack([*self.sums[:2], exact.units_to_floats(self.sums[2:])])
         columns = columns.reshape(3, len(self.classes), -1)
-        cuts = _equal_width_cuts(self.n_bins)
+        cuts = _compute_equal_width_cuts(self.n_bins)
         return [
-            smooth_frequencies(
+            build_histogram_curve(
                 cuts,
                 weight=columns[0, k],
                 positive_weight=columns[1, k],
@@ -196,13 +201,13 @@ class BinCounts:
 
 
 def fit_histogram_curve(
-    ties: DistinctPoints, n_bins: int, bins: str, prior_rows: float
+    distinct_points: DistinctPoints, n_bins: int, bins: str, prior_rows: float
 ) -> PiecewiseCurve:
-    """Fit the smoothed frequency in each bin.
+    """Fit the histogram curve of one class.
 
     Parameters
     ----------
-    ties : DistinctPoints
+    distinct_points : DistinctPoints
         Distinct probabilities with their weights.
 
     n_bins, bins, prior_rows
@@ -213,28 +218,32 @@ def fit_histogram_curve(
     PiecewiseCurve
     """
     if bins == "equal_width":
-        cuts = _equal_width_cuts(n_bins)
+        cuts = _compute_equal_width_cuts(n_bins)
     else:
-        cuts = ties.points[find_equal_mass_bin_ends(ties.weight, n_bins)[:-1]]
-    bin_of_point = np.searchsorted(cuts, ties.points, side="left")
+        cuts = distinct_points.probability[
+            find_equal_mass_bin_ends(distinct_points.weight, n_bins)[:-1]
+        ]
+    bin_of_point = np.searchsorted(cuts, distinct_points.probability, side="left")
     n_bins = len(cuts) + 1
-    return smooth_frequencies(
+    return build_histogram_curve(
         cuts,
-        weight=_sum_by_code(bin_of_point, ties.weight, n_bins),
-        positive_weight=_sum_by_code(bin_of_point, ties.positive_weight, n_bins),
-        probability_sum=_sum_by_code(bin_of_point, ties.weight * ties.points, n_bins),
+        weight=_sum_by_bin(bin_of_point, distinct_points.weight, n_bins),
+        positive_weight=_sum_by_bin(bin_of_point, distinct_points.positive_weight, n_bins),
+        probability_sum=_sum_by_bin(
+            bin_of_point, distinct_points.weight * distinct_points.probability, n_bins
+        ),
         prior_rows=prior_rows,
     )
 
 
-def smooth_frequencies(
+def build_histogram_curve(
     cuts: Float,
     weight: Float,
     positive_weight: Float,
     probability_sum: Float,
     prior_rows: float,
 ) -> PiecewiseCurve:
-    """Compute the curve of a histogram from the sums of its bins.
+    """Build the step function of smoothed frequencies from the sums of the bins.
 
     Parameters
     ----------
@@ -258,16 +267,17 @@ def smooth_frequencies(
         return make_identity_curve("step")
     edges = np.concatenate(([0.0], cuts, [1.0]))
     is_empty = weight <= 0.0
-    mean = probability_sum / np.where(is_empty, 1.0, weight)
-    mean[is_empty] = 0.5 * (edges[1:] + edges[:-1])[is_empty]
+    mean_probability = probability_sum / np.where(is_empty, 1.0, weight)
+    bin_middles = 0.5 * (edges[1:] + edges[:-1])
+    mean_probability[is_empty] = bin_middles[is_empty]
     smoothed_weight = np.where(is_empty, 1.0, weight + prior_rows)
-    frequency = (positive_weight + prior_rows * mean) / smoothed_weight
-    values = np.where(is_empty, mean, frequency)
+    frequency = (positive_weight + prior_rows * mean_probability) / smoothed_weight
+    values = np.where(is_empty, mean_probability, frequency)
     return PiecewiseCurve(knots=edges[:-1], values=np.clip(values, 0.0, 1.0))
 
 
 def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
-    """Divide sorted points into bins of nearly equal weight.
+    """Return the last point of each bin if sorted points form bins of equal weight.
 
     Parameters
     ----------
@@ -295,24 +305,24 @@ def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
     return np.unique(np.append(ends, len(weights) - 1))
 
 
-def _class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
-    """Return the probabilities of the classes that have a curve, and the labels."""
-    probabilities = unmasked_probabilities(block, 1.0, slice(None))
+def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:
+    """Compute the probabilities of the classes that have a curve; return labels as well."""
+    probabilities = compute_unmasked_probabilities(block, 1.0, slice(None))
     return one_vs_rest_columns(probabilities), labels
 
 
-def _sum_by_code(codes: Codes, values: Float, n_codes: int) -> Float:
-    """Sum the values with each code."""
-    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
+def _sum_by_bin(bin_of_value: Codes, values: Float, n_bins: int) -> Float:
+    """Sum the values that belong to each bin."""
+    return np.asarray(np.bincount(bin_of_value, values, n_bins), dtype=np.float64)
 
 
-def _equal_width_cuts(n_bins: int) -> Float:
-    """Return the edges between bins of equal width."""
+def _compute_equal_width_cuts(n_bins: int) -> Float:
+    """Compute the edges between bins of equal width on [0, 1]."""
     return np.arange(1, n_bins) / n_bins
 
 
-def _curve_fitter(n_bins: object, bins: object, prior_rows: object) -> FitCurve:
-    """Check the options and return the function that fits the curve of a class."""
+def _make_curve_fitter(n_bins: object, bins: object, prior_rows: object) -> FitCurve:
+    """Validate the options and return the function that fits the curve of a class."""
     if bins not in BINS:
         raise InputError(f"bins must be 'equal_width' or 'equal_mass', got {bins!r}.")
     return partial(

@@ -41,12 +41,11 @@ from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
-#: Largest size of the log-odds that are distinguished; p is then 1.3e-14 or 1 - 1.3e-14.
+#: Largest absolute value of the log-odds; p is then 1.3e-14 or 1 - 1.3e-14.
 _MAX_LOG_ODDS = 32
 #: Number of cells per unit of the log-odds.
 _CELLS_PER_UNIT = 32
-#: Largest number of cell groups among which edges are chosen, so that every pair can be
-#: compared.
+#: Largest number of cell groups, small enough to compare every pair of groups.
 _MAX_GROUPS = 256
 
 
@@ -129,7 +128,7 @@ def fit_imax_binning(
 
 
 def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) -> Codes:
-    """Divide cells into at most `n_bins` bins with the largest mutual information.
+    """Find the bins of cells with the largest mutual information, at most `n_bins`.
 
     I(y; bin) = H(y) - Σ_b (N_b / N) H(N₊_b / N_b). Dynamic programming over the last cell
     minimises the sum of the bin entropies, which follow from cumulative sums, in
@@ -154,21 +153,21 @@ def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) 
     array([2, 5])
     """
     n_cells = len(weight)
-    entropy = _bin_entropies(weight, positive)
-    # Lowest sum of entropies of the cells up to each cell, and the first cell of its last bin.
-    lowest_sum = entropy[0]
+    entropy = _compute_bin_entropies(weight, positive)
+    # Entry j is the lowest entropy of the cells 0 to j that the bins so far can reach.
+    lowest_entropy = entropy[0]
     first_cells = [np.zeros(n_cells, dtype=np.intp)]
     for _ in range(min(n_bins, n_cells) - 1):
-        # Entry (i, j): the cells before i in the previous bins, the cells i to j in one more.
-        sum_before = np.append(np.inf, lowest_sum[:-1])
-        entropy_sum = sum_before[:, None] + entropy
-        first_cells.append(entropy_sum.argmin(axis=0))
-        lowest_sum = entropy_sum.min(axis=0)
-    return _trace_back(first_cells, n_cells)
+        # Entry (i, j) is the entropy of the cells 0 to j if the last bin starts at cell i.
+        entropy_before = np.append(np.inf, lowest_entropy[:-1])
+        total_entropy = entropy_before[:, None] + entropy
+        first_cells.append(total_entropy.argmin(axis=0))
+        lowest_entropy = total_entropy.min(axis=0)
+    return _trace_back_bin_ends(first_cells, n_cells)
 
 
-def _bin_entropies(weight: Float, positive: Float) -> Float:
-    """Compute the entropy times the weight of every bin of neighbouring cells.
+def _compute_bin_entropies(weight: Float, positive: Float) -> Float:
+    """Compute the weighted entropy of every possible bin of neighbouring cells.
 
     Entry (i, j) belongs to the bin of the cells i to j; it is infinite if i > j.
     """
@@ -188,30 +187,30 @@ def _bin_entropies(weight: Float, positive: Float) -> Float:
     return np.where(is_bin, entropy, np.inf)
 
 
-def _trace_back(first_cells: list[Codes], n_cells: int) -> Codes:
-    """Recover the last cell of each bin from the dynamic programme."""
-    ends = []
-    end = n_cells - 1
+def _trace_back_bin_ends(first_cells: list[Codes], n_cells: int) -> Codes:
+    """Recover the last cell of each bin from the tables of the dynamic programme."""
+    last_cells = []
+    last_cell = n_cells - 1
     for first_cell in reversed(first_cells):
-        ends.append(end)
-        end = int(first_cell[end]) - 1
-        if end < 0:
+        last_cells.append(last_cell)
+        last_cell = int(first_cell[last_cell]) - 1
+        if last_cell < 0:
             break
-    return np.array(ends[::-1], dtype=np.intp)
+    return np.array(last_cells[::-1], dtype=np.intp)
 
 
 def _sum_cells(column: BinaryColumn) -> _CellSums:
-    """Sum the rows of a class in narrow cells of the log-odds."""
+    """Sum weights and probabilities of a class in narrow cells of its log-odds."""
     p = column.probability
     with np.errstate(divide="ignore"):
         log_odds = np.log(p) - np.log1p(-p)
     n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
     # Cells include their right end, like the steps of the map.
-    cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
-    code = np.clip(cell, 0, n_cells - 1).astype(np.intp)
+    unlimited_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
+    cell_of_row = np.clip(unlimited_cell, 0, n_cells - 1).astype(np.intp)
 
     def sum_by_cell(row_values: Float) -> Float:
-        return np.asarray(np.bincount(code, row_values, n_cells), dtype=np.float64)
+        return np.asarray(np.bincount(cell_of_row, row_values, n_cells), dtype=np.float64)
 
     return _CellSums(
         weight=sum_by_cell(column.weight),
@@ -221,7 +220,7 @@ def _sum_cells(column: BinaryColumn) -> _CellSums:
 
 
 def _add_cells(cells_of_classes: list[_CellSums]) -> _CellSums:
-    """Add the sums of all classes."""
+    """Add the cell sums of all classes."""
     return _CellSums(
         weight=np.sum([cells.weight for cells in cells_of_classes], axis=0),
         positive_weight=np.sum([cells.positive_weight for cells in cells_of_classes], axis=0),
@@ -230,7 +229,7 @@ def _add_cells(cells_of_classes: list[_CellSums]) -> _CellSums:
 
 
 def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCurve:
-    """Choose the bins and compute the value of each."""
+    """Choose the most informative bins and compute the smoothed frequency in each."""
     used_cells = np.flatnonzero(cells.weight > 0.0)
     if not len(used_cells):
         return make_identity_curve("step")
@@ -249,14 +248,14 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
 
 
 def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
-    """Group the used cells into at most 256 groups and return the last of each group.
+    """Divide the used cells into at most 256 groups; return the last cell of each group.
 
     Positive and negative rows each determine half of the groups.
     """
     positive = cells.positive_weight[used_cells]
     negative = cells.weight[used_cells] - positive
-    shares = [side / side.sum() for side in (positive, negative) if side.sum() > 0.0]
+    shares = [weight / weight.sum() for weight in (positive, negative) if weight.sum() > 0.0]
     cumulative_share = np.cumsum(np.sum(shares, axis=0))
-    group = np.ceil(cumulative_share / cumulative_share[-1] * _MAX_GROUPS - 1e-9)
-    is_last = np.append(group[1:] != group[:-1], True)
-    return np.flatnonzero(is_last)
+    group_of_cell = np.ceil(cumulative_share / cumulative_share[-1] * _MAX_GROUPS - 1e-9)
+    is_last_cell = np.append(group_of_cell[1:] != group_of_cell[:-1], True)
+    return np.flatnonzero(is_last_cell)

@@ -66,9 +66,9 @@ class SharedMap(OneCurveMap):
 def fit_isotonic(
     rows: Rows, labels: Codes, weights: Weights = None, *, prior_rows: float = 1.0
 ) -> PiecewiseMap:
-    """Fit q_k = (N iso_k(p_k) + s p_k) / (N + s) for every class.
+    """Fit one-vs-rest isotonic regression, blended with the uncalibrated probabilities.
 
-    iso_k minimises Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent
+    The calibrated value is q_k = (N iso_k(p_k) + s p_k) / (N + s), where iso_k minimises Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent
     violators, with tied p pooled first). Like scikit-learn's, it is linear between the
     blocks and constant beyond the outer ones. Plain isotonic regression gives zeros and
     ones, which n rows cannot justify. The s rows' worth of the uncalibrated model keep each
@@ -93,7 +93,7 @@ def fit_isotonic(
     -------
     PiecewiseMap
     """
-    return fit_piecewise(rows, labels, weights, _curve_fitter(prior_rows), "linear")
+    return fit_piecewise(rows, labels, weights, _make_curve_fitter(prior_rows), "linear")
 
 
 def fit_top_label_isotonic(
@@ -104,7 +104,7 @@ def fit_top_label_isotonic(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> TopLabelMap:
-    """Fit the isotonic curve of the confidence.
+    """Fit isotonic regression of the correctness on the confidence.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def fit_top_label_isotonic(
     -------
     TopLabelMap
     """
-    fit_curve = _curve_fitter(prior_rows)
+    fit_curve = _make_curve_fitter(prior_rows)
     return fit_top_label(rows, labels, weights, fit_curve, "linear", tempered=tempered)
 
 
@@ -137,7 +137,7 @@ def fit_irova_ts(
     PiecewiseMap
     """
     inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
-    fit_curve = _curve_fitter(prior_rows)
+    fit_curve = _make_curve_fitter(prior_rows)
     return fit_piecewise(rows, labels, weights, fit_curve, "linear", inverse_temperature)
 
 
@@ -149,7 +149,10 @@ def fit_irm(
     tempered: bool = True,
     prior_rows: float = 1.0,
 ) -> SharedMap:
-    """Fit IRM: one isotonic curve of the pooled pairs (p_k, is k the true class?).
+    """Fit IRM: one isotonic curve for the pooled probabilities of all classes.
+
+    Each row and class give a *pair*: the probability p_k, and whether k is the true class. A
+    pair is *positive* if k is the true class.
 
     The blend with `prior_rows` of `fit_isotonic` makes the curve strictly increasing. The
     constant pieces of isotonic regression begin at positive pairs. It is therefore found
@@ -169,19 +172,20 @@ def fit_irm(
     SharedMap
     """
     prior_rows = check_prior_rows(prior_rows)
-    b = 1.0
+    inverse_temperature = 1.0
     if tempered:
-        b = fit_temperature(rows, labels, weights).inverse_temperature
+        inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     rows = sample.rows
     row_weights = sample.weights_or_ones
     true_probability = rows.collect(
-        partial(_true_class_probability, inverse_temperature=b), sample.labels
+        partial(_compute_true_class_probability, inverse_temperature=inverse_temperature),
+        sample.labels,
     )
     unmasked = ~np.isnan(true_probability)
     if not unmasked.any():
         curve = make_identity_curve()
-        return SharedMap(curve.knots, curve.values, b)
+        return SharedMap(curve.knots, curve.values, inverse_temperature)
 
     positive_pairs = pool_ties(
         BinaryColumn(
@@ -190,22 +194,25 @@ def fit_irm(
             weight=row_weights[unmasked],
         )
     )
-    starts, levels = _pooled_levels(rows, row_weights, positive_pairs, b)
-    last_points = rows.collect(
-        partial(_largest_between_cuts, cuts=starts[1:], inverse_temperature=b)
+    piece_starts, levels = _fit_constant_pieces(
+        rows, row_weights, positive_pairs, inverse_temperature
     )
-    ends = last_points.reshape(-1, len(starts)).max(axis=0)
-    knots = np.stack([starts, np.maximum(ends, starts)], axis=1).ravel()
+    end_kernel = partial(
+        _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
+    )
+    block_ends = rows.collect(end_kernel).reshape(-1, len(piece_starts))
+    piece_ends = np.maximum(block_ends.max(axis=0), piece_starts)
+    knots = np.stack([piece_starts, piece_ends], axis=1).ravel()
     is_distinct = np.append(True, np.diff(knots) > 0.0)
     curve = PiecewiseCurve(knots=knots[is_distinct], values=np.repeat(levels, 2)[is_distinct])
     curve = blend_with_identity(curve, float(row_weights.sum()), prior_rows)
-    return SharedMap(curve.knots, curve.values, b)
+    return SharedMap(curve.knots, curve.values, inverse_temperature)
 
 
-def _pooled_levels(
+def _fit_constant_pieces(
     rows: Rows, row_weights: Float, positive_pairs: DistinctPoints, inverse_temperature: float
 ) -> tuple[Float, Float]:
-    """Fit isotonic regression to all pairs and return its constant pieces.
+    """Fit isotonic regression to the pairs of all classes; return its constant pieces.
 
     Parameters
     ----------
@@ -229,11 +236,10 @@ def _pooled_levels(
     levels : array
         Its value.
     """
-    cuts = positive_pairs.points
-    # Group 0 lies below the first positive pair. Group i begins with the i-th positive pair
-    # and ends before the next.
+    cuts = positive_pairs.probability
+    # Group 0 lies below the first positive pair. Group i starts at the i-th positive pair.
     group_weight = rows.sum(
-        partial(_weights_between_cuts, cuts=cuts, inverse_temperature=inverse_temperature),
+        partial(_sum_weights_between_cuts, cuts=cuts, inverse_temperature=inverse_temperature),
         row_weights,
     )
     has_weight = group_weight > 0.0
@@ -245,25 +251,25 @@ def _pooled_levels(
     return group_starts[is_new_level], fitted[is_new_level]
 
 
-def _curve_fitter(prior_rows: object) -> FitCurve:
-    """Return the function that fits an isotonic curve with this number of pseudo-rows."""
+def _make_curve_fitter(prior_rows: object) -> FitCurve:
+    """Return the function that fits an isotonic curve with a number of prior rows."""
     return partial(fit_isotonic_curve, prior_rows=check_prior_rows(prior_rows))
 
 
-def fit_isotonic_curve(ties: DistinctPoints, prior_rows: float) -> PiecewiseCurve:
-    """Fit isotonic regression, blended with `prior_rows` rows of the identity."""
-    frequency = ties.positive_weight / ties.weight
-    fitted = np.clip(isotonic_regression(frequency, weights=ties.weight).x, 0.0, 1.0)
+def fit_isotonic_curve(distinct_points: DistinctPoints, prior_rows: float) -> PiecewiseCurve:
+    """Fit the isotonic curve of one class, blended with prior rows of the identity."""
+    frequency = distinct_points.positive_weight / distinct_points.weight
+    fitted = np.clip(isotonic_regression(frequency, weights=distinct_points.weight).x, 0.0, 1.0)
     increases = np.diff(fitted) > 0.0
     is_corner = np.append(True, increases) | np.append(increases, True)
-    curve = PiecewiseCurve(knots=ties.points[is_corner], values=fitted[is_corner])
-    return blend_with_identity(curve, float(ties.weight.sum()), prior_rows)
+    curve = PiecewiseCurve(knots=distinct_points.probability[is_corner], values=fitted[is_corner])
+    return blend_with_identity(curve, float(distinct_points.weight.sum()), prior_rows)
 
 
 def blend_with_identity(
     curve: PiecewiseCurve, total_weight: float, prior_rows: float
 ) -> PiecewiseCurve:
-    """Compute (N curve + s p) / (N + s), with corners at 0 and 1 added."""
+    """Compute (N curve + s p) / (N + s) for a curve of weight N and s prior rows."""
     knots = curve.knots
     values = curve.values
     if knots[0] > 0.0:
@@ -272,25 +278,25 @@ def blend_with_identity(
     if knots[-1] < 1.0:
         knots = np.append(knots, 1.0)
         values = np.append(values, values[-1])
-    prior_share = prior_rows / (total_weight + prior_rows)
-    blended_values = (1.0 - prior_share) * values + prior_share * knots
+    identity_share = prior_rows / (total_weight + prior_rows)
+    blended_values = (1.0 - identity_share) * values + identity_share * knots
     return PiecewiseCurve(knots=knots, values=np.clip(blended_values, 0.0, 1.0))
 
 
-def _true_class_probability(
+def _compute_true_class_probability(
     block: NDArray[Any], labels: Codes, inverse_temperature: float
 ) -> Float:
-    """Compute the probability of the true class of each row, NaN if it is masked."""
+    """Compute the probability of the true class of each row, NaN if masked."""
     row_indices = np.arange(len(block))
     probability = softmax(block, inverse_temperature)[row_indices, labels]
     probability[np.isneginf(block[row_indices, labels])] = np.nan
     return probability
 
 
-def _weights_between_cuts(
+def _sum_weights_between_cuts(
     block: NDArray[Any], weights: Float, cuts: Float, inverse_temperature: float
 ) -> Float:
-    """Sum the weights of the pairs of a block between the cuts.
+    """Sum the weights of the probabilities of a block between neighbouring cuts.
 
     Parameters
     ----------
@@ -316,18 +322,21 @@ def _weights_between_cuts(
     order = np.argsort(probabilities, kind="stable")
     pair_weights = np.broadcast_to(weights[:, None], block.shape)[unmasked]
     cumulative_weight = np.append(0.0, np.cumsum(pair_weights[order]))
-    positions = np.searchsorted(probabilities[order], cuts, side="left")
-    weight_at_cuts = cumulative_weight[positions]
-    return np.diff(np.concatenate(([0.0], weight_at_cuts, cumulative_weight[-1:])))
+    cut_positions = np.searchsorted(probabilities[order], cuts, side="left")
+    weight_below_cuts = cumulative_weight[cut_positions]
+    return np.diff(np.concatenate(([0.0], weight_below_cuts, cumulative_weight[-1:])))
 
 
-def _largest_between_cuts(block: NDArray[Any], cuts: Float, inverse_temperature: float) -> Float:
-    """Return the largest probability of a block between the cuts, 0 if there is none.
+def _find_largest_between_cuts(
+    block: NDArray[Any], cuts: Float, inverse_temperature: float
+) -> Float:
+    """Find the largest probability of a block between neighbouring cuts, 0 if none.
 
-    The groups are those of `_weights_between_cuts`.
+    The groups are those of `_sum_weights_between_cuts`.
     """
     probabilities = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
-    positions = np.searchsorted(probabilities, cuts, side="left")
-    edges = np.concatenate(([0], positions, [len(probabilities)]))
-    largest = probabilities[np.maximum(edges[1:] - 1, 0)]
-    return np.where(edges[1:] > edges[:-1], largest, 0.0)
+    cut_positions = np.searchsorted(probabilities, cuts, side="left")
+    group_edges = np.concatenate(([0], cut_positions, [len(probabilities)]))
+    largest = probabilities[np.maximum(group_edges[1:] - 1, 0)]
+    is_empty = group_edges[1:] == group_edges[:-1]
+    return np.where(is_empty, 0.0, largest)

@@ -25,28 +25,28 @@ from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
 
-#: Bounds on b times the typical margin, the calibrated log-odds of a typical row. Data
-#: contain no information about probabilities beyond e^-100.
+#: Bounds on b times the typical margin, which are the calibrated log-odds of a typical row.
 _MIN_LOG_ODDS = 1e-3
 _MAX_LOG_ODDS = 100.0
 #: Relative accuracy of b for small tables.
 TOLERANCE = 1e-9
-#: Relative accuracy of b if a sample gave the starting point, so that one pass may suffice.
+#: Relative accuracy of b if a sample gave the starting point. One pass may suffice for it.
 _TOLERANCE_AFTER_SAMPLE = 1e-6
 #: Relative accuracy of the solution on a sample, whose sampling error is much larger.
 SAMPLE_TOLERANCE = 1e-3
-#: Number of rows from which a first sample is used, its size in table entries, and bounds on
-#: its number of rows.
+#: Smallest number of rows for which a first sample is used.
 _MIN_ROWS_TO_SAMPLE = 4_000
+#: Size of the first sample in table entries, within the bounds on its number of rows.
 _FIRST_SAMPLE_ENTRIES = 1 << 18
 _FIRST_SAMPLE_MIN_ROWS = 250
 _FIRST_SAMPLE_MAX_ROWS = 1_000
-#: Number of rows from which a second sample is used, and bounds on its number of rows.
+#: Smallest number of rows for which a second sample is used.
 MIN_ROWS_TO_SAMPLE_TWICE = 8_000
+#: Bounds on the number of rows of the second sample.
 _SECOND_SAMPLE_MIN_ROWS = 4_000
 _SECOND_SAMPLE_MAX_ROWS = 20_000
 _MAX_PASSES = 100
-#: Smallest typical margin, and the inverse of the largest: 100 divided by it fits float32.
+#: Smallest typical margin, and inverse of the largest. 100 divided by it fits into float32.
 _MIN_MARGIN = 1e-30
 
 
@@ -79,7 +79,7 @@ class _MaskedLabelError(Exception):
 
 
 def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> TemperatureMap:
-    """Fit the temperature by maximum likelihood.
+    """Fit the temperature of temperature scaling by maximum likelihood.
 
     The mean negative log-likelihood of softmax(b x) is convex in b. Third-order steps,
     computed from its first three derivatives and kept inside a shrinking bracket, start from
@@ -112,7 +112,7 @@ def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> Tempe
 def fit_temperature_to_sample(
     sample: LabelledRows, margin: float | None = None, tolerance: float = TOLERANCE
 ) -> TemperatureMap:
-    """Fit the temperature of a sample with a known typical margin or tolerance.
+    """Fit the temperature to labelled rows whose typical margin may be known.
 
     Parameters
     ----------
@@ -131,13 +131,15 @@ def fit_temperature_to_sample(
     """
     sample = sample.drop_zero_weight_rows().move_to_table_device()
     try:
-        return _fit(sample, margin, tolerance)
+        return _fit_on_growing_samples(sample, margin, tolerance)
     except _MaskedLabelError:
-        # Finding the rows with a masked true class takes a pass, so it happens only now.
-        return _fit(sample.drop_unusable_rows(), margin, tolerance, masked_labels_dropped=True)
+        # Finding the rows with a masked true class takes a pass, so it is done only if needed.
+        return _fit_on_growing_samples(
+            sample.drop_unusable_rows(), margin, tolerance, masked_labels_dropped=True
+        )
 
 
-def _fit(
+def _fit_on_growing_samples(
     sample: LabelledRows,
     margin: float | None,
     tolerance: float,
@@ -169,7 +171,7 @@ def _fit(
     _MaskedLabelError
         If the true class of some row is masked.
     """
-    strides = _sample_strides(len(sample.rows), sample.rows.n_classes)
+    strides = _choose_sample_strides(len(sample.rows), sample.rows.n_classes)
     subsamples = [sample.every_nth_row(stride) for stride in strides]
     is_sampled = len(strides) > 1
     if margin is None:
@@ -192,8 +194,10 @@ def _fit(
             subsample_tolerance = _TOLERANCE_AFTER_SAMPLE
         else:
             subsample_tolerance = tolerance
-        loss = partial(_sum_loss, subsample, masked_labels_dropped)
-        inverse_temperature = _minimise(loss, inverse_temperature, bounds, subsample_tolerance)
+        compute_loss = partial(_sum_loss, subsample, masked_labels_dropped)
+        inverse_temperature = _find_minimum(
+            compute_loss, inverse_temperature, bounds, subsample_tolerance
+        )
     if inverse_temperature in bounds:
         warn_temperature_at_bound(inverse_temperature == bounds[1], 1.0 / inverse_temperature)
     return TemperatureMap(inverse_temperature)
@@ -204,17 +208,19 @@ def _check_margin(margin: float) -> None:
     if _MIN_MARGIN <= margin <= 1.0 / _MIN_MARGIN:
         return
     if margin < 1.0:
-        problem, remedy = "small", "Multiply"
+        size_problem = "small"
+        remedy = "Multiply"
     else:
-        problem, remedy = "large", "Divide"
+        size_problem = "large"
+        remedy = "Divide"
     raise InputError(
-        f"the logits are too {problem} for a temperature: the two largest of a typical row differ"
+        f"the logits are too {size_problem} for a temperature: the two largest of a typical row differ"
         f" by {margin:.3g}. {remedy} all logits by a constant, the same for new rows."
     )
 
 
 def _sum_loss(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
-    """Sum the loss over the rows, with its first three derivatives in b."""
+    """Sum the loss over the rows, and its first three derivatives in b."""
     sums = sample.rows.sum(
         partial(kernels.tempered_loss, inverse_temperature=b), sample.labels, sample.weights
     )
@@ -228,14 +234,14 @@ def _sum_loss(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Fl
     )
 
 
-def _sample_strides(n_rows: int, n_classes: int) -> list[int]:
-    """Return the strides of the samples, coarsest first, then 1 for all rows.
+def _choose_sample_strides(n_rows: int, n_classes: int) -> list[int]:
+    """Return the strides of the samples in decreasing order; the last is 1 (all rows).
 
     Examples
     --------
-    >>> _sample_strides(3_000, 10), _sample_strides(5_000, 10), _sample_strides(25_000, 10)
+    >>> _choose_sample_strides(3_000, 10), _choose_sample_strides(5_000, 10), _choose_sample_strides(25_000, 10)
     ([1], [5, 1], [25, 6, 1])
-    >>> _sample_strides(1_000_000, 1_000)
+    >>> _choose_sample_strides(1_000_000, 1_000)
     [3816, 50, 1]
     """
     strides = []
@@ -246,7 +252,7 @@ def _sample_strides(n_rows: int, n_classes: int) -> list[int]:
 
 
 def get_second_sample_strides(n_rows: int) -> list[int]:
-    """Return the stride of the second sample in a list, empty for small tables.
+    """Return a list of the stride of the second sample, empty for small tables.
 
     The sample is a tenth of the rows, within bounds.
     """
@@ -257,7 +263,7 @@ def get_second_sample_strides(n_rows: int) -> list[int]:
 
 
 def compute_typical_margin(rows: Rows) -> float:
-    """Return the median difference of the two largest logits of a row.
+    """Compute the median difference between the two largest logits of a row.
 
     If more than half of the rows tie, the result is the mean difference, and if that is zero
     the mean range of the logits. It is 0 if all logits of every row are equal.
@@ -270,14 +276,14 @@ def compute_typical_margin(rows: Rows) -> float:
     return median or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
 
 
-def _minimise(
-    loss: Callable[[float], Float], b: float, bounds: tuple[float, float], tolerance: float
+def _find_minimum(
+    compute_loss: Callable[[float], Float], b: float, bounds: tuple[float, float], tolerance: float
 ) -> float:
-    """Find the root of the derivative of the loss between two bounds.
+    """Find the inverse temperature between two bounds that minimises the loss.
 
     Parameters
     ----------
-    loss : function
+    compute_loss : function
         Returns the loss and its first three derivatives at b.
 
     b : float
@@ -295,7 +301,7 @@ def _minimise(
     """
     low, high = bounds
     for _ in range(_MAX_PASSES):
-        _, slope, curvature, third_derivative = loss(b)
+        _, slope, curvature, third_derivative = compute_loss(b)
         is_beyond_high = b == bounds[1] and slope < 0.0
         is_beyond_low = b == bounds[0] and slope > 0.0
         if slope == 0.0 or is_beyond_high or is_beyond_low:
@@ -304,22 +310,21 @@ def _minimise(
             high = b
         else:
             low = b
-        step, step_error = _third_order_step(slope, curvature, third_derivative)
-        proposal = b - step
-        if not low < proposal < high:
-            # Try the bound itself first, so that a solution at a bound is found at once.
-            # Otherwise halve the bracket.
+        step, step_error = _compute_third_order_step(slope, curvature, third_derivative)
+        new_b = b - step
+        if not low < new_b < high:
+            # The bound is tried before the bracket is halved, as the solution may lie there.
             bound = bounds[1] if slope < 0.0 else bounds[0]
             is_untried_bound = bound in (low, high)
-            proposal = bound if is_untried_bound else float(np.sqrt(low * high))
-        elif max(abs(step / proposal) ** 3, step_error / proposal) < tolerance:
-            return float(proposal)
-        b = float(proposal)
+            new_b = bound if is_untried_bound else float(np.sqrt(low * high))
+        elif max(abs(step / new_b) ** 3, step_error / new_b) < tolerance:
+            return float(new_b)
+        b = float(new_b)
     warn_caller(f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.")
     return b
 
 
-def _third_order_step(
+def _compute_third_order_step(
     slope: float, curvature: float, third_derivative: float
 ) -> tuple[float, float]:
     """Compute a third-order step downhill and an estimate of its error.
@@ -336,7 +341,7 @@ def _third_order_step(
     r = slope * third_derivative / curvature**2
     halley_step = newton_step / (1.0 - 0.5 * min(r, 1.5))
     if not r < 0.9:
-        # The curvature decreases too fast for a root nearby.
+        # The curvature decreases so fast that the logarithmic step does not exist.
         return float(halley_step), np.inf
     step = halley_step
     if abs(r) > 1e-8:
@@ -345,12 +350,12 @@ def _third_order_step(
 
 
 def get_inverse_temperature_bounds(margin: float) -> tuple[float, float]:
-    """Return the bounds on the inverse temperature for a typical margin."""
+    """Return the smallest and largest inverse temperature for a typical margin."""
     return _MIN_LOG_ODDS / margin, _MAX_LOG_ODDS / margin
 
 
 def warn_temperature_at_bound(all_correct: bool, temperature: float) -> None:
-    """Warn that the temperature is at its bound.
+    """Warn that the fitted temperature lies at its bound.
 
     Parameters
     ----------

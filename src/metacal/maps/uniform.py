@@ -48,33 +48,34 @@ from metacal.maps.temperature import (
 )
 from metacal.rows import Rows
 
-#: Largest weight of the uniform component. The rest suffices to preserve every prediction.
+#: Largest weight of the uniform component, below one so that predictions are preserved.
 MAX_UNIFORM = 1.0 - 2.0**-10
 #: Weights of the uniform component at the starting points of the search.
 _SMALL_UNIFORM = 1.0 / 400.0
 _LARGE_UNIFORM = 1.0 / 20.0
-#: Factor between the inverse temperature of the third starting point and the first.
-_SHARPENING = 3.0
+#: Ratio of the inverse temperatures of the third and the first starting point.
+_SHARPENING_FACTOR = 3.0
 #: Approximate number of rows on which the starting points are compared.
 _FIRST_SAMPLE_ROWS = 1_000
-#: Largest number of rows used; they determine T to a ten-thousandth.
+#: Largest number of rows used, which determines T to a relative error of 1e-4.
 _MAX_ROWS = 1 << 21
 #: Largest distance in log b over which the statistics of one pass are used.
-_MAX_DISTANCE = 0.5
-#: Error of the result at which the search stops, about the fourth power of the last step in
-#: log b: for small tables, for all rows after a sample, and for a sample.
-_ACCURACY = 1e-10
-_ACCURACY_AFTER_SAMPLE = 1e-7
-_ACCURACY_OF_SAMPLE = 1e-4
+_MAX_LOG_B_DISTANCE = 0.5
+#: The error of a search is estimated by the fourth power of its last step in log b.
+#: A search on a small table stops at this error.
+_MAX_ERROR = 1e-10
+#: A search on all rows that starts from the minimum of a sample stops at this error.
+_MAX_ERROR_AFTER_SAMPLE = 1e-7
+#: A search on a sample stops at this error.
+_SAMPLE_MAX_ERROR = 1e-4
 #: Expected decrease of the mean loss at which Newton steps on a sample stop.
-_NEWTON_TOLERANCE_OF_SAMPLE = 1e-5
+_SAMPLE_NEWTON_TOLERANCE = 1e-5
 #: Difference of mean losses below which two losses count as equal.
-_EQUAL_LOSS = 1e-9
-#: Decrease of the mean loss by a pass below which it is the last one. If all rows are alike,
-#: T would otherwise drift without end.
-_FLAT_LOSS = 1e-10
-#: Difference of the mean losses of two searches that found the same minimum.
-_SAME_MINIMUM = 1e-4
+_NEGLIGIBLE_LOSS_DIFFERENCE = 1e-9
+#: Smallest decrease of the mean loss after which the search continues.
+_MIN_LOSS_DECREASE = 1e-10
+#: Largest difference of the mean losses of two searches that found the same minimum.
+_MAX_LOSS_DIFFERENCE_OF_MINIMUM = 1e-4
 _MAX_PASSES = 50
 
 
@@ -164,23 +165,25 @@ def fit_uniform_temperature(
 
 
 def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
-    """Fit temperature and uniform component, and return the row statistics as well."""
+    """Fit temperature and uniform component; return the row statistics as well."""
     sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
     sample = sample.every_nth_row(stride).move_to_table_device()
-    subsamples = _nested_samples(sample)
+    subsamples = _build_nested_samples(sample)
     is_sampled = len(subsamples) > 1
     margin = compute_typical_margin(subsamples[0].rows)
-    plain = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
+    plain_b = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
     passes = [make_statistics_pass(subsample) for subsample in subsamples]
     if margin == 0.0:
         margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
-        return UniformFit(UniformTemperatureMap(plain, 0.0), passes[-1](plain))
+        plain_map = UniformTemperatureMap(plain_b, uniform=0.0)
+        run_full_pass = passes[-1]
+        return UniformFit(plain_map, run_full_pass(plain_b))
 
     lowest_b, highest_b = get_inverse_temperature_bounds(margin)
     box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
-    result = _search_on_growing_samples(passes, plain, box, n_rows=len(sample.rows))
+    result = _search_on_growing_samples(passes, plain_b, box, n_rows=len(sample.rows))
     result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
         # Without samples, the fit of the plain temperature has issued these warnings.
@@ -190,8 +193,8 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     return UniformFit(fitted, result.statistics)
 
 
-def _nested_samples(sample: LabelledRows) -> list[LabelledRows]:
-    """Return samples of increasing size; the last one contains all rows."""
+def _build_nested_samples(sample: LabelledRows) -> list[LabelledRows]:
+    """Build samples of increasing size, the last of which contains all rows."""
     n_rows = len(sample.rows)
     first_stride = max(1, n_rows // _FIRST_SAMPLE_ROWS)
     strides = [first_stride, *get_second_sample_strides(n_rows), 1]
@@ -224,16 +227,16 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
 
 
 def _search_on_growing_samples(
-    passes: list[StatisticsPass], plain: float, box: Float, n_rows: int
+    passes: list[StatisticsPass], plain_b: float, box: Float, n_rows: int
 ) -> _SearchResult:
-    """Search on the smallest sample, then continue from its minimum on larger ones.
+    """Search on the smallest sample, then continue on larger ones from its minimum.
 
     Parameters
     ----------
     passes : list of functions
         Computes the row statistics of each sample, from the smallest to all rows.
 
-    plain : float
+    plain_b : float
         Inverse temperature without a uniform component.
 
     box : array of shape (2, 2)
@@ -247,34 +250,34 @@ def _search_on_growing_samples(
     _SearchResult
     """
     is_sampled = len(passes) > 1
-    first_accuracy = _ACCURACY_OF_SAMPLE if is_sampled else _ACCURACY
-    result = _search_from_several_points(passes[0], plain, box, first_accuracy)
+    first_accuracy = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
+    result = _search_from_several_starts(passes[0], plain_b, box, first_accuracy)
     for run_pass in passes[1:]:
-        # The few rows that need a uniform component may all be missing from the sample.
+        # A sample may contain none of the few rows that need a uniform component.
         start = np.maximum(result.minimum.point, [box[0, 0], 1.0 / (n_rows + 1.0)])
         is_last = run_pass is passes[-1]
-        accuracy = _ACCURACY_AFTER_SAMPLE if is_last else _ACCURACY_OF_SAMPLE
-        result = _search(run_pass, start, box, accuracy)
+        max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
+        result = _search(run_pass, start, box, max_error)
     return result
 
 
-def _search_from_several_points(
-    run_pass: StatisticsPass, plain: float, box: Float, accuracy: float
+def _search_from_several_starts(
+    run_pass: StatisticsPass, plain_b: float, box: Float, max_error: float
 ) -> _SearchResult:
-    """Search from several points and return the best minimum.
+    """Search from several starting points and return the best minimum.
 
     Parameters
     ----------
     run_pass : function
         Computes the row statistics at an inverse temperature.
 
-    plain : float
+    plain_b : float
         Inverse temperature without a uniform component.
 
     box : array of shape (2, 2)
         Smallest and largest allowed point.
 
-    accuracy : float
+    max_error : float
         Error of the result at which a search stops.
 
     Returns
@@ -282,19 +285,22 @@ def _search_from_several_points(
     _SearchResult
         The plain temperature if a uniform component does not decrease the loss.
     """
-    first = _search_from(run_pass, plain, _SMALL_UNIFORM, box, accuracy)
-    second = _search_from(run_pass, 1.0, _LARGE_UNIFORM, box, accuracy)
-    results = [first, second]
-    if abs(first.minimum.value - second.minimum.value) > _SAME_MINIMUM:
-        sharper = plain * _SHARPENING
-        results.append(_search_from(run_pass, sharper, _LARGE_UNIFORM, box, accuracy))
-    best = min(results, key=lambda result: result.minimum.value)
+    first_result = _search_from(run_pass, plain_b, _SMALL_UNIFORM, box, max_error)
+    second_result = _search_from(run_pass, 1.0, _LARGE_UNIFORM, box, max_error)
+    results = [first_result, second_result]
+    if (
+        abs(first_result.minimum.value - second_result.minimum.value)
+        > _MAX_LOSS_DIFFERENCE_OF_MINIMUM
+    ):
+        sharper_b = plain_b * _SHARPENING_FACTOR
+        results.append(_search_from(run_pass, sharper_b, _LARGE_UNIFORM, box, max_error))
+    best_result = min(results, key=lambda result: result.minimum.value)
 
-    plain_point = np.clip([np.log(plain), 0.0], *box)
+    plain_point = np.clip([np.log(plain_b), 0.0], *box)
     statistics = run_pass(float(np.exp(plain_point[0])))
     plain_loss = float(statistics.drop_masked_labels().mean_loss(plain_point)[0])
-    if plain_loss > best.minimum.value + _EQUAL_LOSS:
-        return best
+    if plain_loss > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE:
+        return best_result
     plain_minimum = Minimum(
         point=plain_point,
         value=plain_loss,
@@ -307,13 +313,13 @@ def _search_from_several_points(
 
 
 def _search_from(
-    run_pass: StatisticsPass, b: float, uniform: float, box: Float, accuracy: float
+    run_pass: StatisticsPass, b: float, uniform: float, box: Float, max_error: float
 ) -> _SearchResult:
-    """Search from the point (log b, uniform), moved into the box.
+    """Search from the point (log b, uniform), clipped to the box.
 
     Parameters
     ----------
-    run_pass, box, accuracy
+    run_pass, box, max_error
         See `_search`.
 
     b : float
@@ -327,11 +333,11 @@ def _search_from(
     _SearchResult
     """
     start = np.clip([np.log(b), uniform], *box)
-    return _search(run_pass, start, box, accuracy)
+    return _search(run_pass, start, box, max_error)
 
 
-def _search(run_pass: StatisticsPass, start: Float, box: Float, accuracy: float) -> _SearchResult:
-    """Alternate between a pass and Newton steps nearby until the last step is small.
+def _search(run_pass: StatisticsPass, start: Float, box: Float, max_error: float) -> _SearchResult:
+    """Alternate between passes and Newton steps until the last step is small.
 
     Parameters
     ----------
@@ -344,7 +350,7 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, accuracy: float)
     box : array of shape (2, 2)
         Smallest and largest allowed point.
 
-    accuracy : float
+    max_error : float
         Error of the result at which to stop.
 
     Returns
@@ -356,36 +362,36 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, accuracy: float)
     InputError
         If the true class of every row is masked.
     """
-    tolerance = NEWTON_TOLERANCE if accuracy < _ACCURACY_OF_SAMPLE else _NEWTON_TOLERANCE_OF_SAMPLE
+    tolerance = NEWTON_TOLERANCE if max_error < _SAMPLE_MAX_ERROR else _SAMPLE_NEWTON_TOLERANCE
     point = start
-    max_distance = _MAX_DISTANCE
+    max_distance = _MAX_LOG_B_DISTANCE
     statistics = run_pass(float(np.exp(point[0])))
     usable_statistics = statistics.drop_masked_labels()
     if not len(usable_statistics):
         raise build_all_labels_masked_error()
     loss = usable_statistics.mean_loss(point)
     for _ in range(_MAX_PASSES):
-        nearest = [point[0] - max_distance, 0.0]
-        farthest = [point[0] + max_distance, 1.0]
-        nearby_box = np.clip(box, nearest, farthest)
+        lower_limits = [point[0] - max_distance, 0.0]
+        upper_limits = [point[0] + max_distance, 1.0]
+        nearby_box = np.clip(box, lower_limits, upper_limits)
         minimum = minimise_in_box(usable_statistics.mean_loss, point, nearby_box, tolerance, loss)
         distance = abs(minimum.point[0] - point[0])
-        if distance**4 <= accuracy:
+        if distance**4 <= max_error:
             return _SearchResult(minimum, statistics)
         new_statistics = run_pass(float(np.exp(minimum.point[0])))
         new_usable_statistics = new_statistics.drop_masked_labels()
         new_loss = new_usable_statistics.mean_loss(minimum.point)
-        if new_loss[0] > loss[0] + _EQUAL_LOSS:
-            # The series was not accurate at this distance.
+        if new_loss[0] > loss[0] + _NEGLIGIBLE_LOSS_DIFFERENCE:
+            # The loss increased, so the series was not accurate at this distance.
             max_distance = 0.25 * distance
             continue
-        if loss[0] - new_loss[0] <= _FLAT_LOSS:
+        if loss[0] - new_loss[0] <= _MIN_LOSS_DECREASE:
             return _SearchResult(minimum, new_statistics)
         point = minimum.point
         statistics = new_statistics
         usable_statistics = new_usable_statistics
         loss = new_loss
-    unfinished = Minimum(
+    unconverged_minimum = Minimum(
         point=point,
         value=float(loss[0]),
         remaining_decrease=np.inf,
@@ -393,4 +399,4 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, accuracy: float)
         n_steps=_MAX_PASSES,
         converged=False,
     )
-    return _SearchResult(unfinished, statistics)
+    return _SearchResult(unconverged_minimum, statistics)

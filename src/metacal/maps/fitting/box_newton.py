@@ -19,13 +19,12 @@ from metacal.maps.fitting.lbfgs import Minimum
 #: Function that returns value, gradient and Hessian at a point as six numbers.
 Function = Callable[[Float], Float]
 
-#: Expected decrease at which the iteration stops. The step after it would be expected to
-#: decrease the function by about its square.
+#: Expected decrease at which the iteration stops, after one more step.
 TOLERANCE = 1e-9
-#: Expected decrease below which a step is taken without comparing values. Near the minimum
-#: the loss of float32 logits is too coarse to compare, but its gradient is not.
+#: Expected decrease below which a step is taken without comparing function values.
+#: Near the minimum, rounding errors of float32 logits dominate the values.
 _MAX_UNCHECKED_DECREASE = 1e-6
-#: Expected decrease that rounding errors can leave.
+#: Expected decrease that rounding errors can leave at the minimum.
 _ROUNDING = 1e-8
 #: Largest change of the first parameter, a logarithm, in one step.
 _MAX_FIRST_STEP = 1.0
@@ -46,15 +45,19 @@ class _Quadratic:
 
     slope_a: float
     slope_e: float
-    aa: float
-    ae: float
-    ee: float
+    hessian_aa: float
+    hessian_ae: float
+    hessian_ee: float
 
-    def decrease(self, a: float, e: float) -> float:
-        """Compute how much the model decreases along the step (a, e)."""
-        linear = self.slope_a * a + self.slope_e * e
-        quadratic = self.aa * a * a + 2.0 * self.ae * a * e + self.ee * e * e
-        return -(linear + 0.5 * quadratic)
+    def compute_decrease(self, step_a: float, step_e: float) -> float:
+        """Compute how much the model decreases along a step."""
+        linear_term = self.slope_a * step_a + self.slope_e * step_e
+        quadratic_term = (
+            self.hessian_aa * step_a * step_a
+            + 2.0 * self.hessian_ae * step_a * step_e
+            + self.hessian_ee * step_e * step_e
+        )
+        return -(linear_term + 0.5 * quadratic_term)
 
 
 def minimise_in_box(
@@ -87,11 +90,13 @@ def minimise_in_box(
     -------
     Minimum
     """
-    current = function(point) if value_at_point is None else value_at_point
+    current = value_at_point
+    if current is None:
+        current = function(point)
     last_decrease = math.inf
     final_decrease = 0.0
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
-        step, expected_decrease = _newton_step(current, box - point)
+        step, expected_decrease = _compute_newton_step(current, step_bounds=box - point)
         is_stagnating = (
             last_decrease <= _MAX_UNCHECKED_DECREASE and expected_decrease > 0.25 * last_decrease
         )
@@ -118,8 +123,8 @@ def minimise_in_box(
     )
 
 
-def _newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
-    """Compute the step to the minimum of the quadratic model within the box.
+def _compute_newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
+    """Compute the step to the minimum of the quadratic model within bounds.
 
     Parameters
     ----------
@@ -127,7 +132,7 @@ def _newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
         Value, gradient and Hessian at the current point.
 
     step_bounds : array of shape (2, 2)
-        Box relative to the current point.
+        Smallest and largest allowed step.
 
     Returns
     -------
@@ -141,22 +146,22 @@ def _newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
     if not math.isfinite(slope_a + slope_e + aa + ae + ee):
         return np.zeros(2), math.inf
     aa, ae, ee = _make_positive_definite(aa, ae, ee)
-    model = _Quadratic(slope_a=slope_a, slope_e=slope_e, aa=aa, ae=ae, ee=ee)
+    model = _Quadratic(slope_a, slope_e, hessian_aa=aa, hessian_ae=ae, hessian_ee=ee)
     (min_step_a, min_step_e), (max_step_a, max_step_e) = step_bounds.tolist()
 
     determinant = aa * ee - ae * ae
-    a = (ae * slope_e - ee * slope_a) / determinant
-    e = (ae * slope_a - aa * slope_e) / determinant
-    # If a parameter leaves the box, it is set to the bound and the other one minimised.
-    if not min_step_e <= e <= max_step_e:
-        e = min(max(e, min_step_e), max_step_e)
-        a = -(slope_a + ae * e) / aa
-    if not min_step_a <= a <= max_step_a:
-        a = min(max(a, min_step_a), max_step_a)
-        e = -(slope_e + ae * a) / ee
-    a = min(max(a, min_step_a, -_MAX_FIRST_STEP), max_step_a, _MAX_FIRST_STEP)
-    e = min(max(e, min_step_e), max_step_e)
-    return np.array([a, e]), model.decrease(a, e)
+    step_a = (ae * slope_e - ee * slope_a) / determinant
+    step_e = (ae * slope_a - aa * slope_e) / determinant
+    # A parameter that leaves the box is set to its bound, and the other one is minimised.
+    if not min_step_e <= step_e <= max_step_e:
+        step_e = min(max(step_e, min_step_e), max_step_e)
+        step_a = -(slope_a + ae * step_e) / aa
+    if not min_step_a <= step_a <= max_step_a:
+        step_a = min(max(step_a, min_step_a), max_step_a)
+        step_e = -(slope_e + ae * step_a) / ee
+    step_a = min(max(step_a, min_step_a, -_MAX_FIRST_STEP), max_step_a, _MAX_FIRST_STEP)
+    step_e = min(max(step_e, min_step_e), max_step_e)
+    return np.array([step_a, step_e]), model.compute_decrease(step_a, step_e)
 
 
 def _make_positive_definite(aa: float, ae: float, ee: float) -> tuple[float, float, float]:
@@ -168,17 +173,17 @@ def _make_positive_definite(aa: float, ae: float, ee: float) -> tuple[float, flo
     """
     mean = 0.5 * (aa + ee)
     half_difference = math.hypot(0.5 * (aa - ee), ae)
-    low = abs(mean - half_difference)
-    high = abs(mean + half_difference)
-    smallest = _MIN_CURVATURE * max(1.0, low, high)
-    if mean - half_difference >= smallest:
+    low_size = abs(mean - half_difference)
+    high_size = abs(mean + half_difference)
+    min_size = _MIN_CURVATURE * max(1.0, low_size, high_size)
+    if mean - half_difference >= min_size:
         return aa, ae, ee
-    low = max(low, smallest)
-    high = max(high, smallest)
+    low_size = max(low_size, min_size)
+    high_size = max(high_size, min_size)
     ratio = 0.0
     if half_difference > 0.0:
-        ratio = 0.5 * (high - low) / half_difference
-    new_mean = 0.5 * (low + high)
+        ratio = 0.5 * (high_size - low_size) / half_difference
+    new_mean = 0.5 * (low_size + high_size)
     return new_mean + ratio * (aa - mean), ratio * ae, new_mean + ratio * (ee - mean)
 
 
@@ -208,7 +213,8 @@ def _backtrack(
     """
     for _ in range(_MAX_HALVINGS):
         trial = function(point + step)
-        if trial[0] <= current[0] + _SUFFICIENT_DECREASE * float(current[1:3] @ step):
+        linear_change = float(current[1:3] @ step)
+        if trial[0] <= current[0] + _SUFFICIENT_DECREASE * linear_change:
             return step, trial
         step = 0.5 * step
     return None
