@@ -26,7 +26,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from benchmarks.experiments.pool import in_order
-from metacal.metrics.area_intervals import AreaStatistic, WeightedErrors
+from metacal.metrics.area_intervals import AreaStatistic, WeightedErrorBlocks
 from metacal.metrics.binning import Statistic
 from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.registry import METRICS
@@ -92,11 +92,16 @@ class Population:
         )
         stop = np.cumsum(incorrect + correct)[None]
         start = stop - (incorrect + correct)
-        errors = WeightedErrors(np.ones((1, 1)), np.maximum(start, 0.0), stop, incorrect[None])
+        blocks = WeightedErrorBlocks(
+            total_rows=np.ones((1, 1)),
+            rows_before=np.maximum(start, 0.0),
+            rows_through=stop,
+            n_errors=incorrect[None],
+        )
         any_ranking = Ranking(np.zeros(1), np.ones(1, dtype=np.bool_))
         statistics = {name: METRICS[name].prepare_statistic(any_ranking) for name in AREAS}
         return {
-            name: float(area_of(statistic).area(errors)[0])
+            name: float(area_of(statistic).compute_area(blocks)[0])
             for name, statistic in statistics.items()
         }
 
@@ -157,7 +162,7 @@ def real_population(path: Path) -> Population:
 
 def plain_bootstrap(statistic: Statistic) -> Target:
     """Hide the type of an area's statistic, so that it is resampled like any other metric."""
-    return Target(lambda batch: statistic(batch))
+    return Target(lambda row_weights: statistic(row_weights))
 
 
 def measured(name: str, population: Population, n_rows: int, n_draws: int) -> dict[str, Any]:
@@ -173,10 +178,12 @@ def measured(name: str, population: Population, n_rows: int, n_draws: int) -> di
         ranking = population.drawn(n_rows, random)
         n_incorrect.append(int((~ranking.correct).sum()))
         statistics = {area: METRICS[area].prepare_statistic(ranking) for area in AREAS}
-        plan = Resampling(LEVEL, random_state=draw)
+        resampling = Resampling(LEVEL, random_state=draw)
         found = {
-            "package": plan.intervals({area: Target(statistics[area]) for area in AREAS}, n_rows),
-            "plain": plan.intervals(
+            "package": resampling.resample_statistics(
+                {area: Target(statistics[area]) for area in AREAS}, n_rows
+            ),
+            "plain": resampling.resample_statistics(
                 {area: plain_bootstrap(statistics[area]) for area in AREAS}, n_rows
             ),
         }

@@ -230,9 +230,8 @@ def smooth_ece_at():
     """The smooth ECE at one given bandwidth, to look at the fixed point from outside."""
 
     def area(top, bandwidth):
-        nodes = smooth._mesh_nodes(top)(np.ones((1, len(top))))
-        return float(
-            smooth._smoothed_areas(smooth._cosines(nodes, len(top)), np.array([bandwidth]))[0]
-        )
+        node_sums = smooth._prepare_mesh_sums(top, smooth.MESH_CELLS)(np.ones((1, len(top))))
+        cosines = smooth._compute_cosine_coefficients(node_sums, len(top))
+        return float(smooth._compute_smoothed_areas(cosines, np.array([bandwidth]))[0])
 
     return area

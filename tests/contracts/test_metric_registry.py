@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal import metrics
 from metacal.cli.evaluate import command
-from metacal.metrics.binning import estimate, mean_statistic
+from metacal.metrics.binning import evaluate_on_sample, mean_statistic
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.toplabel import checked_table, top_label
@@ -34,19 +34,19 @@ def overconfidence_statistic(top):
 
 def overconfidence(proba, labels):
     """Mean confidence less accuracy, of the top class."""
-    return estimate(overconfidence_statistic(top_label(proba, labels)), len(labels))
+    return evaluate_on_sample(overconfidence_statistic(top_label(proba, labels)), len(labels))
 
 
 def lift_statistic(ranking):
     return ranking.statistic(
-        lambda found: found.start.max(axis=1, initial=0.0) / found.n_rows[:, 0]
+        lambda blocks: blocks.rows_before.max(axis=1, initial=0.0) / blocks.total_rows[:, 0]
     )
 
 
 def lift(score, correct):
     """Share of rows surer than the last wrong one."""
     ranking = RANKING(score, correct)
-    return estimate(lift_statistic(ranking), len(ranking))
+    return evaluate_on_sample(lift_statistic(ranking), len(ranking))
 
 
 def rejected_wrong(accept, correct):

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.area_intervals import AREAS, made_populations
 from metacal.metrics import auroc, interval
-from metacal.metrics.area_intervals import area_limits
+from metacal.metrics.area_intervals import compute_area_limits
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.registry import METRICS
@@ -34,7 +34,7 @@ def test_intervals_hold_with_few_incorrect_or_few_correct_rows(name, n_incorrect
     for draw in range(DRAWS):
         ranking = population.drawn(n_rows, random)
         targets = {area: Target(METRICS[area].prepare_statistic(ranking)) for area in AREAS}
-        found = Resampling(n_resamples=300, random_state=draw).intervals(targets, n_rows)
+        found = Resampling(n_resamples=300, random_state=draw).resample_statistics(targets, n_rows)
         for area, own in found.items():
             missed[area] += not (np.isnan(own.estimate) or own.low <= true_areas[area] <= own.high)
     assert max(missed.values()) <= DRAWS * (0.05 + 3 * np.sqrt(0.05 * 0.95 / DRAWS))
@@ -42,7 +42,7 @@ def test_intervals_hold_with_few_incorrect_or_few_correct_rows(name, n_incorrect
 
 def test_a_sample_without_errors_does_not_show_that_there_are_none():
     ranking = Ranking(np.arange(100.0), np.ones(100, dtype=np.bool_))
-    found = Resampling().intervals(
+    found = Resampling().resample_statistics(
         {"aurc": Target(METRICS["aurc"].prepare_statistic(ranking))}, 100
     )["aurc"]
     assert found.estimate == 0.0
@@ -66,9 +66,9 @@ def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
     correct = random.random(4_000) > 0.4
     score = random.normal(0.0, 1.0, 4_000) + 1.5 * ~correct
     statistics = {area: METRICS[area].prepare_statistic(Ranking(score, correct)) for area in AREAS}
-    merged = area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
+    merged = compute_area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
     monkeypatch.setattr("metacal.metrics.area_intervals._SINGLE_BLOCKS", 4_000)
-    single = area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
+    single = compute_area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
     for area in AREAS:
         assert merged[area] == pytest.approx(
             single[area], abs=0.12 * (single[area][1] - single[area][0])

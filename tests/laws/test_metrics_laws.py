@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metacal import metrics
-from metacal.metrics.binning import bin_codes, equal_mass
+from metacal.metrics.binning import assign_bins, equal_mass
 from metacal.metrics.intervals import TOO_FEW_ERRORS
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import METRICS, TOP_LABEL
@@ -139,7 +139,7 @@ def test_norms_are_ordered(rows, n_bins):
 def test_equal_mass_bins_never_split_a_tie_and_are_never_empty(values, n_bins):
     confidence = np.array(values)
     edges = equal_mass(confidence, n_bins)
-    codes = bin_codes(confidence, edges)
+    codes = assign_bins(confidence, edges)
     assert len(edges) - 1 <= n_bins
     assert set(codes) == set(range(len(edges) - 1))
     for value in set(values):

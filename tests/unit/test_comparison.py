@@ -14,7 +14,7 @@ from metacal.estimators.compare import BUDGET
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import affordable_folds, fold_seconds
 from metacal.maps.methods import METHODS
-from metacal.metrics.paired import by_rows
+from metacal.metrics.paired import compare_by_rows
 
 FAST = ["temperature", "spline", "histogram"]
 METRICS = ["nll", "brier", "ece", "ece_equal_mass"]
@@ -90,8 +90,8 @@ def test_the_best_is_near_the_best_and_clear_losers_are_not(rows):
 def test_a_method_near_the_best_is_at_most_three_standard_errors_worse():
     difference = np.tile([-1.0, 1.0], 50)  # its standard error is 0.1005
     losses = np.array([np.zeros(100), difference + 0.3, difference + 0.31])
-    assert by_rows(losses, np.arange(100)).near_best == [0, 1]
-    assert by_rows(-losses, np.arange(100), smaller_is_better=False).near_best == [0, 1]
+    assert compare_by_rows(losses, np.arange(100)).near_best == [0, 1]
+    assert compare_by_rows(-losses, np.arange(100), smaller_is_better=False).near_best == [0, 1]
 
 
 def test_no_confidence_level_is_claimed(table):
@@ -106,7 +106,7 @@ def test_no_confidence_level_is_claimed(table):
         losses = np.array(
             [np.full(n_rows, 0.03), usual + 10.0 * has_huge_loss]
         )  # means 0.03 and 0.033
-        lost += 0 not in by_rows(losses, np.arange(n_rows)).near_best
+        lost += 0 not in compare_by_rows(losses, np.arange(n_rows)).near_best
     assert lost > 0.2 * n_samples
     assert not {"confidence", "level"} & set(table.to_dict())
     assert "no confidence level" in str(table)

@@ -22,8 +22,13 @@ from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_fo
 from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.binning import estimate
-from metacal.metrics.paired import Paired, by_folds, by_resamples, by_rows
+from metacal.metrics.binning import evaluate_on_sample
+from metacal.metrics.paired import (
+    PairedEstimates,
+    compare_by_folds,
+    compare_by_resamples,
+    compare_by_rows,
+)
 from metacal.metrics.toplabel import TopLabel, checked_table
 from metacal.rows import open_executor, validate
 from metacal.rows.draws import generator
@@ -307,11 +312,13 @@ def _fit_and_measure(
     checked = checked_table(probabilities, codes[is_held_out])
     losses = {}
     other_metrics = {}
-    for metric in registry.compared():
+    for metric in registry.list_compared_metrics():
         if metric.losses is not None:
             losses[metric.name] = metric.losses(checked)
         elif metric.input is not registry.TOP_LABEL:
-            other_metrics[metric.name] = estimate(metric.prepare_statistic(checked), len(checked))
+            other_metrics[metric.name] = evaluate_on_sample(
+                metric.prepare_statistic(checked), len(checked)
+            )
     return _FoldResult(
         losses=losses,
         top=checked.top_label(),
@@ -358,9 +365,9 @@ def _summarise(
             error_by_name[name] = errors[0]
     fitted_names = [name for name in results_by_name if name not in error_by_name]
     fitted_results = [results_by_name[name] for name in fitted_names]
-    paired_metrics: dict[str, Paired] = {}
+    paired_metrics: dict[str, PairedEstimates] = {}
     if fitted_names:
-        for metric in registry.compared():
+        for metric in registry.list_compared_metrics():
             paired_metrics[metric.name] = _compare_metric(
                 metric, fitted_results, held_out_rows, n_splits
             )
@@ -384,7 +391,7 @@ def _compare_metric(
     results: list[list[_FoldResult]],
     held_out_rows: list[Codes],
     n_splits: int,
-) -> Paired:
+) -> PairedEstimates:
     """Compute a metric of every calibrator, with paired differences.
 
     Parameters
@@ -401,28 +408,28 @@ def _compare_metric(
 
     Returns
     -------
-    Paired
+    PairedEstimates
     """
     smaller_is_better = metric.smaller_is_better
     if metric.losses is not None:
         losses = [
             np.concatenate([result.losses[metric.name] for result in folds]) for folds in results
         ]
-        return by_rows(losses, np.concatenate(held_out_rows), smaller_is_better)
+        return compare_by_rows(losses, np.concatenate(held_out_rows), smaller_is_better)
     if metric.input is not registry.TOP_LABEL:
         values = [[result.other_metrics[metric.name] for result in folds] for folds in results]
-        return by_folds(values, smaller_is_better)
+        return compare_by_folds(values, smaller_is_better)
     compute_statistic = metric.debiased or metric.prepare_statistic
     statistics = []
     for folds in results:
         top_columns = zip(*(result.top for result in folds[:n_splits]), strict=True)
         statistics.append(compute_statistic(TopLabel(*map(np.concatenate, top_columns))))
     n_rows = sum(map(len, held_out_rows[:n_splits]))
-    return by_resamples(statistics, n_rows, smaller_is_better)
+    return compare_by_resamples(statistics, n_rows, smaller_is_better)
 
 
 def _build_entry(
-    name: str, results: list[_FoldResult], index: int, paired_metrics: dict[str, Paired]
+    name: str, results: list[_FoldResult], index: int, paired_metrics: dict[str, PairedEstimates]
 ) -> ComparisonEntry:
     """Build the result of one calibrator.
 
@@ -434,7 +441,7 @@ def _build_entry(
         Results of its folds.
     index : int
         Its index among the calibrators of `paired_metrics`.
-    paired_metrics : dict of str to Paired
+    paired_metrics : dict of str to PairedEstimates
         Metrics of all calibrators.
 
     Returns
@@ -442,7 +449,7 @@ def _build_entry(
     ComparisonEntry
     """
     metrics = {
-        metric: Estimate(float(paired.estimates[index]), paired.error(index))
+        metric: Estimate(float(paired.estimates[index]), paired.standard_error(index))
         for metric, paired in paired_metrics.items()
     }
     return ComparisonEntry(

@@ -28,7 +28,7 @@ from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import Judged, check_measurable, judged, opened
 from metacal.metrics import registry
-from metacal.metrics.evaluation import evaluate_rows, evaluate_scores
+from metacal.metrics.evaluation import evaluate_columns, evaluate_scores
 from metacal.metrics.evaluation_result import Evaluation, describe_harm
 from metacal.metrics.intervals import Interval, clopper_pearson
 from metacal.metrics.marginal import PredictedClasses
@@ -420,7 +420,7 @@ def evaluate_table(
     columns = {
         "accept": measured.accept,
         "correct": correct,
-        "by_class": PredictedClasses(
+        "predicted_classes": PredictedClasses(
             measured.top, measured_gate.classes, fitted=fit_rows is not None
         ),
     }
@@ -429,10 +429,10 @@ def evaluate_table(
         softmax_metrics = measured.before
         if _needs_whole_table() and buffer is not None:
             softmax_table = lazy_softmax(rows, codes, softmax_metrics.top)
-            softmax_metrics = replace(softmax_metrics, checked=softmax_table)
+            softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
-        before = evaluate_rows(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
-    after = evaluate_rows(
+        before = evaluate_columns(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
+    after = evaluate_columns(
         measured.after, rows.n_classes, resampling, n_bins, score=measured.score, **columns
     )
     if gate is None or gate.certificate is None or measured.accept is None:
@@ -452,7 +452,8 @@ def evaluate_table(
 def _needs_whole_table() -> bool:
     """Check whether a registered metric needs all probabilities at once."""
     return any(
-        metric.whole_table and metric.sums is None for metric in registry.evaluated(PROBABILITIES)
+        metric.reads_whole_table and metric.sums is None
+        for metric in registry.list_evaluated_metrics(PROBABILITIES)
     )
 
 

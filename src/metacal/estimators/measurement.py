@@ -20,7 +20,7 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.evaluation import RowMetrics, row_losses
+from metacal.metrics.evaluation import ProbabilityColumns, compute_row_losses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.rows import Rows
@@ -70,17 +70,17 @@ class MeasuredRows:
         Column of the largest logit.
     accept : array of bool of shape (n_rows,) or None
         Whether each row is accepted. None if the gate is only a calibrator.
-    after : RowMetrics
+    after : ProbabilityColumns
         Metrics of the probabilities of the gate, which are 1/K for rejected rows.
-    before : RowMetrics or None
+    before : ProbabilityColumns or None
         Metrics of the softmax of the logits, if requested.
     """
 
     score: Float
     top: Codes
     accept: Flags | None
-    after: RowMetrics
-    before: RowMetrics | None
+    after: ProbabilityColumns
+    before: ProbabilityColumns | None
 
 
 def measure_rows(
@@ -139,7 +139,7 @@ def measure_rows(
     score, top, accept, *metric_columns = (np.ascontiguousarray(column) for column in all_columns.T)
     after, *others = _split_metrics(metric_columns, sums)
     if buffer is not None:
-        after = replace(after, checked=CheckedTable(buffer, codes, after.top.confidence))
+        after = replace(after, table=CheckedTable(buffer, codes, after.top.confidence))
     return MeasuredRows(
         score=score,
         top=top.astype(np.intp),
@@ -192,7 +192,7 @@ def _measure_block(
         tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
     columns: list[Any] = [decision.score, decision.top, decision.accept]
     for table in tables:
-        columns += [*table.top_label(), *row_losses(table).values()]
+        columns += [*table.top_label(), *compute_row_losses(table).values()]
     if buffer is not None:
         # This comes last, because the buffer may be the block itself.
         buffer[...] = decision.probabilities
@@ -221,7 +221,7 @@ class _Reduction:
         self.sums: TableSums = []
         for _ in range(n_tables):
             table_sums = {}
-            for metric in registry.evaluated(PROBABILITIES):
+            for metric in registry.list_evaluated_metrics(PROBABILITIES):
                 if metric.sums is not None:
                     table_sums[metric.name] = metric.sums(n_classes, n_bins)
             self.sums.append(table_sums)
@@ -246,10 +246,12 @@ class _Reduction:
         return np.concatenate(self.columns), self.sums
 
 
-def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[RowMetrics]:
+def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[ProbabilityColumns]:
     """Yield the metrics of each table of probabilities from the columns of all tables."""
     loss_names = [
-        metric.name for metric in registry.evaluated(PROBABILITIES) if metric.losses is not None
+        metric.name
+        for metric in registry.list_evaluated_metrics(PROBABILITIES)
+        if metric.losses is not None
     ]
     # The first two columns of a table are the top label.
     n_columns = 2 + len(loss_names)
@@ -258,7 +260,7 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[RowMetrics
         top_label = TopLabel(*columns[start : start + 2])
         loss_columns = columns[start + 2 : start + n_columns]
         losses = dict(zip(loss_names, loss_columns, strict=True))
-        yield RowMetrics(top_label, losses, sums=table_sums)
+        yield ProbabilityColumns(top_label, losses, sums=table_sums)
 
 
 def lazy_softmax(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

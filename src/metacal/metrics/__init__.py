@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from metacal.lazy import make_lazy_attributes
 from metacal.metrics import calibration, proper, ranking, selective  # noqa: F401
-from metacal.metrics.registry import metric_modules
+from metacal.metrics.registry import list_metric_modules
 
 if TYPE_CHECKING:
     from metacal.metrics.binning import ReliabilityCurve as ReliabilityCurve
@@ -40,4 +40,4 @@ if TYPE_CHECKING:
     from metacal.metrics.toplabel import TopLabel as TopLabel
     from metacal.metrics.toplabel import top_label as top_label
 else:
-    __getattr__, __dir__ = make_lazy_attributes(__name__, metric_modules)
+    __getattr__, __dir__ = make_lazy_attributes(__name__, list_metric_modules)

@@ -2,8 +2,9 @@
 
 An area depends on the few incorrect rows, and most of all on an incorrect row among the most
 confident ones. A sample without such a row does not show that there are none, so its resamples vary
-too little: nominal 95% intervals of the plain bootstrap missed in up to 93% of the samples
-(`benchmarks/area_intervals.py`). `area_limits` therefore adds an unseen row to each resample.
+too little: nominal 95% intervals of the plain bootstrap missed the true area in up to 93% of the
+samples (`benchmarks/area_intervals.py`). `compute_area_limits` therefore adds an unseen row to each
+resample.
 
 1. Every row gets an independent weight with an exponential distribution (the Bayesian bootstrap,
    Rubin 1981).
@@ -15,7 +16,7 @@ too little: nominal 95% intervals of the plain bootstrap missed in up to 93% of 
 For the mean of zeros and ones this construction is the exact interval of Clopper & Pearson, because
 the weighted mean has a beta distribution. For means of values between 0 and 1 it was proposed by
 Gaffke (2005). For areas it is not proved. The benchmark above measures how often the intervals
-miss.
+miss the true area.
 """
 
 from __future__ import annotations
@@ -29,23 +30,26 @@ from scipy.special import xlogy
 
 from metacal.formulas import Float
 from metacal.metrics.binning import Weights
-from metacal.metrics.ranked_errors import RankedErrors, Ranking
+from metacal.metrics.ranked_errors import ErrorBlocks, Ranking
 
-#: Elements of one array of weighted resamples. A few such arrays fit into the cache.
+#: Number of elements of one array of weighted resamples. A few such arrays fit into the cache.
 _BATCH_ELEMENTS = 1 << 16
-#: Number of blocks of equal score that are resampled one by one. Later blocks are merged into as
-#: many again.
+#: Number of blocks at the start of a ranking that are never merged, and number of merged blocks
+#: into which a long ranking combines the rest.
 _SINGLE_BLOCKS = 400
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedErrors(RankedErrors):
-    """`RankedErrors` of rows whose positive weights are not whole numbers."""
+class WeightedErrorBlocks(ErrorBlocks):
+    """Error blocks of rows whose positive weights are not whole numbers.
+
+    All numbers of rows and errors are sums of weights.
+    """
 
     @property
-    def wrong_before(self) -> Float:
-        """Weight of the incorrect rows that rank before each block."""
-        return np.cumsum(self.wrong, axis=1) - self.wrong
+    def errors_before(self) -> Float:
+        """Weight of the errors that rank before each block."""
+        return np.cumsum(self.n_errors, axis=1) - self.n_errors
 
     @cached_property
     def aurc(self) -> Float:
@@ -55,10 +59,12 @@ class WeightedErrors(RankedErrors):
         of all weight. Errors of density c between the fractions a and b add c ∫ -log t dt from a to
         b, and the antiderivative of -log t is t - t log t.
         """
-        start = self.start / self.n_rows
-        stop = self.stop / self.n_rows
-        width = self.stop - self.start
-        density = np.divide(self.wrong, width, out=np.zeros_like(width), where=width > 0)
+        start = self.rows_before / self.total_rows
+        stop = self.rows_through / self.total_rows
+        block_weight = self.rows_through - self.rows_before
+        density = np.divide(
+            self.n_errors, block_weight, out=np.zeros_like(block_weight), where=block_weight > 0
+        )
         antiderivative_at_stop = stop - xlogy(stop, stop)
         antiderivative_at_start = start - xlogy(start, start)
         return np.asarray(
@@ -68,7 +74,9 @@ class WeightedErrors(RankedErrors):
 
 @dataclass(frozen=True, eq=False)
 class RowRuns:
-    """Numbers of correct and incorrect rows along a ranking.
+    """Numbers of correct and incorrect rows in each run of a ranking.
+
+    A run is a block with an incorrect row, or the correct rows between two such blocks.
 
     Attributes
     ----------
@@ -85,71 +93,81 @@ class RowRuns:
 
     @classmethod
     def from_ranking(cls, ranking: Ranking) -> RowRuns:
-        """Count the rows of a ranking."""
-        errors = ranking.errors(np.ones((1, len(ranking)), dtype=np.intp))
-        block_start = errors.start[0]
-        block_stop = errors.stop[0]
-        incorrect = errors.wrong[0]
+        """Count the rows of each run of a ranking."""
+        unit_weights = np.ones((1, len(ranking)), dtype=np.intp)
+        blocks = ranking.get_error_blocks(unit_weights)
+        block_start = blocks.rows_before[0]
+        block_stop = blocks.rows_through[0]
+        n_incorrect = blocks.n_errors[0]
         gap_start = np.concatenate(([0.0], block_stop))
-        gap_stop = np.append(block_start, errors.n_rows[0])
+        gap_stop = np.append(block_start, blocks.total_rows[0])
         return cls(
             between_blocks=gap_stop - gap_start,
-            correct=block_stop - block_start - incorrect,
-            incorrect=incorrect,
+            correct=block_stop - block_start - n_incorrect,
+            incorrect=n_incorrect,
         )
 
     def merge_blocks(self) -> RowRuns:
-        """Merge neighbouring blocks if there are so many that resampling would be slow.
+        """Merge neighbouring blocks if there are too many to resample quickly.
 
         The first blocks stay as they are, because they have the largest influence on an AURC.
         """
         n_blocks = len(self.incorrect)
         if n_blocks <= 2 * _SINGLE_BLOCKS:
             return self
+        single_starts = np.arange(_SINGLE_BLOCKS)
         merged_starts = np.linspace(_SINGLE_BLOCKS, n_blocks, _SINGLE_BLOCKS, endpoint=False)
-        first_blocks = np.concatenate([np.arange(_SINGLE_BLOCKS), merged_starts.astype(np.intp)])
-        correct_rows_inside = self.between_blocks[:-1].copy()
-        correct_rows_inside[first_blocks] = 0.0
+        block_starts = np.concatenate([single_starts, merged_starts.astype(np.intp)])
+        # Correct rows between two blocks that are merged belong to the merged block.
+        absorbed_correct = self.between_blocks[:-1].copy()
+        absorbed_correct[block_starts] = 0.0
         return RowRuns(
-            between_blocks=self.between_blocks[np.append(first_blocks, n_blocks)],
-            correct=np.add.reduceat(self.correct + correct_rows_inside, first_blocks),
-            incorrect=np.add.reduceat(self.incorrect, first_blocks),
+            between_blocks=self.between_blocks[np.append(block_starts, n_blocks)],
+            correct=np.add.reduceat(self.correct + absorbed_correct, block_starts),
+            incorrect=np.add.reduceat(self.incorrect, block_starts),
         )
 
     def resample(
         self, n_resamples: int, random: np.random.Generator
     ) -> Iterator[WeightedResamples]:
-        """Yield resamples with exponential row weights, a few at a time.
+        """Yield resamples with exponential row weights, several per batch.
 
         The weights of k rows add up to a gamma variable of shape k, so one draw for each run of
         rows is enough.
         """
-        batch_size = max(1, _BATCH_ELEMENTS // len(self.between_blocks))
+        n_gaps = len(self.between_blocks)
+        n_blocks = len(self.incorrect)
+        batch_size = max(1, _BATCH_ELEMENTS // n_gaps)
         for start in range(0, n_resamples, batch_size):
             n_drawn = min(batch_size, n_resamples - start)
-            n_runs = len(self.between_blocks)
-            n_blocks = len(self.incorrect)
             weighted_runs = RowRuns(
-                between_blocks=random.standard_gamma(self.between_blocks, (n_drawn, n_runs)),
+                between_blocks=random.standard_gamma(self.between_blocks, (n_drawn, n_gaps)),
                 correct=random.standard_gamma(self.correct, (n_drawn, n_blocks)),
                 incorrect=random.standard_gamma(self.incorrect, (n_drawn, n_blocks)),
             )
             unseen_weights = random.standard_exponential((n_drawn, 2))
-            yield WeightedResamples(weighted_runs.locate_errors(), unseen_weights)
+            yield WeightedResamples(weighted_runs.to_error_blocks(), unseen_weights)
 
-    def as_one_resample(self) -> WeightedErrors:
-        """Return the rows as one resample in which every row has weight 1."""
-        batch_of_one = RowRuns(self.between_blocks[None], self.correct[None], self.incorrect[None])
-        return batch_of_one.locate_errors()
+    def to_unit_weight_blocks(self) -> WeightedErrorBlocks:
+        """Return the error blocks of a single resample in which every row has weight 1."""
+        single_resample = RowRuns(
+            between_blocks=self.between_blocks[None],
+            correct=self.correct[None],
+            incorrect=self.incorrect[None],
+        )
+        return single_resample.to_error_blocks()
 
-    def locate_errors(self) -> WeightedErrors:
-        """Compute where the blocks start and stop, for runs of shape (n_resamples, n_runs)."""
+    def to_error_blocks(self) -> WeightedErrorBlocks:
+        """Convert two-dimensional runs, one row per resample, to error blocks."""
         block_weights = self.correct + self.incorrect
-        stop = np.cumsum(self.between_blocks[:, :-1] + block_weights, axis=1)
-        total = self.between_blocks.sum(axis=1, keepdims=True)
-        total = total + block_weights.sum(axis=1, keepdims=True)
-        return WeightedErrors(
-            n_rows=total, start=stop - block_weights, stop=stop, wrong=self.incorrect
+        weight_through = np.cumsum(self.between_blocks[:, :-1] + block_weights, axis=1)
+        gap_total = self.between_blocks.sum(axis=1, keepdims=True)
+        block_total = block_weights.sum(axis=1, keepdims=True)
+        return WeightedErrorBlocks(
+            total_rows=gap_total + block_total,
+            rows_before=weight_through - block_weights,
+            rows_through=weight_through,
+            n_errors=self.incorrect,
         )
 
 
@@ -159,42 +177,52 @@ class WeightedResamples:
 
     Attributes
     ----------
-    seen : WeightedErrors
-        Rows of the sample.
+    observed : WeightedErrorBlocks
+        Error blocks of the rows of the sample.
 
-    unseen : array of shape (n_resamples, 2)
+    unseen_weights : array of shape (n_resamples, 2)
         Weights of the unseen rows.
     """
 
-    seen: WeightedErrors
-    unseen: Float
+    observed: WeightedErrorBlocks
+    unseen_weights: Float
 
-    def unfavourable(self, *, both_kinds: bool) -> WeightedErrors:
+    def add_unfavourable_rows(self, *, both_kinds: bool) -> WeightedErrorBlocks:
         """Add an unseen incorrect row first and, with `both_kinds`, a correct row last."""
-        incorrect, correct = self.unseen[:, :1], self.unseen[:, 1:]
-        total = self.seen.n_rows + incorrect
+        observed = self.observed
+        incorrect_weight = self.unseen_weights[:, :1]
+        correct_weight = self.unseen_weights[:, 1:]
+        total_rows = observed.total_rows + incorrect_weight
         if both_kinds:
-            total = total + correct
-        return WeightedErrors(
-            n_rows=total,
-            start=np.hstack([np.zeros_like(incorrect), self.seen.start + incorrect]),
-            stop=np.hstack([incorrect, self.seen.stop + incorrect]),
-            wrong=np.hstack([incorrect, self.seen.wrong]),
+            total_rows = total_rows + correct_weight
+        no_weight = np.zeros_like(incorrect_weight)
+        return WeightedErrorBlocks(
+            total_rows=total_rows,
+            rows_before=np.hstack([no_weight, observed.rows_before + incorrect_weight]),
+            rows_through=np.hstack([incorrect_weight, observed.rows_through + incorrect_weight]),
+            n_errors=np.hstack([incorrect_weight, observed.n_errors]),
         )
 
-    def favourable(self, *, both_kinds: bool) -> WeightedErrors:
+    def add_favourable_rows(self, *, both_kinds: bool) -> WeightedErrorBlocks:
         """Add an unseen correct row first and, with `both_kinds`, an incorrect row last."""
-        correct, incorrect = self.unseen[:, :1], self.unseen[:, 1:]
-        total = self.seen.n_rows + correct
-        start = self.seen.start + correct
-        stop = self.seen.stop + correct
+        observed = self.observed
+        correct_weight = self.unseen_weights[:, :1]
+        incorrect_weight = self.unseen_weights[:, 1:]
+        total_rows = observed.total_rows + correct_weight
+        rows_before = observed.rows_before + correct_weight
+        rows_through = observed.rows_through + correct_weight
         if not both_kinds:
-            return WeightedErrors(n_rows=total, start=start, stop=stop, wrong=self.seen.wrong)
-        return WeightedErrors(
-            n_rows=total + incorrect,
-            start=np.hstack([start, total]),
-            stop=np.hstack([stop, total + incorrect]),
-            wrong=np.hstack([self.seen.wrong, incorrect]),
+            return WeightedErrorBlocks(
+                total_rows=total_rows,
+                rows_before=rows_before,
+                rows_through=rows_through,
+                n_errors=observed.n_errors,
+            )
+        return WeightedErrorBlocks(
+            total_rows=total_rows + incorrect_weight,
+            rows_before=np.hstack([rows_before, total_rows]),
+            rows_through=np.hstack([rows_through, total_rows + incorrect_weight]),
+            n_errors=np.hstack([observed.n_errors, incorrect_weight]),
         )
 
 
@@ -207,8 +235,8 @@ class AreaStatistic:
     ranking : Ranking
         Scores and correctness of the rows.
 
-    area : callable
-        Function from `RankedErrors` to one area per resample.
+    compute_area : callable
+        Function from `ErrorBlocks` to one area per resample.
 
     compares_kinds : bool
         Whether the area compares the ranks of incorrect rows with those of correct rows. It then
@@ -219,24 +247,26 @@ class AreaStatistic:
     """
 
     ranking: Ranking
-    area: Callable[[RankedErrors], Float]
+    compute_area: Callable[[ErrorBlocks], Float]
     compares_kinds: bool = False
     smaller_is_better: bool = True
 
-    def __call__(self, batch: Weights) -> Float:
-        """Return one area per resample."""
-        return self.area(self.ranking.errors(batch))
+    def __call__(self, row_weights: Weights) -> Float:
+        """Compute one area per resample."""
+        return self.compute_area(self.ranking.get_error_blocks(row_weights))
 
-    def bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
-        """Return the areas with the unseen row that lowers them, and with the one that raises."""
-        worse_areas = self.area(resamples.unfavourable(both_kinds=self.compares_kinds))
-        better_areas = self.area(resamples.favourable(both_kinds=self.compares_kinds))
+    def compute_bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
+        """Compute the areas lowered by unseen rows and the areas raised by unseen rows."""
+        unfavourable_blocks = resamples.add_unfavourable_rows(both_kinds=self.compares_kinds)
+        favourable_blocks = resamples.add_favourable_rows(both_kinds=self.compares_kinds)
+        worse_areas = self.compute_area(unfavourable_blocks)
+        better_areas = self.compute_area(favourable_blocks)
         if self.smaller_is_better:
             return better_areas, worse_areas
         return worse_areas, better_areas
 
 
-def area_limits(
+def compute_area_limits(
     statistics: Mapping[str, AreaStatistic],
     n_resamples: int,
     tail: float,
@@ -270,21 +300,23 @@ def area_limits(
     merged_runs = all_runs.merge_blocks()
     for resamples in merged_runs.resample(n_resamples, random):
         for name, statistic in statistics.items():
-            lowered, raised = statistic.bounding_areas(resamples)
-            lower_areas[name].append(lowered)
-            upper_areas[name].append(raised)
+            lowered_areas, raised_areas = statistic.compute_bounding_areas(resamples)
+            lower_areas[name].append(lowered_areas)
+            upper_areas[name].append(raised_areas)
 
     limits = {}
     for name, statistic in statistics.items():
-        lower_limit = _order_statistic(lower_areas[name], tail)
-        upper_limit = _order_statistic(upper_areas[name], 1.0 - tail)
+        lower_limit = _sample_quantile(lower_areas[name], tail)
+        upper_limit = _sample_quantile(upper_areas[name], 1.0 - tail)
         # Merging blocks shifts the area a little. The limits are shifted back.
-        area_of_all_runs = statistic.area(all_runs.as_one_resample())[0]
-        shift = float(area_of_all_runs - statistic.area(merged_runs.as_one_resample())[0])
-        limits[name] = lower_limit + shift, upper_limit + shift
+        area_of_all_runs = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
+        area_of_merged_runs = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
+        shift = float(area_of_all_runs - area_of_merged_runs)
+        limits[name] = (lower_limit + shift, upper_limit + shift)
     return limits
 
 
-def _order_statistic(batches: list[Float], probability: float) -> float:
-    """Return the quantile of the values of all batches, without interpolation."""
-    return float(np.quantile(np.concatenate(batches), probability, method="inverted_cdf"))
+def _sample_quantile(value_batches: list[Float], probability: float) -> float:
+    """Compute a quantile of the values of all batches, without interpolation."""
+    values = np.concatenate(value_batches)
+    return float(np.quantile(values, probability, method="inverted_cdf"))

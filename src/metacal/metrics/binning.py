@@ -9,7 +9,7 @@ Terms used in `metacal.metrics`:
   itself. A bootstrap resample is a row of integer weights, so no table is ever resampled. Random
   weights of +1 and -1 show which calibration error chance alone produces, because the residuals
   keep their size and lose their mean.
-- *code*: integer from 0 that identifies the bin, class or other group of a row.
+- *group*: bin, class or other set of rows, identified by an integer from 0.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 #: Row weights of shape (n_resamples, n_rows), all whole numbers. They are int8 for statistics of a
-#: whole table, and otherwise floats with the weights of each row next to each other in memory.
+#: whole table, and otherwise floats, contiguous in memory for each row.
 Weights = Array
 
 #: Function from row weights of shape (n_resamples, n_rows) to one value per resample.
@@ -41,7 +41,7 @@ Binning = Callable[[Float, int], Float] | Sequence[float] | NDArray[np.floating[
 
 
 def equal_width(confidence: Float, n_bins: int) -> Float:
-    """Return the edges of bins of equal width: 0, 1/B, ..., 1.
+    """Compute the edges of bins of equal width: 0, 1/B, ..., 1.
 
     Each edge is the float64 nearest to b/B. A confidence that was computed as b/B is therefore
     equal to its edge.
@@ -55,7 +55,7 @@ def equal_width(confidence: Float, n_bins: int) -> Float:
 
 
 def equal_mass(confidence: Float, n_bins: int) -> Float:
-    """Return the edges of bins with nearly equal numbers of rows.
+    """Compute the edges of bins with nearly equal numbers of rows.
 
     The inner edges are the confidences of rank ceil(n b / B). Rows of equal confidence are always
     in the same bin. If a tied value spans several edges, there are fewer than `n_bins` bins.
@@ -74,8 +74,8 @@ def equal_mass(confidence: Float, n_bins: int) -> Float:
     return np.concatenate(([0.0], inner_edges, [1.0]))
 
 
-def bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float:
-    """Compute or validate the bin edges.
+def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float:
+    """Compute the bin edges, or validate edges passed by the caller.
 
     Parameters
     ----------
@@ -100,9 +100,9 @@ def bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float
 
     Examples
     --------
-    >>> bin_edges([0, 0.5, 0.9, 1], np.array([0.7]))
+    >>> compute_bin_edges([0, 0.5, 0.9, 1], np.array([0.7]))
     array([0. , 0.5, 0.9, 1. ])
-    >>> bin_edges([0.5, 0.9], np.array([0.7]))
+    >>> compute_bin_edges([0.5, 0.9], np.array([0.7]))
     Traceback (most recent call last):
     metacal.errors.InputError: bin edges must rise from 0 to 1; got [0.5 0.9].
     """
@@ -116,12 +116,12 @@ def bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) -> Float
         edges = np.asarray(binning(confidence, check_n_bins(n_bins)))
     else:
         edges = np.asarray(binning)
-    if not _rises_from_0_to_1(edges):
+    if not _increases_from_0_to_1(edges):
         raise InputError(f"bin edges must rise from 0 to 1; got {edges}.")
     return edges.astype(np.float64, copy=False)
 
 
-def _rises_from_0_to_1(edges: Array) -> bool:
+def _increases_from_0_to_1(edges: Array) -> bool:
     """Check whether an array is one-dimensional, numeric and increases from 0 to 1."""
     if edges.ndim != 1 or edges.dtype.kind not in "iuf" or len(edges) < 2:
         return False
@@ -130,103 +130,113 @@ def _rises_from_0_to_1(edges: Array) -> bool:
     return bool((np.diff(edges) >= 0).all())
 
 
-def bin_codes(confidence: Float, edges: Float) -> Codes:
-    """Return the index of the bin of each confidence.
+def assign_bins(confidence: Float, edges: Float) -> Codes:
+    """Assign each confidence to a bin; return the bin indices.
 
     Examples
     --------
-    >>> bin_codes(np.array([0.0, 0.25, 0.26, 1.0]), equal_width(np.empty(0), 4))
+    >>> assign_bins(np.array([0.0, 0.25, 0.26, 1.0]), equal_width(np.empty(0), 4))
     array([0, 0, 1, 3])
     """
     return np.searchsorted(edges[1:-1], confidence, side="left")
 
 
-def distinct_codes(values: Float) -> Codes:
-    """Return the rank of each value among the distinct values, from 0; ties share a rank."""
+def rank_distinct_values(values: Float) -> Codes:
+    """Rank each value among the distinct values, from 0; equal values share a rank."""
     _, ranks = np.unique(values, return_inverse=True)
     return ranks.reshape(-1)
 
 
-def sums_per_code(codes: Codes, values: Array, n_codes: int = 0) -> Float:
-    """Return the sum of the values of each code in float64."""
-    return np.asarray(np.bincount(codes, values, n_codes), dtype=np.float64)
+def sum_by_group(groups: Codes, values: Array, n_groups: int = 0) -> Float:
+    """Compute the sum of the values of each group in float64."""
+    return np.asarray(np.bincount(groups, values, n_groups), dtype=np.float64)
 
 
-class CodeSums:
-    """Weighted sums of values per code, computed for many resamples at once.
+class GroupSums:
+    """Weighted sums of values per group, computed for many resamples at once.
+
+    An *entry* is one value to sum. A row may have several entries, in the same or in different
+    groups, and its weight multiplies all of them.
 
     For one resample the sums come from `np.bincount`. For several resamples they are the product
     of a sparse matrix with the weights.
 
     Parameters
     ----------
-    codes : array of int of shape (n_entries,)
-        Code of each entry, from 0 to `n_codes` - 1.
+    groups : array of int of shape (n_entries,)
+        Group of each entry, from 0 to `n_groups` - 1.
 
-    n_codes : int
-        Number of codes.
+    n_groups : int
+        Number of groups.
 
     values : array of float64 of shape (n_entries,), default=None
         Value of each entry. None stands for ones.
 
-    row : array of int of shape (n_entries,), default=None
+    entry_rows : array of int of shape (n_entries,), default=None
         Row of each entry. None means that entry i belongs to row i.
     """
 
     def __init__(
-        self, codes: Codes, n_codes: int, values: Float | None = None, row: Codes | None = None
+        self,
+        groups: Codes,
+        n_groups: int,
+        values: Float | None = None,
+        entry_rows: Codes | None = None,
     ) -> None:
-        self._codes = codes
-        self._n_codes = n_codes
-        self._entry_rows = row
-        self._values = np.ones(len(codes)) if values is None else values
+        self._groups = groups
+        self._n_groups = n_groups
+        self._entry_rows = entry_rows
+        self._values = np.ones(len(groups)) if values is None else values
         self._sparse_matrix: Any = None
 
-    def __call__(self, batch: Weights) -> Float:
-        """Return the weighted sums.
+    def __call__(self, row_weights: Weights) -> Float:
+        """Compute the weighted sum of each group for each resample.
 
         Parameters
         ----------
-        batch : array of shape (n_resamples, n_rows)
-            Row weights.
+        row_weights : array of shape (n_resamples, n_rows)
+            Weight of each row in each resample.
 
         Returns
         -------
-        array of float64 of shape (n_resamples, n_codes)
+        array of float64 of shape (n_resamples, n_groups)
 
         Examples
         --------
-        >>> sums = CodeSums(np.array([0, 1, 1]), 2, np.array([1.0, 2.0, 3.0]))
+        >>> sums = GroupSums(np.array([0, 1, 1]), 2, np.array([1.0, 2.0, 3.0]))
         >>> sums(np.array([[1, 1, 1], [0, 2, 1]]))
         array([[1., 5.],
                [0., 7.]])
         """
-        if len(batch) == 1:
-            entry_weights = batch[0]
+        if len(row_weights) == 1:
+            entry_weights = row_weights[0]
             if self._entry_rows is not None:
                 entry_weights = entry_weights[self._entry_rows]
-            sums = sums_per_code(self._codes, entry_weights * self._values, self._n_codes)
-            return sums[None]
-        weights_by_row = np.ascontiguousarray(batch.T, dtype=np.float64)
-        return (self._matrix(batch.shape[1]) @ weights_by_row).T
+            group_sums = sum_by_group(self._groups, entry_weights * self._values, self._n_groups)
+            return group_sums[None]
+        n_rows = row_weights.shape[1]
+        weights_by_row = np.ascontiguousarray(row_weights.T, dtype=np.float64)
+        return (self._get_sparse_matrix(n_rows) @ weights_by_row).T
 
-    def _matrix(self, n_rows: int) -> Any:
-        """Return the sparse matrix of shape (n_codes, n_rows), built at the first call."""
+    def _get_sparse_matrix(self, n_rows: int) -> Any:
+        """Return the sparse matrix of shape (n_groups, n_rows), built at the first call."""
         if self._sparse_matrix is None:
-            # Imported here because most calls never resample.
+            # SciPy's sparse module is imported here because most calls never resample.
             from scipy.sparse import csr_array
 
             entry_rows = self._entry_rows
             if entry_rows is None:
-                entry_rows = np.arange(len(self._codes))
+                entry_rows = np.arange(len(self._groups))
             self._sparse_matrix = csr_array(
-                (self._values, (self._codes, entry_rows)), shape=(self._n_codes, n_rows)
+                (self._values, (self._groups, entry_rows)), shape=(self._n_groups, n_rows)
             )
         return self._sparse_matrix
 
 
 def check_n_bins(n_bins: object) -> int:
-    """Return `n_bins` as an int; raise InputError unless it is a whole number of at least 1.
+    """Validate the number of bins and return it as an int.
+
+    Raise InputError unless it is a whole number of at least 1.
 
     Examples
     --------
@@ -243,7 +253,7 @@ def check_n_bins(n_bins: object) -> int:
 
 @dataclass(frozen=True, eq=False)
 class NearlyNormalStatistic:
-    """Expensive statistic whose replicates are nearly normal, so that few of them are enough.
+    """Expensive statistic with nearly normal replicates, so that few resamples suffice.
 
     It is a sum over thousands of cells of a large table. The mean and the standard deviation of
     320 replicates locate the tails about as precisely as the order statistics of 1,000: the
@@ -254,28 +264,31 @@ class NearlyNormalStatistic:
     Attributes
     ----------
     statistic : Statistic
-        The statistic.
+        Function that computes the values.
 
     n_resamples : int
-        Number of resamples that are enough.
+        Number of resamples that suffice for an interval.
     """
 
     statistic: Statistic
     n_resamples: int = 320
 
-    def __call__(self, batch: Weights) -> Float:
-        """Return one value per resample."""
-        return self.statistic(batch)
+    def __call__(self, row_weights: Weights) -> Float:
+        """Compute one value per resample."""
+        return self.statistic(row_weights)
 
 
-def statistic_from_function(function: Callable[[Weights], float]) -> Statistic:
-    """Build a statistic from a function of one vector of integer row weights."""
+def vectorize_statistic(function: Callable[[Weights], float]) -> Statistic:
+    """Build a statistic of many resamples from a function of one vector of row weights.
 
-    def statistic(batch: Weights) -> Float:
-        values = [function(weights.astype(np.intp)) for weights in batch]
+    The function gets the weights as integers.
+    """
+
+    def evaluate_each_resample(row_weights: Weights) -> Float:
+        values = [function(resample.astype(np.intp)) for resample in row_weights]
         return np.array(values, dtype=np.float64)
 
-    return statistic
+    return evaluate_each_resample
 
 
 def mean_statistic(column: Float) -> Statistic:
@@ -285,25 +298,25 @@ def mean_statistic(column: Float) -> Statistic:
     """
     if not np.isfinite(column).all():
 
-        def mean_of_drawn_rows(weights: Weights) -> float:
+        def compute_mean_of_drawn_rows(weights: Weights) -> float:
             is_drawn = weights > 0
             return float(np.dot(weights[is_drawn], column[is_drawn]) / weights.sum())
 
-        return statistic_from_function(mean_of_drawn_rows)
+        return vectorize_statistic(compute_mean_of_drawn_rows)
 
-    # If the weights of a row are next to each other in memory, a matrix product is five times as
-    # fast as a sum over rows.
+    # A matrix product is five times as fast as a sum over rows if the weights of each row are
+    # contiguous in memory.
     ones = np.ones(len(column))
 
-    def mean(batch: Weights) -> Float:
-        weights = np.asarray(batch, dtype=np.float64)
+    def compute_weighted_mean(row_weights: Weights) -> Float:
+        weights = np.asarray(row_weights, dtype=np.float64)
         return np.asarray(weights @ column / (weights @ ones))
 
-    return mean
+    return compute_weighted_mean
 
 
-def estimate(statistic: Statistic, n_rows: int) -> float:
-    """Return the value of a statistic if every row has weight 1."""
+def evaluate_on_sample(statistic: Statistic, n_rows: int) -> float:
+    """Compute the value of a statistic on the sample itself, with every row weight 1."""
     unit_weights = np.ones((1, n_rows), dtype=np.intp)
     return float(statistic(unit_weights)[0])
 
@@ -330,15 +343,15 @@ class ReliabilityCurve:
     accuracy: Float
 
 
-def reliability_table(top: TopLabel, edges: Float) -> ReliabilityCurve:
+def compute_reliability_curve(top: TopLabel, edges: Float) -> ReliabilityCurve:
     """Count the rows in each bin and average their confidence and correctness."""
-    codes = bin_codes(top.confidence, edges)
+    bin_indices = assign_bins(top.confidence, edges)
     n_bins = len(edges) - 1
-    counts = np.bincount(codes, minlength=n_bins)
+    counts = np.bincount(bin_indices, minlength=n_bins)
     divisors = np.where(counts > 0, counts, np.nan)
     return ReliabilityCurve(
         edges=edges,
         counts=counts,
-        mean_confidence=np.bincount(codes, top.confidence, n_bins) / divisors,
-        accuracy=np.bincount(codes, top.correct, n_bins) / divisors,
+        mean_confidence=np.bincount(bin_indices, top.confidence, n_bins) / divisors,
+        accuracy=np.bincount(bin_indices, top.correct, n_bins) / divisors,
     )

@@ -24,11 +24,11 @@ from metacal.metrics import gaps
 from metacal.metrics.binning import (
     Binning,
     ReliabilityCurve,
-    bin_edges,
+    compute_bin_edges,
+    compute_reliability_curve,
     equal_mass,
     equal_width,
-    estimate,
-    reliability_table,
+    evaluate_on_sample,
 )
 from metacal.metrics.classwise import ClassGaps, classwise_ece_statistic
 from metacal.metrics.registry import PROBABILITIES, TOP_LABEL, register
@@ -69,7 +69,7 @@ def accuracy(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     (0.75, 0.75)
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.accuracy_statistic(top), len(top))
+    return evaluate_on_sample(gaps.accuracy_statistic(top), len(top))
 
 
 @_register_error(
@@ -134,7 +134,7 @@ def ece(
     0.133333
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.ece_statistic(top, n_bins, binning, norm), len(top))
+    return evaluate_on_sample(gaps.ece_statistic(top, n_bins, binning, norm), len(top))
 
 
 @_register_error(
@@ -189,7 +189,7 @@ def ece_equal_mass(
 def classwise_ece(
     proba: ArrayLike, labels: ArrayLike, n_bins: int = 15, *, classes: Classes = None
 ) -> float:
-    """Compute the ECE of the probabilities of each class, averaged over the K classes.
+    """Compute the class-wise ECE: the ECE of each class, averaged over the K classes.
 
         (1/K) Σ_k (1/n) Σ_b | Σ_{i: p_ik in b} (1(y_i = k) - p_ik) |,  bins of equal width
 
@@ -214,8 +214,8 @@ def classwise_ece(
     >>> round(classwise_ece([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6]], [0, 1, 1], n_bins=5), 6)
     0.4
     """
-    checked = checked_table(proba, labels, classes=classes)
-    return estimate(classwise_ece_statistic(checked, n_bins), len(checked))
+    table = checked_table(proba, labels, classes=classes)
+    return evaluate_on_sample(classwise_ece_statistic(table, n_bins), len(table))
 
 
 @_register_error(title="ECE, debiased", statistic=gaps.debiased_ece_statistic)
@@ -227,7 +227,7 @@ def debiased_ece(
     *,
     classes: Classes = None,
 ) -> float:
-    """Compute the ECE minus its expected bias on a sample of this size.
+    """Compute the ECE minus an estimate of its bias on a finite sample.
 
         max(0, Σ_b (n_b/n) (2 |g_b| - E|N(g_b, s_b²)|))
 
@@ -260,7 +260,7 @@ def debiased_ece(
     (0.125, 0.078549)
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.debiased_ece_statistic(top, n_bins, binning), len(top))
+    return evaluate_on_sample(gaps.debiased_ece_statistic(top, n_bins, binning), len(top))
 
 
 @_register_error(title="RMS calibration error", statistic=partial(gaps.ece_statistic, norm=2))
@@ -306,7 +306,7 @@ def debiased_rms_calibration_error(
     *,
     classes: Classes = None,
 ) -> float:
-    """Compute the RMS calibration error without the sampling variance of each bin.
+    """Compute the RMS calibration error minus the sampling variance of each bin.
 
         sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b / (n_b - 1))))
 
@@ -333,7 +333,7 @@ def debiased_rms_calibration_error(
     0.458258
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.debiased_rms_statistic(top, n_bins, binning), len(top))
+    return evaluate_on_sample(gaps.debiased_rms_statistic(top, n_bins, binning), len(top))
 
 
 @_register_error(title="largest calibration error", statistic=partial(gaps.ece_statistic, norm=inf))
@@ -345,9 +345,9 @@ def max_calibration_error(
     *,
     classes: Classes = None,
 ) -> float:
-    """Compute the largest gap of any bin that has a row, ``max_b |g_b|``.
+    """Compute the largest calibration gap of any bin, ``max_b |g_b|``.
 
-    A single row can determine the value.
+    Empty bins are ignored. A single row can determine the value.
 
     Parameters
     ----------
@@ -401,7 +401,7 @@ def sup_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) -> 
     0.4
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.sup_ece_statistic(top), len(top))
+    return evaluate_on_sample(gaps.sup_ece_statistic(top), len(top))
 
 
 @_register_error(title="ECE, smooth", statistic=smooth_ece_statistic, evaluated=True)
@@ -432,7 +432,7 @@ def smooth_ece(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) 
     0.2169
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(smooth_ece_statistic(top), len(top))
+    return evaluate_on_sample(smooth_ece_statistic(top), len(top))
 
 
 @_register_error(title="KS calibration error", statistic=gaps.ks_statistic)
@@ -463,7 +463,7 @@ def ks_error(proba: ArrayLike, labels: ArrayLike, *, classes: Classes = None) ->
     0.133333
     """
     top = read_top_label(proba, labels, classes=classes)
-    return estimate(gaps.ks_statistic(top), len(top))
+    return evaluate_on_sample(gaps.ks_statistic(top), len(top))
 
 
 def reliability_curve(
@@ -495,5 +495,5 @@ def reliability_curve(
     array([nan, nan, 0.5, 1. ])
     """
     top = read_top_label(proba, labels, classes=classes)
-    edges = bin_edges(binning, top.confidence, n_bins)
-    return reliability_table(top, edges)
+    edges = compute_bin_edges(binning, top.confidence, n_bins)
+    return compute_reliability_curve(top, edges)

@@ -21,30 +21,33 @@ import numpy as np
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels import active, exact
 from metacal.metrics.binning import (
-    CodeSums,
+    GroupSums,
     NearlyNormalStatistic,
     Statistic,
     Weights,
-    bin_codes,
+    assign_bins,
     check_n_bins,
     equal_width,
 )
 from metacal.metrics.replicates import split_into_float_batches
 from metacal.metrics.toplabel import CheckedTable
 
-#: Rows per block of a matrix product in single precision. Sums of so few rows are exact enough.
+#: Number of rows per block of a matrix product in single precision. Sums of so few rows are precise
+#: enough.
 _SINGLE_PRECISION_ROWS = 256
-#: Elements per block of a matrix product in double precision, which copies a float32 table.
+#: Number of elements per block of a matrix product in double precision, which copies a float32
+#: table.
 _PRODUCT_ELEMENTS = 1 << 17
-#: Number of classes from which on resamples use single precision and few draws.
+#: Smallest number of classes at which resamples use single precision.
 _MANY_CLASSES = 128
-#: Number of rows from which on such a table has few resamples.
+#: Smallest number of rows at which a table with many classes gets fewer resamples.
 _MANY_ROWS = 1 << 14
-#: Number of rows whose sums in integer units a float64 represents exactly.
+#: Largest number of rows whose sums of integer units are exact in float64.
 _MAX_EXACT_ROWS = 1 << 21
-#: A correct label in coarse units.
+#: Number of coarse integer units in the value 1 of a true label.
 _UNITS_OF_ONE = round(1.0 / exact.UNITS[0])
-_class_units = getattr(active, "add_class_units", exact.add_class_units)
+#: Kernel that adds a block of rows to the sums of each class and cell.
+_add_class_units = getattr(active, "add_class_units", exact.add_class_units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +56,10 @@ class UpperEntries:
 
     Attributes
     ----------
-    row : array of int of shape (n_entries,)
+    row_index : array of int of shape (n_entries,)
         Row of each entry.
 
-    cell : array of int of shape (n_entries,)
+    cell_index : array of int of shape (n_entries,)
         Cell of each entry, ``class * n_bins + bin``.
 
     probability : array of float64 of shape (n_entries,)
@@ -66,29 +69,30 @@ class UpperEntries:
         1 if the class of the entry is the true class of the row, else 0.
     """
 
-    row: Codes
-    cell: Codes
+    row_index: Codes
+    cell_index: Codes
     probability: Float
     is_label: Float
 
 
-def find_upper_entries(checked: CheckedTable, n_bins: int) -> UpperEntries:
-    """List the entries of a table above the first of `n_bins` bins of equal width."""
-    n_classes = checked.n_classes
+def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
+    """Find the entries of a table above the first of `n_bins` bins of equal width."""
+    n_classes = table.n_classes
     edges = equal_width(np.empty(0), n_bins)
     index_blocks = []
     value_blocks = []
-    for start, block in checked.blocks():
+    for start, block in table.blocks():
         flat_indices, values = exact.find_entries_above(block, edges)
         index_blocks.append(start * n_classes + flat_indices)
         value_blocks.append(values)
     probability = np.concatenate(value_blocks)
-    row, column = np.divmod(np.concatenate(index_blocks), n_classes)
+    row_index, class_index = np.divmod(np.concatenate(index_blocks), n_classes)
+    is_label = class_index == table.label_codes[row_index]
     return UpperEntries(
-        row=row,
-        cell=column * n_bins + bin_codes(probability, edges),
+        row_index=row_index,
+        cell_index=class_index * n_bins + assign_bins(probability, edges),
         probability=probability,
-        is_label=(column == checked.codes[row]).astype(np.float64),
+        is_label=is_label.astype(np.float64),
     )
 
 
@@ -127,51 +131,55 @@ class ClassGaps:
         self.n_rows = np.zeros(2, dtype=np.int64)
         self._edges = equal_width(np.empty(0), self.n_bins)
         # The first axis separates coarse and fine units, the second rejected and accepted rows.
-        # The cells of the first bin in `_above` are not used.
-        self._total = np.zeros((2, 2, n_classes), dtype=np.int64)
-        self._above = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
-        # Column sums of recent rows as floats. They are moved into the integers of `_total` before
-        # they are too large for a float64.
-        self._pending = np.zeros((2, 2, n_classes))
+        # The cells of the first bin in `_cell_units` are not used.
+        self._class_totals = np.zeros((2, 2, n_classes), dtype=np.int64)
+        self._cell_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
+        # The column sums of recent rows are floats. They are moved into the integers of
+        # `_class_totals` before they are too large for a float64.
+        self._pending_sums = np.zeros((2, 2, n_classes))
         self._n_pending_rows = 0
 
-    def add(self, checked: CheckedTable, accept: Flags | None = None) -> None:
-        """Add rows; `accept` marks the accepted ones, None stands for all of them."""
-        is_accepted = np.ones(len(checked), dtype=bool) if accept is None else accept
-        for start, block in checked.blocks():
+    def add(self, table: CheckedTable, accept: Flags | None = None) -> None:
+        """Add the rows of a table; `accept` is the mask of accepted rows (default: all)."""
+        is_accepted = np.ones(len(table), dtype=bool) if accept is None else accept
+        for start, block in table.blocks():
             self._reserve_pending_rows(len(block))
             block_accepted = is_accepted[start : start + len(block)]
-            _class_units(block, block_accepted, self._edges, self._pending, self._above)
+            _add_class_units(
+                block, block_accepted, self._edges, self._pending_sums, self._cell_units
+            )
         decision_codes = is_accepted.astype(np.intp)
-        label_bins = bin_codes(checked.true_probability, self._edges)
-        label_cells = checked.codes * self.n_bins + label_bins
-        np.add.at(self._total[0], (decision_codes, checked.codes), _UNITS_OF_ONE)
-        np.add.at(self._above[0], (decision_codes, label_cells), _UNITS_OF_ONE)
+        label_bins = assign_bins(table.true_probability, self._edges)
+        label_cells = table.label_codes * self.n_bins + label_bins
+        np.add.at(self._class_totals[0], (decision_codes, table.label_codes), _UNITS_OF_ONE)
+        np.add.at(self._cell_units[0], (decision_codes, label_cells), _UNITS_OF_ONE)
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
     def _reserve_pending_rows(self, n_rows: int) -> None:
-        """Make sure that the pending float sums stay exact if `n_rows` more rows are added."""
+        """Flush the pending float sums if they would not stay exact with `n_rows` more rows."""
         if self._n_pending_rows + n_rows > _MAX_EXACT_ROWS:
-            self._flush()
+            self._flush_pending_sums()
         self._n_pending_rows += n_rows
 
-    def _flush(self) -> None:
-        """Move the pending float sums into the integers."""
-        for total, pending, unit in zip(self._total, self._pending, exact.UNITS):
-            total -= exact.units_to_integers(pending, unit)
-        self._pending[...] = 0.0
+    def _flush_pending_sums(self) -> None:
+        """Subtract the pending float sums of probabilities from the integer totals."""
+        for class_totals, pending_sums, unit in zip(
+            self._class_totals, self._pending_sums, exact.UNITS
+        ):
+            class_totals -= exact.units_to_integers(pending_sums, unit)
+        self._pending_sums[...] = 0.0
         self._n_pending_rows = 0
 
     def __iadd__(self, other: ClassGaps) -> ClassGaps:
-        self._flush()
-        other._flush()
-        self._total += other._total
-        self._above += other._above
+        self._flush_pending_sums()
+        other._flush_pending_sums()
+        self._class_totals += other._class_totals
+        self._cell_units += other._cell_units
         self.n_rows += other.n_rows
         return self
 
     def value(self, accepted: bool = False) -> float:
-        """Return (1/K) Σ_k (1/n) Σ_b |gap_kb|.
+        """Compute the class-wise ECE, (1/K) Σ_k (1/n) Σ_b |gap_kb|.
 
         Parameters
         ----------
@@ -183,124 +191,133 @@ class ClassGaps:
         float
             NaN if there are no rows, or more rows than the integers can represent.
         """
-        n_rows = self._count_rows(accepted)
+        n_rows = self._count_rows(accepted=accepted)
         if not 0 < n_rows <= exact.MAX_ENTRIES:
             return float("nan")
-        n_classes = self._total.shape[2]
-        return float(self._absolute_gaps(accepted).sum() / (n_rows * n_classes))
+        n_classes = self._class_totals.shape[2]
+        return float(self._absolute_gaps(accepted=accepted).sum() / (n_rows * n_classes))
 
-    def by_class(self, accepted: bool = False) -> Float:
-        """Return (1/n) Σ_b |gap_kb| of each class, 0 if there are no rows."""
-        n_rows = self._count_rows(accepted)
-        return np.asarray(self._absolute_gaps(accepted).sum(axis=1) / max(n_rows, 1))
+    def compute_class_errors(self, accepted: bool = False) -> Float:
+        """Compute (1/n) Σ_b |gap_kb| of each class, 0 if there are no rows."""
+        n_rows = self._count_rows(accepted=accepted)
+        absolute_gaps = self._absolute_gaps(accepted=accepted)
+        return np.asarray(absolute_gaps.sum(axis=1) / max(n_rows, 1))
 
-    def _count_rows(self, accepted: bool) -> int:
+    def _count_rows(self, *, accepted: bool) -> int:
         """Return the number of all rows, or of the accepted rows."""
-        return int(self.n_rows[int(accepted) :].sum())
-
-    def _absolute_gaps(self, accepted: bool) -> Float:
-        """Return the absolute gaps of all classes and bins, shape (n_classes, n_bins)."""
-        self._flush()
         first_decision = int(accepted)
-        total = self._total[:, first_decision:].sum(axis=1)
-        gaps = self._above[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
-        gaps[:, :, 0] = total - gaps[:, :, 1:].sum(axis=2)
+        return int(self.n_rows[first_decision:].sum())
+
+    def _absolute_gaps(self, *, accepted: bool) -> Float:
+        """Compute the absolute gaps of all classes and bins, shape (n_classes, n_bins)."""
+        self._flush_pending_sums()
+        # Decision 0 is a rejection and decision 1 an acceptance.
+        first_decision = int(accepted)
+        class_totals = self._class_totals[:, first_decision:].sum(axis=1)
+        gaps = self._cell_units[:, first_decision:].sum(axis=1).reshape(2, -1, self.n_bins)
+        gaps[:, :, 0] = class_totals - gaps[:, :, 1:].sum(axis=2)
         return np.abs(exact.units_to_floats(gaps))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state with only the cells that are not 0."""
-        self._flush()
-        used_cells = np.flatnonzero(self._above.any(axis=(0, 1)))
-        sparse_above = (self._above.shape, used_cells, self._above[..., used_cells])
-        return {**vars(self), "_above": sparse_above}
+        """Return the state for a pickle, with only the cells that are not 0."""
+        self._flush_pending_sums()
+        used_cells = np.flatnonzero(self._cell_units.any(axis=(0, 1)))
+        sparse_units = (self._cell_units.shape, used_cells, self._cell_units[..., used_cells])
+        return {**vars(self), "_cell_units": sparse_units}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        shape, used_cells, values = state["_above"]
-        vars(self).update(state, _above=np.zeros(shape, dtype=np.int64))
-        self._above[..., used_cells] = values
+        shape, used_cells, values = state["_cell_units"]
+        vars(self).update(state, _cell_units=np.zeros(shape, dtype=np.int64))
+        self._cell_units[..., used_cells] = values
 
 
-def classwise_ece_statistic(checked: CheckedTable, n_bins: int = 15) -> Statistic:
-    """Prepare (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|."""
+def classwise_ece_statistic(table: CheckedTable, n_bins: int = 15) -> Statistic:
+    """Build the statistic of the class-wise ECE.
+
+    (1/K) Σ_k (1/n) Σ_b |Σ_{p_ik in b} (1(y_i = k) - p_ik)|
+    """
     n_bins = check_n_bins(n_bins)
-    resampled_gaps = _ResampledGaps(checked, n_bins)
+    resampled_ece = _ResampledClasswiseEce(table, n_bins)
 
-    def statistic(batch: Weights) -> Float:
-        is_sample_itself = len(batch) == 1 and (batch == 1).all()
+    def compute_classwise_ece(row_weights: Weights) -> Float:
+        is_sample_itself = len(row_weights) == 1 and (row_weights == 1).all()
         if not is_sample_itself:
-            return resampled_gaps(batch)
-        class_gaps = ClassGaps(checked.n_classes, n_bins)
-        class_gaps.add(checked)
+            return resampled_ece(row_weights)
+        class_gaps = ClassGaps(table.n_classes, n_bins)
+        class_gaps.add(table)
         return np.array([class_gaps.value()])
 
-    if checked.n_classes >= _MANY_CLASSES and len(checked) >= _MANY_ROWS:
-        return NearlyNormalStatistic(statistic)
-    return statistic
+    if table.n_classes >= _MANY_CLASSES and len(table) >= _MANY_ROWS:
+        return NearlyNormalStatistic(compute_classwise_ece)
+    return compute_classwise_ece
 
 
-class _ResampledGaps:
-    """Class-wise ECE of resamples.
+class _ResampledClasswiseEce:
+    """Class-wise ECE as a function of row weights.
 
     Parameters
     ----------
-    checked : CheckedTable
+    table : CheckedTable
         Probability table with labels.
 
     n_bins : int
         Number of bins of equal width.
     """
 
-    def __init__(self, checked: CheckedTable, n_bins: int) -> None:
-        self._checked = checked
-        upper = find_upper_entries(checked, n_bins)
-        cells, entry_cells = np.unique(upper.cell, return_inverse=True)
+    def __init__(self, table: CheckedTable, n_bins: int) -> None:
+        self._table = table
+        upper = find_upper_entries(table, n_bins)
+        cells, entry_cells = np.unique(upper.cell_index, return_inverse=True)
         self._n_cells = len(cells)
-        self._upper_gaps = CodeSums(
-            codes=entry_cells.reshape(-1),
-            n_codes=len(cells),
+        self._compute_upper_gaps = GroupSums(
+            groups=entry_cells.reshape(-1),
+            n_groups=len(cells),
             values=upper.is_label - upper.probability,
-            row=upper.row,
+            entry_rows=upper.row_index,
         )
-        self._label_counts = CodeSums(checked.codes, checked.n_classes)
+        self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.
-        self._classes, self._first_cells = np.unique(cells // n_bins, return_index=True)
+        self._upper_classes, self._first_cells = np.unique(cells // n_bins, return_index=True)
 
-    def __call__(self, batch: Weights) -> Float:
-        """Return the class-wise ECE of each resample."""
-        first_bin_gaps = -weighted_column_sums(self._checked, batch)
-        absolute_sums = np.empty(len(batch))
+    def __call__(self, row_weights: Weights) -> Float:
+        """Compute the class-wise ECE of each resample."""
+        n_resamples, n_rows = row_weights.shape
+        first_bin_gaps = -compute_weighted_column_sums(self._table, row_weights)
+        absolute_sums = np.empty(n_resamples)
         start = 0
-        for weights in split_into_float_batches(batch):
-            resamples = slice(start, start + len(weights))
-            start += len(weights)
-            upper_gaps = self._upper_gaps(weights)
-            first_bin_gaps[resamples] += self._label_counts(weights)
+        for float_weights in split_into_float_batches(row_weights):
+            resamples = slice(start, start + len(float_weights))
+            start += len(float_weights)
+            upper_gaps = self._compute_upper_gaps(float_weights)
+            first_bin_gaps[resamples] += self._compute_label_counts(float_weights)
             if self._n_cells:
                 class_sums = np.add.reduceat(upper_gaps, self._first_cells, axis=1)
-                first_bin_gaps[resamples, self._classes] -= class_sums
+                first_bin_gaps[resamples, self._upper_classes] -= class_sums
             upper_sums = np.abs(upper_gaps).sum(axis=1)
-            absolute_sums[resamples] = upper_sums + np.abs(first_bin_gaps[resamples]).sum(axis=1)
-        return np.asarray(absolute_sums / (batch.shape[1] * self._checked.n_classes))
+            first_bin_sums = np.abs(first_bin_gaps[resamples]).sum(axis=1)
+            absolute_sums[resamples] = upper_sums + first_bin_sums
+        return np.asarray(absolute_sums / (n_rows * self._table.n_classes))
 
 
-def weighted_column_sums(checked: CheckedTable, batch: Weights) -> Float:
-    """Compute Σ_i w_i p_ik for each row w of weights and each class k.
+def compute_weighted_column_sums(table: CheckedTable, row_weights: Weights) -> Float:
+    """Compute Σ_i w_i p_ik for each resample w and each class k.
 
     The sums are in float64, with one exception. For resamples of a float32 table with many classes,
     this product is most of the work, so sums over 256 rows at a time are in single precision. With
     1,000 classes this changes an interval by less than 1e-9. The estimate itself is never computed
     in this way.
     """
-    n_classes = checked.n_classes
-    is_single_precision = checked.whole.dtype.itemsize <= 4
+    n_classes = table.n_classes
+    n_resamples = len(row_weights)
+    is_single_precision = table.full_table.dtype.itemsize <= 4
     dtype: Any = np.float64
-    block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, len(batch)))
-    if len(batch) > 1 and is_single_precision and n_classes >= _MANY_CLASSES:
+    block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
+    if n_resamples > 1 and is_single_precision and n_classes >= _MANY_CLASSES:
         dtype = np.float32
         block_rows = _SINGLE_PRECISION_ROWS
-    totals = np.zeros((len(batch), n_classes))
-    for start in range(0, len(checked), block_rows):
-        block = checked.rows(start, start + block_rows).astype(dtype, copy=False)
-        block_weights = batch[:, start : start + len(block)].astype(dtype, copy=False)
-        totals += block_weights @ block
-    return totals
+    column_sums = np.zeros((n_resamples, n_classes))
+    for start in range(0, len(table), block_rows):
+        block = table.rows(start, start + block_rows).astype(dtype, copy=False)
+        block_weights = row_weights[:, start : start + len(block)].astype(dtype, copy=False)
+        column_sums += block_weights @ block
+    return column_sums

@@ -19,24 +19,30 @@ from metacal.metrics import registry
 from metacal.metrics.binning import mean_statistic
 from metacal.metrics.evaluation_result import Evaluation
 from metacal.metrics.intervals import Interval
-from metacal.metrics.marginal import PredictedClasses, predicted_columns
+from metacal.metrics.marginal import PredictedClasses, find_predicted_columns
 from metacal.metrics.ranked_errors import Ranking
 from metacal.metrics.ranking import RANKING
-from metacal.metrics.registry import DECISION, PROBABILITIES, TOP_LABEL, Measured, Metric
+from metacal.metrics.registry import (
+    DECISION,
+    PROBABILITIES,
+    TOP_LABEL,
+    IntervalSource,
+    Metric,
+)
 from metacal.metrics.replicates import one_blas_thread
 from metacal.metrics.resampling import RandomState, Resampling
 from metacal.metrics.toplabel import (
     CheckedTable,
     TopLabel,
-    bool_column,
     check_same_length,
     checked_table,
-    number_column,
+    read_bool_column,
+    read_number_column,
 )
 from metacal.rows.memory import give_back_freed_memory
 
-#: Metrics to compute, each with its counts, statistic or value.
-MeasuredMetrics = list[tuple[Metric, Measured]]
+#: Metrics to compute, each with the counts, statistic or value from which its interval is computed.
+MetricSources = list[tuple[Metric, IntervalSource]]
 
 
 def evaluate(
@@ -53,7 +59,7 @@ def evaluate(
     random_state: RandomState = 0,
     intervals: bool = True,
 ) -> Evaluation:
-    """Evaluate probabilities and, if given, the decisions of a gate.
+    """Evaluate probabilities and, if `accept` is given, the decisions of a gate.
 
     Parameters
     ----------
@@ -120,23 +126,26 @@ def evaluate(
             "n_resamples must be at least 1 with intervals; for estimates alone pass"
             " intervals=False."
         )
-    checked = checked_table(proba, labels, classes=classes)
-    return evaluate_rows(
-        RowMetrics(checked.top_label(), row_losses(checked), checked),
-        checked.n_classes,
+    table = checked_table(proba, labels, classes=classes)
+    columns = ProbabilityColumns(
+        top=table.top_label(), losses=compute_row_losses(table), table=table
+    )
+    return evaluate_columns(
+        columns,
+        table.n_classes,
         Resampling(level, n_resamples if intervals else 0, random_state),
         n_bins,
         accept=accept,
         correct=correct,
         score=score,
-        by_class=PredictedClasses(predicted_columns(checked), classes),
+        predicted_classes=PredictedClasses(find_predicted_columns(table), classes),
     )
 
 
 def evaluate_scores(
-    doubt: Float,
+    ranking_score: Float,
     correct: Flags,
-    plan: Resampling,
+    resampling: Resampling,
     n_bins: int,
     *,
     accept: Flags | None,
@@ -146,13 +155,13 @@ def evaluate_scores(
 
     Parameters
     ----------
-    doubt : array of shape (n_rows,)
+    ranking_score : array of shape (n_rows,)
         Ranking score, of which higher values are less confident, without missing values.
 
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct.
 
-    plan : Resampling
+    resampling : Resampling
         Settings of the intervals.
 
     n_bins : int
@@ -171,47 +180,55 @@ def evaluate_scores(
 
     Examples
     --------
-    >>> doubt, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
+    >>> score, correct = np.array([0.1, 0.2, 0.3, 0.4]), np.array([True, True, False, True])
     >>> evaluation = evaluate_scores(
-    ...     doubt, correct, Resampling(), 15, accept=doubt < 0.25, confidence=None
+    ...     score, correct, Resampling(), 15, accept=score < 0.25, confidence=None
     ... )
     >>> evaluation.gate["coverage_accuracy"].estimate, evaluation.gate["coverage"].estimate
     (1.0, 0.5)
     >>> list(evaluation.all_rows)
     ['accuracy']
     """
-    metrics = registry.evaluated(TOP_LABEL)
+    metrics = registry.list_evaluated_metrics(TOP_LABEL)
     if confidence is None:
-        confidence = np.zeros(len(doubt))
+        confidence = np.zeros(len(ranking_score))
         metrics = [metric for metric in metrics if not metric.calibration_error]
     top = TopLabel(confidence, correct.astype(np.float64))
-    rows = RowMetrics(top, losses={}, metrics=metrics)
-    return evaluate_rows(rows, 0, plan, n_bins, accept=accept, correct=correct, score=doubt)
+    columns = ProbabilityColumns(top, losses={}, metrics=metrics)
+    return evaluate_columns(
+        columns,
+        n_classes=0,
+        resampling=resampling,
+        n_bins=n_bins,
+        accept=accept,
+        correct=correct,
+        score=ranking_score,
+    )
 
 
 @one_blas_thread()
-def evaluate_rows(
-    rows: RowMetrics,
+def evaluate_columns(
+    columns: ProbabilityColumns,
     n_classes: int,
-    plan: Resampling,
+    resampling: Resampling,
     n_bins: int = 15,
     *,
     accept: ArrayLike | None = None,
     correct: ArrayLike | None = None,
     score: ArrayLike | None = None,
-    by_class: PredictedClasses | None = None,
+    predicted_classes: PredictedClasses | None = None,
 ) -> Evaluation:
-    """Evaluate a table that has been reduced to columns.
+    """Evaluate probabilities that are reduced to columns, and the decisions of a gate.
 
     Parameters
     ----------
-    rows : RowMetrics
+    columns : ProbabilityColumns
         Columns from which the metrics of the probabilities are computed.
 
     n_classes : int
         Number of classes.
 
-    plan : Resampling
+    resampling : Resampling
         Settings of the intervals.
 
     n_bins : int, default=15
@@ -220,51 +237,56 @@ def evaluate_rows(
     accept, correct, score : array of shape (n_rows,), default=None
         As in `evaluate`.
 
-    by_class : PredictedClasses, default=None
+    predicted_classes : PredictedClasses, default=None
         Predicted classes for the marginal check. If None, there is no marginal check.
 
     Returns
     -------
     Evaluation
-        Metrics that need the whole table are undefined if `rows` has neither the table nor sums.
+        Metrics that need the whole table are undefined if `columns` has neither the table nor sums.
     """
-    top = rows.top
+    top = columns.top
     is_accepted: Flags | None = None
     accepted_intervals: dict[str, Interval] | None = None
     if accept is not None:
-        is_accepted = bool_column(accept, "accept")
+        is_accepted = read_bool_column(accept, "accept")
         check_same_length(proba=top.confidence, accept=is_accepted)
     n_errors = _count_errors(top, is_accepted)
     if is_accepted is not None and is_accepted.any():
-        accepted_metrics = rows.subset(is_accepted).measured_metrics(n_bins)
-        accepted_intervals = plan.measure(accepted_metrics, int(is_accepted.sum()), n_errors)
+        accepted_sources = columns.select_accepted(is_accepted).prepare_metric_sources(n_bins)
+        accepted_intervals = resampling.compute_intervals(
+            accepted_sources, int(is_accepted.sum()), n_errors
+        )
         give_back_freed_memory(len(top) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
-    gate_metrics = _measure_gate(top, is_accepted, correct, score)
-    all_metrics = [*rows.measured_metrics(n_bins), *gate_metrics]
-    intervals = plan.measure(all_metrics, len(top), n_errors)
-    gate_intervals = {metric.name: intervals.pop(metric.name) for metric, _ in gate_metrics}
+    gate_sources = _prepare_gate_sources(top, is_accepted, correct, score)
+    metric_sources = [*columns.prepare_metric_sources(n_bins), *gate_sources]
+    all_intervals = resampling.compute_intervals(metric_sources, len(top), n_errors)
+    gate_intervals = {metric.name: all_intervals.pop(metric.name) for metric, _ in gate_sources}
     if correct is None and is_accepted is not None:
-        gate_intervals = _remove_unknown_metrics(gate_intervals, top, is_accepted, plan)
+        gate_intervals = _remove_unknown_metrics(gate_intervals, top, is_accepted, resampling)
+    marginal_check = None
+    if predicted_classes is not None:
+        marginal_check = predicted_classes.check_confidence(top, is_accepted)
     return Evaluation(
-        all_rows=intervals,
+        all_rows=all_intervals,
         accepted_rows=accepted_intervals,
         gate=gate_intervals,
         n_rows=len(top),
         n_accepted=None if is_accepted is None else int(is_accepted.sum()),
         n_classes=n_classes,
-        level=plan.level,
+        level=resampling.level,
         n_bins=n_bins,
-        marginal=None if by_class is None else by_class.check(top, is_accepted),
+        marginal=marginal_check,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class RowMetrics:
+class ProbabilityColumns:
     """Columns from which the metrics of probabilities are computed, one entry per row.
 
-    A subset of rows needs no second pass over the probability table.
+    The columns of a subset of rows need no second pass over the probability table.
 
     Attributes
     ----------
@@ -274,8 +296,8 @@ class RowMetrics:
     losses : mapping of metric name to array of shape (n_rows,)
         Loss of each row, for each metric that is a mean over rows.
 
-    checked : CheckedTable or None
-        The table. Without it, metrics of the whole table have no interval.
+    table : CheckedTable or None
+        The probability table. Without it, metrics of the whole table have no interval.
 
     sums : mapping of metric name to accumulator
         Accumulators of `Metric.sums`. They give the value of a metric of the whole table without
@@ -290,56 +312,57 @@ class RowMetrics:
 
     top: TopLabel
     losses: Mapping[str, Float]
-    checked: CheckedTable | None = None
+    table: CheckedTable | None = None
     sums: Mapping[str, Any] = field(default_factory=dict)
     accepted: bool = False
     metrics: Sequence[Metric] = field(
-        default_factory=lambda: registry.evaluated(PROBABILITIES, TOP_LABEL)
+        default_factory=lambda: registry.list_evaluated_metrics(PROBABILITIES, TOP_LABEL)
     )
 
-    def subset(self, is_accepted: Flags) -> RowMetrics:
-        """Return the accepted rows, without a copy of the table."""
+    def select_accepted(self, is_accepted: Flags) -> ProbabilityColumns:
+        """Return the columns of the accepted rows, without a copy of the table."""
         return replace(
             self,
             top=TopLabel(self.top.confidence[is_accepted], self.top.correct[is_accepted]),
             losses={name: column[is_accepted] for name, column in self.losses.items()},
-            checked=None if self.checked is None else self.checked.subset(is_accepted),
+            table=None if self.table is None else self.table.subset(is_accepted),
             accepted=True,
         )
 
-    def measured_metrics(self, n_bins: int) -> MeasuredMetrics:
-        """Return each metric with its counts, statistic or value."""
-        return [(metric, self._measure(metric, n_bins)) for metric in self.metrics]
+    def prepare_metric_sources(self, n_bins: int) -> MetricSources:
+        """Prepare each metric: pair it with its counts, statistic or value."""
+        return [(metric, self._prepare_interval_source(metric, n_bins)) for metric in self.metrics]
 
-    def _measure(self, metric: Metric, n_bins: int) -> Measured:
+    def _prepare_interval_source(self, metric: Metric, n_bins: int) -> IntervalSource:
         """Return the counts, statistic or value of a metric, NaN if it is unknown."""
         if metric.losses is not None:
             return mean_statistic(self.losses[metric.name])
-        source = self.top if metric.input is TOP_LABEL else self.checked
-        if source is not None:
-            options = {"n_bins": n_bins} if metric.binned else {}
-            return metric.measured(source, **options)
+        metric_input = self.top if metric.input is TOP_LABEL else self.table
+        if metric_input is not None:
+            options = {"n_bins": n_bins} if metric.has_bins else {}
+            return metric.prepare_interval_source(metric_input, **options)
         if metric.name in self.sums:
-            return float(self.sums[metric.name].value(self.accepted))
+            accumulator = self.sums[metric.name]
+            return float(accumulator.value(self.accepted))
         return nan
 
 
-def row_losses(checked: CheckedTable) -> dict[str, Float]:
-    """Compute the loss of each row, for each evaluated metric that is a mean over rows."""
+def compute_row_losses(table: CheckedTable) -> dict[str, Float]:
+    """Compute the row losses of each evaluated metric that is a mean over rows."""
     return {
-        metric.name: metric.losses(checked)
-        for metric in registry.evaluated(PROBABILITIES)
+        metric.name: metric.losses(table)
+        for metric in registry.list_evaluated_metrics(PROBABILITIES)
         if metric.losses is not None
     }
 
 
-def _measure_gate(
+def _prepare_gate_sources(
     top: TopLabel,
     is_accepted: Flags | None,
     correct: ArrayLike | None,
     score: ArrayLike | None,
-) -> MeasuredMetrics:
-    """Return the metrics of the decisions and of the ranking.
+) -> MetricSources:
+    """Prepare the metrics of the gate's decisions and of the ranking score.
 
     Parameters
     ----------
@@ -357,40 +380,47 @@ def _measure_gate(
 
     Returns
     -------
-    list of tuples (Metric, Measured)
+    list of tuples (Metric, IntervalSource)
     """
-    is_correct = top.correct == 1.0 if correct is None else bool_column(correct, "correct")
+    is_correct = _read_correctness(top, correct)
     check_same_length(proba=top.confidence, correct=is_correct)
-    measured: MeasuredMetrics = []
+    metric_sources: MetricSources = []
     if is_accepted is not None:
-        for metric in registry.evaluated(DECISION):
+        for metric in registry.list_evaluated_metrics(DECISION):
             counts = None
             if metric.counts is not None:
                 counts = metric.counts(is_accepted, is_correct)
             if counts is not None:
-                measured.append((metric, counts))
+                metric_sources.append((metric, counts))
     if score is not None:
-        scores = number_column(score, "score")
+        scores = read_number_column(score, "score")
         check_same_length(proba=top.confidence, score=scores)
         ranking = Ranking(scores, is_correct)
-        for metric in registry.evaluated(RANKING):
-            measured.append((metric, metric.measured(ranking)))
-    return measured
+        for metric in registry.list_evaluated_metrics(RANKING):
+            metric_sources.append((metric, metric.prepare_interval_source(ranking)))
+    return metric_sources
+
+
+def _read_correctness(top: TopLabel, correct: ArrayLike | None) -> Flags:
+    """Validate the correctness column, or derive it from the top label if it is None."""
+    if correct is None:
+        return np.asarray(top.correct == 1.0)
+    return read_bool_column(correct, "correct")
 
 
 def _count_errors(top: TopLabel, is_accepted: Flags | None) -> float:
-    """Count the incorrect rows, only among accepted rows if there is a gate.
+    """Count the incorrect rows, among accepted rows only if there is a gate.
 
-    Rejected rows are uniform, so whether they are correct is unknown.
+    Rejected rows are uniform, so their correctness is unknown.
     """
     correct = top.correct if is_accepted is None else top.correct[is_accepted]
     return float((correct < 1.0).sum())
 
 
 def _remove_unknown_metrics(
-    intervals: dict[str, Interval], top: TopLabel, is_accepted: Flags, plan: Resampling
+    intervals: dict[str, Interval], top: TopLabel, is_accepted: Flags, resampling: Resampling
 ) -> dict[str, Interval]:
-    """Replace metrics that depend on rejected rows by NaN if these rows are uniform.
+    """Replace metrics that depend on the predictions for uniform rejected rows by NaN.
 
     The prediction for a uniform row cannot be read from its probabilities. A tie on an accepted row
     counts as incorrect.
@@ -406,7 +436,7 @@ def _remove_unknown_metrics(
     is_accepted : array of bool of shape (n_rows,)
         Decisions of the gate.
 
-    plan : Resampling
+    resampling : Resampling
         Settings of the intervals.
 
     Returns
@@ -423,6 +453,7 @@ def _remove_unknown_metrics(
     )
     known_intervals = {}
     for name, interval in intervals.items():
-        needs_rejected = registry.METRICS[name].needs_rejected
-        known_intervals[name] = plan.without_interval() if needs_rejected else interval
+        known_intervals[name] = interval
+        if registry.METRICS[name].needs_rejected:
+            known_intervals[name] = resampling.make_point_estimate(nan)
     return known_intervals

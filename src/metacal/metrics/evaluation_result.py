@@ -191,7 +191,7 @@ class Evaluation:
         if self.gate:
             gate_rows = [
                 (title, str(self.gate[name]))
-                for name, title in registry.display_names(self.gate, few=few).items()
+                for name, title in registry.get_display_names(self.gate, few=few).items()
             ]
             heading = "ranking of the rows" if self.n_accepted is None else "gate"
             if gate_rows:
@@ -216,7 +216,7 @@ class Evaluation:
             if before is not None:
                 heading.append("uncalibrated")
         table: TextTable = [tuple(heading)]
-        for name, title in registry.display_names(self.all_rows, few=few).items():
+        for name, title in registry.get_display_names(self.all_rows, few=few).items():
             cells = [title]
             for calibrated, *uncalibrated in groups.values():
                 cells.append(_interval_text(calibrated.get(name)))

@@ -18,14 +18,14 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.metrics.binning import (
     Binning,
-    CodeSums,
+    GroupSums,
     Statistic,
     Weights,
-    bin_codes,
-    bin_edges,
-    distinct_codes,
+    assign_bins,
+    compute_bin_edges,
     equal_width,
     mean_statistic,
+    rank_distinct_values,
 )
 from metacal.metrics.toplabel import TopLabel
 
@@ -34,12 +34,12 @@ BinContribution = Callable[[Float, Float, Float], Float]
 
 
 def accuracy_statistic(top: TopLabel) -> Statistic:
-    """Prepare the accuracy."""
+    """Build the statistic of the accuracy, the mean correctness of the rows."""
     return mean_statistic(top.correct)
 
 
 def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
-    """Count the correct rows and all rows; return None if a tie makes a row partly correct."""
+    """Count the correct rows and all rows; return None if a row is partly correct (tied)."""
     if not np.isin(top.correct, (0.0, 1.0)).all():
         return None
     return int(top.correct.sum()), len(top)
@@ -48,7 +48,7 @@ def accuracy_counts(top: TopLabel) -> tuple[int, int] | None:
 def ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width, norm: object = 1
 ) -> Statistic:
-    """Prepare the expected calibration error in a norm p.
+    """Build the statistic of the expected calibration error (ECE) in a norm p.
 
         ( Σ_b (n_b/n) |g_b|^p )^(1/p)
 
@@ -78,16 +78,18 @@ def ece_statistic(
         )
     power = float(norm)
     residuals = top.correct - top.confidence
-    residual_sums, row_counts = _prepare_sums_per_bin(
+    compute_residual_sums, compute_row_counts = _prepare_bin_sums(
         top, n_bins, binning, [residuals, np.ones(len(top))]
     )
 
-    def mean_absolute_gap(batch: Weights) -> Float:
-        return np.asarray(np.abs(residual_sums(batch)).sum(axis=1) / batch.shape[1])
+    def compute_mean_absolute_gap(row_weights: Weights) -> Float:
+        n_rows = row_weights.shape[1]
+        return np.asarray(np.abs(compute_residual_sums(row_weights)).sum(axis=1) / n_rows)
 
-    def gap_in_norm(batch: Weights) -> Float:
-        counts = row_counts(_absolute_weights(batch))
-        bin_gaps = np.abs(residual_sums(batch)) / np.maximum(counts, 1.0)
+    def compute_gap_in_norm(row_weights: Weights) -> Float:
+        n_rows = row_weights.shape[1]
+        row_counts = compute_row_counts(_absolute_weights(row_weights))
+        bin_gaps = np.abs(compute_residual_sums(row_weights)) / np.maximum(row_counts, 1.0)
         largest_gap = bin_gaps.max(axis=1)
         if np.isinf(power):
             return np.asarray(largest_gap)
@@ -96,80 +98,102 @@ def ece_statistic(
         smallest_normal = np.finfo(np.float64).tiny
         divisor = np.where(largest_gap >= smallest_normal, largest_gap, 1.0)
         relative_gaps = bin_gaps / divisor[:, None]
-        mean_power = (counts * relative_gaps**power).sum(axis=1) / batch.shape[1]
+        mean_power = (row_counts * relative_gaps**power).sum(axis=1) / n_rows
         return np.asarray(largest_gap * mean_power ** (1.0 / power))
 
     if power == 1.0:
-        return mean_absolute_gap
-    return gap_in_norm
+        return compute_mean_absolute_gap
+    return compute_gap_in_norm
 
 
 def debiased_ece_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
-    """Prepare the debiased ECE, max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|))."""
+    """Build the statistic of the debiased ECE.
 
-    def debiased_gap(counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
+    max(0, Σ_b (n_b/n) (2|g_b| - E|N(g_b, s_b²)|))
+    """
+
+    def compute_debiased_gaps(row_counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
         return 2.0 * np.abs(mean_gaps) - _folded_normal_mean(mean_gaps, standard_errors)
 
-    return _prepare_debiased(top, n_bins, binning, debiased_gap)
+    return _debiased_statistic(top, n_bins, binning, compute_debiased_gaps)
 
 
 def debiased_rms_statistic(
     top: TopLabel, n_bins: int = 15, binning: Binning = equal_width
 ) -> Statistic:
-    """Prepare the debiased RMS error, sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1)))).
+    """Build the statistic of the debiased root-mean-square calibration error.
+
+        sqrt(max(0, Σ_b (n_b/n) (g_b² - v_b/(n_b - 1))))
 
     A bin with one row contributes 0.
     """
 
-    def debiased_squared_gap(counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
-        bessel_factor = counts / np.maximum(counts - 1.0, 1.0)
-        return np.where(counts > 1, mean_gaps**2 - standard_errors**2 * bessel_factor, 0.0)
+    def compute_debiased_squares(
+        row_counts: Float, mean_gaps: Float, standard_errors: Float
+    ) -> Float:
+        bessel_factor = row_counts / np.maximum(row_counts - 1.0, 1.0)
+        debiased_squares = mean_gaps**2 - standard_errors**2 * bessel_factor
+        return np.where(row_counts > 1, debiased_squares, 0.0)
 
-    mean_square = _prepare_debiased(top, n_bins, binning, debiased_squared_gap)
-    return lambda batch: np.sqrt(mean_square(batch))
+    compute_mean_square = _debiased_statistic(top, n_bins, binning, compute_debiased_squares)
+    return lambda row_weights: np.sqrt(compute_mean_square(row_weights))
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
-    """Prepare the supremum of the ECE, (1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|."""
-    codes = distinct_codes(top.confidence)
+    """Build the statistic of the supremum of the ECE over all binnings.
+
+    (1/n) Σ_z |Σ_{conf_i = z} (c_i - z)|
+    """
+    confidence_ranks = rank_distinct_values(top.confidence)
     residuals = top.correct - top.confidence
     # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
-    is_unique = (np.bincount(codes) == 1)[codes]
+    has_unique_rank = np.bincount(confidence_ranks) == 1
+    is_unique = has_unique_rank[confidence_ranks]
     unique_gaps = np.where(is_unique, np.abs(residuals), 0.0)
     tied_rows = np.flatnonzero(~is_unique)
-    tied_codes = distinct_codes(top.confidence[tied_rows])
-    n_tied_codes = int(tied_codes.max(initial=-1)) + 1
-    tied_sums = CodeSums(tied_codes, n_tied_codes, residuals[tied_rows], tied_rows)
+    tied_groups = rank_distinct_values(top.confidence[tied_rows])
+    compute_tied_sums = GroupSums(
+        groups=tied_groups,
+        n_groups=int(tied_groups.max(initial=-1)) + 1,
+        values=residuals[tied_rows],
+        entry_rows=tied_rows,
+    )
 
-    def statistic(batch: Weights) -> Float:
-        sum_of_unique = _absolute_weights(batch) @ unique_gaps
-        sum_of_tied = np.abs(tied_sums(batch)).sum(axis=1)
-        return np.asarray((sum_of_unique + sum_of_tied) / batch.shape[1])
+    def compute_sup_ece(row_weights: Weights) -> Float:
+        n_rows = row_weights.shape[1]
+        sum_of_unique_gaps = _absolute_weights(row_weights) @ unique_gaps
+        sum_of_tied_gaps = np.abs(compute_tied_sums(row_weights)).sum(axis=1)
+        return np.asarray((sum_of_unique_gaps + sum_of_tied_gaps) / n_rows)
 
-    return statistic
+    return compute_sup_ece
 
 
 def ks_statistic(top: TopLabel) -> Statistic:
-    """Prepare the Kolmogorov-Smirnov error, max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|."""
-    codes = distinct_codes(top.confidence)
-    n_codes = int(codes.max(initial=0)) + 1
-    residual_sums = CodeSums(codes, n_codes, top.correct - top.confidence)
+    """Build the statistic of the Kolmogorov-Smirnov calibration error.
 
-    def statistic(batch: Weights) -> Float:
-        cumulative_gaps = np.cumsum(np.ascontiguousarray(residual_sums(batch)), axis=1)
-        return np.abs(cumulative_gaps).max(axis=1) / batch.shape[1]
+    max_z (1/n) |Σ_{conf_i <= z} (c_i - conf_i)|
+    """
+    confidence_ranks = rank_distinct_values(top.confidence)
+    n_ranks = int(confidence_ranks.max(initial=0)) + 1
+    compute_residual_sums = GroupSums(confidence_ranks, n_ranks, top.correct - top.confidence)
 
-    return statistic
+    def compute_largest_cumulative_gap(row_weights: Weights) -> Float:
+        n_rows = row_weights.shape[1]
+        residual_sums = np.ascontiguousarray(compute_residual_sums(row_weights))
+        cumulative_gaps = np.cumsum(residual_sums, axis=1)
+        return np.abs(cumulative_gaps).max(axis=1) / n_rows
+
+    return compute_largest_cumulative_gap
 
 
-def _prepare_sums_per_bin(
+def _prepare_bin_sums(
     top: TopLabel, n_bins: int, binning: Binning, columns: list[Float]
-) -> list[CodeSums]:
-    """Prepare the sums of several columns per bin.
+) -> list[GroupSums]:
+    """Prepare weighted sums of several columns over the bins of the confidence.
 
-    The bins are those of the whole sample, also in resamples.
+    The bins are computed once from the sample. Resamples use the same bins.
 
     Parameters
     ----------
@@ -184,26 +208,27 @@ def _prepare_sums_per_bin(
 
     Returns
     -------
-    list of CodeSums
+    list of GroupSums
         One entry per column.
     """
-    edges = bin_edges(binning, top.confidence, n_bins)
-    codes = bin_codes(top.confidence, edges)
-    return [CodeSums(codes, len(edges) - 1, column) for column in columns]
+    edges = compute_bin_edges(binning, top.confidence, n_bins)
+    bin_indices = assign_bins(top.confidence, edges)
+    n_edge_bins = len(edges) - 1
+    return [GroupSums(bin_indices, n_edge_bins, column) for column in columns]
 
 
-def _absolute_weights(batch: Weights) -> Float:
+def _absolute_weights(row_weights: Weights) -> Float:
     """Return the absolute weights as float64, without a copy if no weight is negative."""
-    weights = np.asarray(batch, dtype=np.float64)
+    weights = np.asarray(row_weights, dtype=np.float64)
     if weights.min(initial=0.0) >= 0.0:
         return weights
     return np.abs(weights)
 
 
-def _prepare_debiased(
-    top: TopLabel, n_bins: int, binning: Binning, contribution: BinContribution
+def _debiased_statistic(
+    top: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
 ) -> Statistic:
-    """Prepare max(0, Σ_b (n_b/n) contribution_b).
+    """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of the contributions of bins.
 
     The standard error of a bin comes from the variance of the correctness. For 0/1 values this
     variance is accuracy (1 - accuracy). For uniform rows, whose correctness is the constant 1/K, it
@@ -217,7 +242,7 @@ def _prepare_debiased(
     n_bins, binning
         As in `metacal.metrics.ece`.
 
-    contribution : callable
+    compute_contributions : callable
         Function from the row counts, mean gaps and standard errors of the accuracy of the bins to
         their contributions. All three are 0 in an empty bin.
 
@@ -225,26 +250,29 @@ def _prepare_debiased(
     -------
     Statistic
     """
-    columns = [np.ones(len(top)), top.correct - top.confidence, top.correct, top.correct**2]
-    row_counts, residual_sums, correct_sums, squared_sums = _prepare_sums_per_bin(
-        top, n_bins, binning, columns
+    residuals = top.correct - top.confidence
+    columns = [np.ones(len(top)), residuals, top.correct, top.correct**2]
+    compute_row_counts, compute_residual_sums, compute_correct_sums, compute_square_sums = (
+        _prepare_bin_sums(top, n_bins, binning, columns)
     )
 
-    def statistic(batch: Weights) -> Float:
-        weights = _absolute_weights(batch)
-        counts = row_counts(weights)
-        divisors = np.maximum(counts, 1.0)
-        variances = squared_sums(weights) / divisors - (correct_sums(weights) / divisors) ** 2
+    def compute_debiased_error(row_weights: Weights) -> Float:
+        weights = _absolute_weights(row_weights)
+        row_counts = compute_row_counts(weights)
+        divisors = np.maximum(row_counts, 1.0)
+        accuracy = compute_correct_sums(weights) / divisors
+        variances = compute_square_sums(weights) / divisors - accuracy**2
         standard_errors = np.sqrt(np.maximum(variances, 0.0) / divisors)
-        contributions = contribution(counts, residual_sums(batch) / divisors, standard_errors)
-        mean_contribution = (counts * contributions).sum(axis=1) / counts.sum(axis=1)
+        mean_gaps = compute_residual_sums(row_weights) / divisors
+        contributions = compute_contributions(row_counts, mean_gaps, standard_errors)
+        mean_contribution = (row_counts * contributions).sum(axis=1) / row_counts.sum(axis=1)
         return np.asarray(np.maximum(0.0, mean_contribution))
 
-    return statistic
+    return compute_debiased_error
 
 
 def _folded_normal_mean(mean: Float, deviation: Float) -> Float:
-    """Compute E|N(mean, deviation²)|."""
+    """Compute the mean of a folded normal distribution, E|N(mean, deviation²)|."""
     divisor = np.where(deviation > 0, deviation, 1.0)
     ratio = mean / divisor
     density_term = divisor * np.sqrt(2 / np.pi) * np.exp(-0.5 * ratio**2)

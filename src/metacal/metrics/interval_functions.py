@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
-from metacal.metrics.binning import statistic_from_function
+from metacal.metrics.binning import vectorize_statistic
 from metacal.metrics.intervals import Interval
 from metacal.metrics.registry import METRICS, Metric
 from metacal.metrics.replicates import Target
@@ -72,41 +72,48 @@ def interval(
     >>> result.low <= result.estimate <= result.high
     True
     """
-    plan = Resampling(level, n_resamples, random_state)
-    entry = _find_metric(metric)
-    _check_options(metric, entry.name, options)
-    if entry.input is None:
+    resampling = Resampling(level, n_resamples, random_state)
+    registered_metric = _find_registered_metric(metric)
+    name = registered_metric.name
+    _check_options(metric, name, options)
+    if registered_metric.input is None:
         counts = None
-        if entry.counts is not None:
-            counts = entry.counts(*data, **options)
-        return plan.measure([(entry, counts or (0, 0))], n_rows=0)[entry.name]
+        if registered_metric.counts is not None:
+            counts = registered_metric.counts(*data, **options)
+        metric_source = (registered_metric, counts or (0, 0))
+        return resampling.compute_intervals([metric_source], n_rows=0)[name]
 
     input_options = {}
     if "classes" in options:
         input_options["classes"] = options.pop("classes")
-    source = entry.input(*data, **input_options)
+    validated_data = registered_metric.input(*data, **input_options)
     n_errors = inf
-    if entry.needs_errors:
-        top = source if isinstance(source, TopLabel) else source.top_label()
+    if registered_metric.needs_errors:
+        top = validated_data
+        if not isinstance(validated_data, TopLabel):
+            top = validated_data.top_label()
         n_errors = float((top.correct < 1.0).sum())
-    measured = entry.measured(source, **options)
-    return plan.measure([(entry, measured)], len(source), n_errors)[entry.name]
+    interval_source = registered_metric.prepare_interval_source(validated_data, **options)
+    intervals = resampling.compute_intervals(
+        [(registered_metric, interval_source)], len(validated_data), n_errors
+    )
+    return intervals[name]
 
 
-def _find_metric(function: Callable[..., float]) -> Metric:
+def _find_registered_metric(function: Callable[..., float]) -> Metric:
     """Return the registry entry of a metric function; raise InputError if there is none."""
     name = getattr(function, "__name__", str(function))
-    entry = METRICS.get(name)
-    if entry is None or entry.function is not function:
+    metric = METRICS.get(name)
+    if metric is None or metric.function is not function:
         raise InputError(
             f"there is no interval for {name!r}; known are {', '.join(sorted(METRICS))}. "
             "For a statistic of your own use bootstrap(statistic, *columns)."
         )
-    return entry
+    return metric
 
 
 def _check_options(function: Callable[..., float], name: str, options: Mapping[str, Any]) -> None:
-    """Raise InputError if a metric function has no parameter of the name of an option."""
+    """Raise InputError if an option is not a parameter of the metric function."""
     parameters = list(inspect.signature(function).parameters)
     for option in options:
         if option not in parameters:
@@ -123,7 +130,7 @@ def bootstrap(
     random_state: RandomState = 0,
     bounds: tuple[float, float] = (-inf, inf),
 ) -> Interval:
-    """Compute a bootstrap interval of any statistic of columns with integer row weights.
+    """Compute a bootstrap interval of a function of columns and integer row weights.
 
     The interval is the hull of the percentile and the basic interval,
     ``θ ± max(q_high - θ, θ - q_low)``. It always contains the estimate θ.
@@ -177,9 +184,8 @@ def bootstrap(
             "bootstrap needs at least one column, all of one non-zero length; got lengths"
             f" {lengths}."
         )
-    weighted_statistic = statistic_from_function(
-        lambda weights: float(statistic(*columns, weights))
-    )
-    plan = Resampling(level, n_resamples, random_state)
+    weighted_statistic = vectorize_statistic(lambda weights: float(statistic(*columns, weights)))
+    resampling = Resampling(level, n_resamples, random_state)
     target = Target(weighted_statistic, low=bounds[0], high=bounds[1])
-    return plan.intervals({"statistic": target}, lengths[0])["statistic"]
+    intervals = resampling.resample_statistics({"statistic": target}, n_rows=lengths[0])
+    return intervals["statistic"]

@@ -200,14 +200,14 @@ def marginal_check(
     """
     table = checked_table(proba, labels, classes=classes)
     top = table.top_label()
-    predicted = predicted_columns(table)
+    predicted = find_predicted_columns(table)
     return check_predicted_classes(
         top.confidence, top.correct, predicted, classes=classes, fitted=fitted
     )
 
 
 class PredictedClasses(NamedTuple):
-    """Data of the marginal check in addition to confidence and correctness.
+    """Predicted classes of the rows, for the marginal check.
 
     Attributes
     ----------
@@ -225,12 +225,14 @@ class PredictedClasses(NamedTuple):
     classes: Sequence[Any] | Array | None = None
     fitted: bool = False
 
-    def check(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
-        """Check the accepted rows, or all rows if there is no gate.
+    def check_confidence(self, top: TopLabel, accept: Flags | None) -> MarginalCheck | None:
+        """Run the marginal check on the accepted rows, or on all rows without a gate.
 
         Return None if no row is accepted.
         """
-        confidence, correct, predicted = top.confidence, top.correct, self.predicted
+        confidence = top.confidence
+        correct = top.correct
+        predicted = self.predicted
         if accept is not None:
             confidence = confidence[accept]
             correct = correct[accept]
@@ -242,8 +244,8 @@ class PredictedClasses(NamedTuple):
         )
 
 
-def predicted_columns(table: CheckedTable) -> Codes:
-    """Return the column of the largest probability of each row, the first one for ties."""
+def find_predicted_columns(table: CheckedTable) -> Codes:
+    """Find the column of the largest probability of each row, the first one for ties."""
     return np.concatenate([block.argmax(axis=1) for _, block in table.blocks()])
 
 
@@ -255,7 +257,7 @@ def check_predicted_classes(
     classes: Sequence[Any] | Array | None,
     fitted: bool,
 ) -> MarginalCheck:
-    """Run the marginal check on columns.
+    """Test whether confidence matches accuracy for each predicted class, on columns.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Estimates of several methods on the same rows, and which of them are near the best one.
+"""Comparison of several methods on the same rows, and selection of those near the best.
 
 The losses of two methods on the same rows go up and down together. The standard error of their
 difference is often ten times smaller than that of either loss. Only the difference shows whether
@@ -12,7 +12,8 @@ level, for three reasons:
    more than a third of all samples of n rows lack such a row. No multiple of the standard error
    corrects for the missing row, and a log loss has no upper bound that could replace it.
 2. The methods were fitted on folds that overlap, so the losses of the rows are not independent.
-3. The error is that of the measured rows. It does not include how a fit depends on its rows.
+3. The standard error reflects the choice of the measured rows. It does not include the variation
+   of a fit with the rows that it was fitted on.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Codes, Float
-from metacal.metrics.binning import Statistic, Weights, estimate
-from metacal.metrics.replicates import Target, batches, replicates
+from metacal.metrics.binning import Statistic, Weights, evaluate_on_sample
+from metacal.metrics.replicates import Target, compute_replicates, draw_batches
 from metacal.rows.draws import generator
 
 #: Number of standard errors of the difference by which a method near the best one may be worse.
@@ -35,7 +36,7 @@ _N_RESAMPLES = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Paired:
+class PairedEstimates:
     """Estimates of one metric for several methods, with replicates for standard errors.
 
     Attributes
@@ -48,7 +49,7 @@ class Paired:
         fold or resample for all methods.
 
     scale : float
-        Factor from the standard deviation of the replicates to a standard error.
+        Ratio of the standard error to the standard deviation of the replicates.
 
     smaller_is_better : bool
         Whether smaller values of the metric are better.
@@ -58,8 +59,8 @@ class Paired:
     >>> random = np.random.default_rng(0)
     >>> rows = random.exponential(size=1000)  # hard and easy rows, the same for all methods
     >>> noise = random.normal(0.0, 0.05, (3, 1000))
-    >>> paired = by_rows(rows + noise + [[0.0], [0.001], [0.02]], np.arange(1000))
-    >>> paired.near_best, bool(paired.error(2) > 10 * paired.error(2, 0))
+    >>> paired = compare_by_rows(rows + noise + [[0.0], [0.001], [0.02]], np.arange(1000))
+    >>> paired.near_best, bool(paired.standard_error(2) > 10 * paired.standard_error(2, 0))
     ([0, 1], True)
     """
 
@@ -68,7 +69,7 @@ class Paired:
     scale: float
     smaller_is_better: bool
 
-    def error(self, method: int, other: int | None = None) -> float:
+    def standard_error(self, method: int, other: int | None = None) -> float:
         """Compute the standard error of an estimate, or of the difference of two estimates.
 
         Parameters
@@ -94,7 +95,7 @@ class Paired:
 
     @property
     def near_best(self) -> list[int]:
-        """Indices of the best method and of the methods near it.
+        """Indices of the best method and of all methods near the best one.
 
         If the standard error of a difference is unknown, any difference counts as worse.
         """
@@ -102,15 +103,17 @@ class Paired:
         best_method = int(np.argmin(losses))
         near_methods = []
         for method, loss in enumerate(losses):
-            standard_error = float(np.nan_to_num(self.error(method, best_method), posinf=0.0))
-            difference = loss - losses[best_method]
+            standard_error = self.standard_error(method, best_method)
+            allowed_difference = STANDARD_ERRORS * float(np.nan_to_num(standard_error, posinf=0.0))
             is_as_good = loss <= losses[best_method]
-            if is_as_good or difference <= STANDARD_ERRORS * standard_error:
+            if is_as_good or loss - losses[best_method] <= allowed_difference:
                 near_methods.append(method)
         return near_methods
 
 
-def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> Paired:
+def compare_by_rows(
+    losses: ArrayLike, rows: Codes, smaller_is_better: bool = True
+) -> PairedEstimates:
     """Compare methods by their losses on the same rows.
 
     Parameters
@@ -126,16 +129,15 @@ def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> P
 
     Returns
     -------
-    Paired
+    PairedEstimates
     """
     distinct_rows, n_entries = np.unique(rows, return_counts=True)
-    mean_losses = np.array(
-        [
-            np.bincount(rows, method_losses)[distinct_rows] / n_entries
-            for method_losses in np.asarray(losses, np.float64)
-        ]
-    )
-    return Paired(
+    mean_losses_by_method = []
+    for method_losses in np.asarray(losses, np.float64):
+        loss_sums = np.bincount(rows, method_losses)[distinct_rows]
+        mean_losses_by_method.append(loss_sums / n_entries)
+    mean_losses = np.array(mean_losses_by_method)
+    return PairedEstimates(
         estimates=mean_losses.mean(axis=1),
         replicates=mean_losses,
         scale=1.0 / float(np.sqrt(len(distinct_rows))),
@@ -143,10 +145,13 @@ def by_rows(losses: ArrayLike, rows: Codes, smaller_is_better: bool = True) -> P
     )
 
 
-def by_folds(values: ArrayLike, smaller_is_better: bool = True) -> Paired:
-    """Compare methods by their values on the same folds, shape (n_methods, n_folds)."""
+def compare_by_folds(values: ArrayLike, smaller_is_better: bool = True) -> PairedEstimates:
+    """Compare methods by their values on the same folds.
+
+    `values` has the shape (n_methods, n_folds).
+    """
     fold_values = np.asarray(values, dtype=np.float64)
-    return Paired(
+    return PairedEstimates(
         estimates=fold_values.mean(axis=1),
         replicates=fold_values,
         scale=1.0 / float(np.sqrt(fold_values.shape[1])),
@@ -154,19 +159,21 @@ def by_folds(values: ArrayLike, smaller_is_better: bool = True) -> Paired:
     )
 
 
-def by_resamples(
+def compare_by_resamples(
     statistics: Sequence[Statistic], n_rows: int, smaller_is_better: bool = True
-) -> Paired:
-    """Compare methods by a statistic of each method on the same resamples of rows."""
+) -> PairedEstimates:
+    """Compare methods by one statistic per method, on the same resamples of rows."""
     random = generator(0)
 
     def draw_weights() -> Weights:
-        return np.bincount(random.integers(n_rows, size=n_rows), minlength=n_rows)
+        drawn_rows = random.integers(n_rows, size=n_rows)
+        return np.bincount(drawn_rows, minlength=n_rows)
 
     targets = {str(index): Target(statistic) for index, statistic in enumerate(statistics)}
-    values_by_target = replicates(targets, batches(_N_RESAMPLES, n_rows, draw_weights))
-    return Paired(
-        estimates=np.array([estimate(statistic, n_rows) for statistic in statistics]),
+    weight_batches = draw_batches(_N_RESAMPLES, n_rows, draw_weights)
+    values_by_target = compute_replicates(targets, weight_batches)
+    return PairedEstimates(
+        estimates=np.array([evaluate_on_sample(statistic, n_rows) for statistic in statistics]),
         replicates=np.array(list(values_by_target.values())),
         scale=1.0,
         smaller_is_better=smaller_is_better,

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Float
-from metacal.metrics.binning import check_n_bins, sums_per_code
-from metacal.metrics.classwise import UpperEntries, find_upper_entries, weighted_column_sums
+from metacal.metrics.binning import check_n_bins, sum_by_group
+from metacal.metrics.classwise import UpperEntries, compute_weighted_column_sums, find_upper_entries
 from metacal.metrics.registry import PROBABILITIES, register
 from metacal.metrics.toplabel import CheckedTable, checked_table
 
@@ -22,26 +22,26 @@ _register_scoring_rule = partial(
 )
 
 
-def log_loss_rows(checked: CheckedTable) -> Float:
-    """Compute -log p of the true class of each row."""
+def compute_log_losses(table: CheckedTable) -> Float:
+    """Compute the negative log-likelihood of each row, -log p of its true class."""
     with np.errstate(divide="ignore"):
         # The tolerance of the row sums allows a probability slightly above 1. The loss is then 0.
-        return np.maximum(-np.log(checked.true_probability), 0.0)
+        return np.maximum(-np.log(table.true_probability), 0.0)
 
 
-def brier_rows(checked: CheckedTable) -> Float:
+def compute_brier_losses(table: CheckedTable) -> Float:
     """Compute the Brier loss of each row, Σ_k p_k² - 2 p_y + 1, in float64."""
-    sums_of_squares = np.empty(len(checked))
-    for start, block in checked.blocks():
+    sums_of_squares = np.empty(len(table))
+    for start, block in table.blocks():
         values = block.astype(np.float64)
         block_sums = sums_of_squares[start : start + len(block)]
         np.einsum("ij,ij->i", values, values, out=block_sums)
     # Rounding may give -1e-16 on a row with no loss.
-    return np.maximum(sums_of_squares - 2.0 * checked.true_probability + 1.0, 0.0)
+    return np.maximum(sums_of_squares - 2.0 * table.true_probability + 1.0, 0.0)
 
 
 @_register_scoring_rule(
-    title="NLL", heading="NLL", words="log loss", losses=log_loss_rows, range=(0.0, inf)
+    title="NLL", heading="NLL", words="log loss", losses=compute_log_losses, range=(0.0, inf)
 )
 def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
     """Compute the mean negative log-likelihood, ``-(1/n) Σ_i log p_i[y_i]``.
@@ -68,11 +68,13 @@ def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = 
     >>> nll([[1.0, 0.0]], [1])
     inf
     """
-    checked = checked_table(proba, labels, classes=classes)
-    return float(log_loss_rows(checked).mean())
+    table = checked_table(proba, labels, classes=classes)
+    return float(compute_log_losses(table).mean())
 
 
-@_register_scoring_rule(title="Brier score", heading="Brier", losses=brier_rows, range=(0.0, 2.0))
+@_register_scoring_rule(
+    title="Brier score", heading="Brier", losses=compute_brier_losses, range=(0.0, 2.0)
+)
 def brier(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
     """Compute the Brier score, ``(1/n) Σ_i Σ_k (p_ik - 1(y_i = k))²``, from 0 to 2.
 
@@ -94,13 +96,13 @@ def brier(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None 
     >>> brier([[0.5, 0.5], [0.25, 0.75]], [0, 1])
     0.3125
     """
-    checked = checked_table(proba, labels, classes=classes)
-    return float(brier_rows(checked).mean())
+    table = checked_table(proba, labels, classes=classes)
+    return float(compute_brier_losses(table).mean())
 
 
 @dataclass(frozen=True)
 class BrierDecomposition:
-    """Decomposition of the Brier score.
+    """Decomposition of the Brier score into four terms.
 
     The score is ``reliability - resolution + uncertainty + remainder``.
 
@@ -128,7 +130,7 @@ class BrierDecomposition:
 
     @property
     def brier(self) -> float:
-        """Brier score."""
+        """Brier score, the sum of the four terms with their signs."""
         return self.reliability - self.resolution + self.uncertainty + self.remainder
 
 
@@ -173,18 +175,18 @@ def brier_decomposition(
     >>> round(parts.brier, 6), round(brier(table, labels), 6)
     (0.35, 0.35)
     """
-    checked = checked_table(proba, labels, classes=classes)
-    n_rows = len(checked)
-    label_counts = np.bincount(checked.codes, minlength=checked.n_classes).astype(np.float64)
-    sums = _CellSums.from_table(checked, check_n_bins(n_bins), label_counts)
+    table = checked_table(proba, labels, classes=classes)
+    n_rows = len(table)
+    label_counts = np.bincount(table.label_codes, minlength=table.n_classes).astype(np.float64)
+    cells = _CellSums.from_table(table, check_n_bins(n_bins), label_counts)
 
-    divisors = np.maximum(sums.counts, 1.0)
+    divisors = np.maximum(cells.entry_count, 1.0)
     base_rates = (label_counts / n_rows)[:, None]
-    squared_distances = (sums.labels / divisors - base_rates) ** 2
-    reliability = ((sums.forecasts - sums.labels) ** 2 / divisors).sum()
-    resolution = np.where(sums.counts > 0, sums.counts * squared_distances, 0.0).sum()
-    variance = (sums.squares - sums.forecasts**2 / divisors).sum()
-    covariance = (sums.products - sums.forecasts * sums.labels / divisors).sum()
+    squared_distances = (cells.label_count / divisors - base_rates) ** 2
+    reliability = ((cells.forecast_sum - cells.label_count) ** 2 / divisors).sum()
+    resolution = np.where(cells.entry_count > 0, cells.entry_count * squared_distances, 0.0).sum()
+    variance = (cells.square_sum - cells.forecast_sum**2 / divisors).sum()
+    covariance = (cells.true_forecast_sum - cells.forecast_sum * cells.label_count / divisors).sum()
     return BrierDecomposition(
         reliability=float(reliability / n_rows),
         resolution=float(resolution / n_rows),
@@ -195,54 +197,54 @@ def brier_decomposition(
 
 @dataclass(frozen=True, eq=False)
 class _CellSums:
-    """Sums over the entries of each class and bin, arrays of shape (n_classes, n_bins).
+    """Sums over the probabilities of each class and bin, of shape (n_classes, n_bins).
 
     Attributes
     ----------
-    counts : array
+    entry_count : array
         Number of entries.
 
-    labels : array
+    label_count : array
         Number of entries whose class is the true class of their row.
 
-    forecasts, squares : array
+    forecast_sum, square_sum : array
         Sums of the probabilities, and of their squares.
 
-    products : array
+    true_forecast_sum : array
         Sums of the probabilities of true classes.
     """
 
-    counts: Float
-    labels: Float
-    forecasts: Float
-    squares: Float
-    products: Float
+    entry_count: Float
+    label_count: Float
+    forecast_sum: Float
+    square_sum: Float
+    true_forecast_sum: Float
 
     @classmethod
-    def from_table(cls, checked: CheckedTable, n_bins: int, label_counts: Float) -> _CellSums:
-        """Sum the entries of a table; `label_counts` has the number of rows of each class."""
-        n_rows = len(checked)
-        n_classes = checked.n_classes
-        upper = find_upper_entries(checked, n_bins)
+    def from_table(cls, table: CheckedTable, n_bins: int, label_counts: Float) -> _CellSums:
+        """Sum the entries of a table; `label_counts` is the number of rows of each class."""
+        n_rows = len(table)
+        n_classes = table.n_classes
+        upper = find_upper_entries(table, n_bins)
         probability = upper.probability
         is_label = upper.is_label
 
         column_counts = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)
-        column_sums = weighted_column_sums(checked, unit_weights)[0]
-        label_sums = sums_per_code(checked.codes, checked.true_probability, n_classes)
-        column_squares = _column_sums_of_squares(checked)
+        column_sums = compute_weighted_column_sums(table, unit_weights)[0]
+        label_sums = sum_by_group(table.label_codes, table.true_probability, n_classes)
+        column_squares = _column_sums_of_squares(table)
         return cls(
-            counts=_sum_cells(upper, np.ones(len(probability)), column_counts, n_bins),
-            labels=_sum_cells(upper, is_label, label_counts, n_bins),
-            forecasts=_sum_cells(upper, probability, column_sums, n_bins),
-            squares=_sum_cells(upper, probability**2, column_squares, n_bins),
-            products=_sum_cells(upper, probability * is_label, label_sums, n_bins),
+            entry_count=_sum_cells(upper, np.ones(len(probability)), column_counts, n_bins),
+            label_count=_sum_cells(upper, is_label, label_counts, n_bins),
+            forecast_sum=_sum_cells(upper, probability, column_sums, n_bins),
+            square_sum=_sum_cells(upper, probability**2, column_squares, n_bins),
+            true_forecast_sum=_sum_cells(upper, probability * is_label, label_sums, n_bins),
         )
 
 
 def _sum_cells(upper: UpperEntries, values: Float, column_totals: Float, n_bins: int) -> Float:
-    """Sum values per class and bin.
+    """Sum values of all entries per class and bin, given those above the first bin.
 
     Parameters
     ----------
@@ -261,18 +263,19 @@ def _sum_cells(upper: UpperEntries, values: Float, column_totals: Float, n_bins:
     Returns
     -------
     array of shape (n_classes, n_bins)
-        The first bin has the rest of the column totals.
+        The sum of the first bin is the column total minus the sums of the other bins.
     """
     n_classes = len(column_totals)
-    sums = sums_per_code(upper.cell, values, n_classes * n_bins).reshape(n_classes, n_bins)
-    sums[:, 0] = column_totals - sums.sum(axis=1)
-    return sums
+    cell_sums = sum_by_group(upper.cell_index, values, n_classes * n_bins)
+    cell_sums = cell_sums.reshape(n_classes, n_bins)
+    cell_sums[:, 0] = column_totals - cell_sums.sum(axis=1)
+    return cell_sums
 
 
-def _column_sums_of_squares(checked: CheckedTable) -> Float:
-    """Compute Σ_i p_ik² of each class k in float64."""
-    totals = np.zeros(checked.n_classes)
-    for _, block in checked.blocks():
+def _column_sums_of_squares(table: CheckedTable) -> Float:
+    """Compute the sum of squared probabilities of each class in float64."""
+    square_sums = np.zeros(table.n_classes)
+    for _, block in table.blocks():
         values = block.astype(np.float64)
-        totals += np.einsum("ij,ij->j", values, values)
-    return totals
+        square_sums += np.einsum("ij,ij->j", values, values)
+    return square_sums

@@ -1,9 +1,9 @@
-"""Counts of rows and incorrect rows along a ranking.
+"""Counts of rows and errors along a ranking of the rows by a score.
 
 A *ranking score* orders the rows. Higher scores are less confident. Rows of equal score form a
 *block*: no threshold separates them. Every area under a curve of a ranking is a sum over the
 incorrect rows of a term that depends on the number of rows, and of incorrect rows, that rank before
-them. `Ranking` counts both for any row weights, once for all metrics of a batch of resamples.
+them. `Ranking` counts both for any row weights, once for all metrics of the same resamples.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.formulas import Codes, Flags, Float
-from metacal.metrics.binning import CodeSums, Statistic, Weights, distinct_codes
+from metacal.metrics.binning import GroupSums, Statistic, Weights, rank_distinct_values
 from metacal.metrics.toplabel import (
-    bool_column,
     check_same_length,
-    number_column,
     raise_if_correct_comes_first,
+    read_bool_column,
+    read_number_column,
 )
 
 
 class Ranking:
-    """Validated ranking score with the correctness of each row.
+    """Ranking score with the correctness of each row, both already validated.
 
     Parameters
     ----------
@@ -40,89 +40,99 @@ class Ranking:
     def __init__(self, score: Float, correct: Flags) -> None:
         self.score = score
         self.correct = correct
-        score_codes = distinct_codes(score)
+        score_ranks = rank_distinct_values(score)
         is_incorrect = ~correct
         # Only blocks with an incorrect row are counted one by one.
-        error_blocks = np.unique(score_codes[is_incorrect])
-        n_blocks = len(error_blocks)
-        block_index = np.searchsorted(error_blocks, score_codes)
-        # Segments in ranking order: the rows before the first such block, this block, the rows
-        # between it and the second block, the second block, and so on.
-        is_in_block = _is_in_block(score_codes, error_blocks, block_index)
-        self._row_sums = CodeSums(2 * block_index + is_in_block, 2 * n_blocks + 1)
-        self._error_sums = CodeSums(
-            codes=block_index[is_incorrect], n_codes=n_blocks, row=np.flatnonzero(is_incorrect)
+        error_block_ranks = np.unique(score_ranks[is_incorrect])
+        n_blocks = len(error_block_ranks)
+        next_block = np.searchsorted(error_block_ranks, score_ranks)
+        is_in_block = _find_rows_in_blocks(score_ranks, error_block_ranks, next_block)
+        # The segments alternate in ranking order: segment 2b contains the rows between block b - 1
+        # and block b, and segment 2b + 1 contains the rows in block b.
+        self._compute_segment_sizes = GroupSums(
+            groups=2 * next_block + is_in_block, n_groups=2 * n_blocks + 1
         )
-        self._last_batch: Weights | None = None
-        self._last_errors: RankedErrors | None = None
+        self._compute_error_counts = GroupSums(
+            groups=next_block[is_incorrect],
+            n_groups=n_blocks,
+            entry_rows=np.flatnonzero(is_incorrect),
+        )
+        self._last_weights: Weights | None = None
+        self._last_blocks: ErrorBlocks | None = None
 
     def __len__(self) -> int:
         return len(self.score)
 
-    def errors(self, batch: Weights) -> RankedErrors:
-        """Count rows and incorrect rows; repeated calls with one batch return the same object."""
-        if self._last_errors is None or self._last_batch is not batch:
-            self._last_errors = self._count_errors(batch)
-            self._last_batch = batch
-        return self._last_errors
+    def get_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
+        """Count rows and errors per block; the result for the last weights is cached."""
+        if self._last_blocks is None or self._last_weights is not row_weights:
+            self._last_blocks = self._count_error_blocks(row_weights)
+            self._last_weights = row_weights
+        return self._last_blocks
 
-    def statistic(self, function: Callable[[RankedErrors], Float]) -> Statistic:
-        """Build a statistic from a function of `RankedErrors`.
+    def statistic(self, function: Callable[[ErrorBlocks], Float]) -> Statistic:
+        """Build a statistic from a function of `ErrorBlocks`.
 
         Its interval is that of the plain bootstrap.
         """
-        return lambda batch: function(self.errors(batch))
+        return lambda row_weights: function(self.get_error_blocks(row_weights))
 
-    def _count_errors(self, batch: Weights) -> RankedErrors:
-        """Count rows and incorrect rows."""
+    def _count_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
+        """Count the rows before and in each block with an error, and its errors."""
         # A cumulative sum of integers is faster than one of floats.
-        segment_sizes = np.ascontiguousarray(self._row_sums(batch), np.int64)
+        segment_sizes = np.ascontiguousarray(self._compute_segment_sizes(row_weights), np.int64)
         segment_ends = np.cumsum(segment_sizes, axis=1).astype(np.float64)
-        return RankedErrors(
-            n_rows=segment_ends[:, -1:],
-            start=segment_ends[:, 0:-1:2],
-            stop=segment_ends[:, 1::2],
-            wrong=np.ascontiguousarray(self._error_sums(batch)),
+        return ErrorBlocks(
+            total_rows=segment_ends[:, -1:],
+            rows_before=segment_ends[:, 0:-1:2],
+            rows_through=segment_ends[:, 1::2],
+            n_errors=np.ascontiguousarray(self._compute_error_counts(row_weights)),
         )
 
 
-def _is_in_block(score_codes: Codes, error_blocks: Codes, block_index: Codes) -> Flags:
-    """Return a mask of the rows whose score is that of a block with an incorrect row."""
-    n_blocks = len(error_blocks)
+def _find_rows_in_blocks(score_ranks: Codes, error_block_ranks: Codes, next_block: Codes) -> Flags:
+    """Return a mask of the rows whose score equals that of an incorrect row.
+
+    `next_block` is the index of the first block with an error that does not rank before the row.
+    """
+    n_blocks = len(error_block_ranks)
     if not n_blocks:
-        return np.zeros(len(score_codes), np.bool_)
-    return np.asarray(error_blocks[np.minimum(block_index, n_blocks - 1)] == score_codes)
+        return np.zeros(len(score_ranks), np.bool_)
+    next_block_ranks = error_block_ranks[np.minimum(next_block, n_blocks - 1)]
+    return np.asarray(next_block_ranks == score_ranks)
 
 
 @dataclass(frozen=True, eq=False)
-class RankedErrors:
-    """Blocks with an incorrect row, in ranking order, of several resamples.
+class ErrorBlocks:
+    """Numbers of rows and errors in the blocks with an error, in ranking order.
+
+    An error is an incorrect row.
 
     Attributes
     ----------
-    n_rows : array of shape (n_resamples, 1)
-        Number of rows.
+    total_rows : array of shape (n_resamples, 1)
+        Number of rows of each resample.
 
-    start : array of shape (n_resamples, n_blocks)
+    rows_before : array of shape (n_resamples, n_blocks)
         Number of rows that rank before each block.
 
-    stop : array of shape (n_resamples, n_blocks)
+    rows_through : array of shape (n_resamples, n_blocks)
         Number of rows that rank before each block or in it.
 
-    wrong : array of shape (n_resamples, n_blocks)
-        Number of incorrect rows in each block.
+    n_errors : array of shape (n_resamples, n_blocks)
+        Number of errors in each block.
     """
 
-    n_rows: Float
-    start: Float
-    stop: Float
-    wrong: Float
+    total_rows: Float
+    rows_before: Float
+    rows_through: Float
+    n_errors: Float
 
     @property
-    def wrong_before(self) -> Float:
-        """Number of incorrect rows that rank before each block."""
+    def errors_before(self) -> Float:
+        """Number of errors that rank before each block."""
         # A cumulative sum of integers is faster than one of floats.
-        return np.cumsum(self.wrong.astype(np.int64), axis=1) - self.wrong
+        return np.cumsum(self.n_errors.astype(np.int64), axis=1) - self.n_errors
 
     @cached_property
     def aurc(self) -> Float:
@@ -134,27 +144,28 @@ class RankedErrors:
         w errors, (m - a) w / (b - a) of them are among the first m on average over the orders of
         the tied rows.
         """
-        n_rows = self.n_rows[:, 0].astype(np.intp)
-        harmonic = _harmonic_numbers(int(n_rows.max(initial=0)))
-        harmonic_at_stop = harmonic[self.stop.astype(np.intp)]
-        harmonic_at_start = harmonic[self.start.astype(np.intp)]
-        error_rate = self.wrong / np.maximum(self.stop - self.start, 1.0)
-        terms = self.wrong * (harmonic[n_rows][:, None] - harmonic_at_stop + 1.0)
-        corrections = error_rate * self.start * (harmonic_at_stop - harmonic_at_start)
+        n_rows = self.total_rows[:, 0].astype(np.intp)
+        harmonic_numbers = _harmonic_numbers(int(n_rows.max(initial=0)))
+        harmonic_total = harmonic_numbers[n_rows][:, None]
+        harmonic_before = harmonic_numbers[self.rows_before.astype(np.intp)]
+        harmonic_through = harmonic_numbers[self.rows_through.astype(np.intp)]
+        error_rate = self.n_errors / np.maximum(self.rows_through - self.rows_before, 1.0)
+        terms = self.n_errors * (harmonic_total - harmonic_through + 1.0)
+        corrections = error_rate * self.rows_before * (harmonic_through - harmonic_before)
         return np.asarray((terms - corrections).sum(axis=1) / n_rows)
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:
-    """Validate a score and the correctness of its rows."""
+    """Build a ranking from a score column and a correctness column, after validating both."""
     scores, is_correct = read_ranking_columns(score, correct)
     return Ranking(scores, is_correct)
 
 
 def read_ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, Flags]:
-    """Return the score as float64 and the correctness as bool; raise InputError if invalid."""
-    scores = number_column(score, "score")
+    """Validate a score and a correctness column; return them as float64 and bool."""
+    scores = read_number_column(score, "score")
     raise_if_correct_comes_first(np.asarray(score), np.asarray(correct), "score")
-    is_correct = bool_column(correct, "correct")
+    is_correct = read_bool_column(correct, "correct")
     check_same_length(score=scores, correct=is_correct)
     return scores, is_correct
 
@@ -163,6 +174,6 @@ def read_ranking_columns(score: ArrayLike, correct: ArrayLike) -> tuple[Float, F
 @lru_cache(maxsize=2)
 def _harmonic_numbers(n: int) -> Float:
     """Return the harmonic numbers H_0 to H_n."""
-    harmonic: Float = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
-    harmonic.setflags(write=False)
-    return harmonic
+    harmonic_numbers: Float = np.concatenate(([0.0], np.cumsum(1.0 / np.arange(1, n + 1))))
+    harmonic_numbers.setflags(write=False)
+    return harmonic_numbers

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 
 from metacal.formulas import Float
 from metacal.metrics.area_intervals import AreaStatistic
-from metacal.metrics.binning import Statistic, Weights, estimate
-from metacal.metrics.ranked_errors import RankedErrors, Ranking, read_ranking
+from metacal.metrics.binning import Statistic, Weights, evaluate_on_sample
+from metacal.metrics.ranked_errors import ErrorBlocks, Ranking, read_ranking
 from metacal.metrics.registry import Input, register
 from metacal.metrics.toplabel import raise_if_any
 
@@ -28,58 +28,68 @@ _register_area = partial(register, input=RANKING, evaluated=True)
 
 
 def aurc_statistic(ranking: Ranking) -> Statistic:
-    """Prepare the area under the risk-coverage curve."""
-    return AreaStatistic(ranking, lambda errors: errors.aurc)
+    """Build the statistic of the area under the risk-coverage curve (AURC)."""
+    return AreaStatistic(ranking, lambda blocks: blocks.aurc)
 
 
 def e_aurc_statistic(ranking: Ranking) -> Statistic:
-    """Prepare the AURC minus that of the ranking with every incorrect row last."""
+    """Build the statistic of the excess AURC over a ranking with every error last."""
 
-    def excess_area(errors: RankedErrors) -> Float:
-        n_incorrect = errors.wrong.sum(axis=1, keepdims=True)
+    def compute_excess_aurc(blocks: ErrorBlocks) -> Float:
+        n_errors = blocks.n_errors.sum(axis=1, keepdims=True)
         # Rounding of real weights must not make the number of correct rows negative.
-        n_correct = np.maximum(errors.n_rows - n_incorrect, 0.0)
-        oracle = type(errors)(
-            n_rows=errors.n_rows, start=n_correct, stop=errors.n_rows, wrong=n_incorrect
+        n_correct = np.maximum(blocks.total_rows - n_errors, 0.0)
+        oracle_blocks = type(blocks)(
+            total_rows=blocks.total_rows,
+            rows_before=n_correct,
+            rows_through=blocks.total_rows,
+            n_errors=n_errors,
         )
-        return np.maximum(0.0, errors.aurc - oracle.aurc)
+        return np.maximum(0.0, blocks.aurc - oracle_blocks.aurc)
 
-    return AreaStatistic(ranking, excess_area, compares_kinds=True)
+    return AreaStatistic(ranking, compute_excess_aurc, compares_kinds=True)
 
 
 def augrc_statistic(ranking: Ranking) -> Statistic:
-    """Prepare (1/n²) Σ over incorrect rows of the number of rows that rank after them.
+    """Build the statistic of the area under the generalized-risk-coverage curve (AUGRC).
 
-    A tied row counts one half.
+    The area is (1/n²) Σ over errors of the number of rows that rank after them. A tied row counts
+    one half.
     """
 
-    def area(errors: RankedErrors) -> Float:
-        n_rows_after = errors.n_rows - 0.5 * (errors.start + errors.stop)
-        return np.asarray((errors.wrong * n_rows_after).sum(axis=1) / errors.n_rows[:, 0] ** 2)
+    def compute_augrc(blocks: ErrorBlocks) -> Float:
+        n_rows = blocks.total_rows[:, 0]
+        rows_after = blocks.total_rows - 0.5 * (blocks.rows_before + blocks.rows_through)
+        return np.asarray((blocks.n_errors * rows_after).sum(axis=1) / n_rows**2)
 
-    return AreaStatistic(ranking, area)
+    return AreaStatistic(ranking, compute_augrc)
 
 
 def auroc_statistic(ranking: Ranking) -> Statistic:
-    """Prepare the fraction of (incorrect, correct) pairs in which the correct row ranks first.
+    """Build the statistic of the area under the ROC curve (AUROC) of a ranking score.
 
-    A tied pair counts one half.
+    The area is the fraction of (incorrect, correct) pairs in which the correct row ranks first. A
+    tied pair counts one half.
     """
 
-    def area(errors: RankedErrors) -> Float:
-        n_incorrect = errors.wrong.sum(axis=1)
-        n_pairs = n_incorrect * (errors.n_rows[:, 0] - n_incorrect)
-        rows_before = 0.5 * (errors.start + errors.stop)
-        correct_before = rows_before - (errors.wrong_before + 0.5 * errors.wrong)
-        n_ordered_pairs = (errors.wrong * correct_before).sum(axis=1)
-        undefined = np.full_like(n_pairs, np.nan)
-        return np.divide(n_ordered_pairs, n_pairs, out=undefined, where=n_pairs > 0)
+    def compute_auroc(blocks: ErrorBlocks) -> Float:
+        n_errors = blocks.n_errors.sum(axis=1)
+        n_pairs = n_errors * (blocks.total_rows[:, 0] - n_errors)
+        # Half of the tied rows count as ranking before an error.
+        rows_before = 0.5 * (blocks.rows_before + blocks.rows_through)
+        correct_before = rows_before - (blocks.errors_before + 0.5 * blocks.n_errors)
+        n_ordered_pairs = (blocks.n_errors * correct_before).sum(axis=1)
+        undefined_areas = np.full_like(n_pairs, np.nan)
+        return np.divide(n_ordered_pairs, n_pairs, out=undefined_areas, where=n_pairs > 0)
 
-    return AreaStatistic(ranking, area, compares_kinds=True, smaller_is_better=False)
+    return AreaStatistic(ranking, compute_auroc, compares_kinds=True, smaller_is_better=False)
 
 
 def exponential_statistic(ranking: Ranking) -> Statistic:
-    """Prepare the mean of exp(-score) of incorrect rows times that of exp(score) of correct ones.
+    """Build the statistic of the exponential ranking loss.
+
+    The loss is the mean of exp(-score) over incorrect rows times the mean of exp(score) over correct
+    rows.
 
     Raises
     ------
@@ -94,12 +104,12 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
         advice="Drop it, or use auroc, which only looks at the order.",
     )
     is_correct = ranking.correct
-    # The largest exponents are factored out of both sums. The other factors are at most 1 and
-    # cannot overflow.
-    largest_of_incorrect = np.max(-score, where=~is_correct, initial=-np.inf)
-    largest_of_correct = np.max(score, where=is_correct, initial=-np.inf)
-    incorrect_terms = np.exp(np.minimum(-score - largest_of_incorrect, 0.0))
-    correct_terms = np.exp(np.minimum(score - largest_of_correct, 0.0))
+    # The largest exponent is factored out of each sum, so that the terms are at most 1 and cannot
+    # overflow.
+    max_incorrect_exponent = np.max(-score, where=~is_correct, initial=-np.inf)
+    max_correct_exponent = np.max(score, where=is_correct, initial=-np.inf)
+    incorrect_terms = np.exp(np.minimum(-score - max_incorrect_exponent, 0.0))
+    correct_terms = np.exp(np.minimum(score - max_correct_exponent, 0.0))
     columns = np.stack(
         [
             ~is_correct,
@@ -110,16 +120,16 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
         axis=1,
     )
 
-    def statistic(batch: Weights) -> Float:
-        sums = np.asarray(batch, dtype=np.float64) @ columns
-        n_incorrect, sum_of_incorrect, n_correct, sum_of_correct = sums.T
+    def compute_exponential_loss(row_weights: Weights) -> Float:
+        column_sums = np.asarray(row_weights, dtype=np.float64) @ columns
+        n_incorrect, incorrect_sum, n_correct, correct_sum = column_sums.T
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            common_factor = np.exp(largest_of_incorrect + largest_of_correct)
-            mean_of_incorrect = sum_of_incorrect / n_incorrect
-            mean_of_correct = sum_of_correct / n_correct
-            return np.asarray(mean_of_incorrect * mean_of_correct * common_factor)
+            common_factor = np.exp(max_incorrect_exponent + max_correct_exponent)
+            incorrect_mean = incorrect_sum / n_incorrect
+            correct_mean = correct_sum / n_correct
+            return np.asarray(incorrect_mean * correct_mean * common_factor)
 
-    return statistic
+    return compute_exponential_loss
 
 
 @_register_area(title="AURC", words="AURC (0 is best)", statistic=aurc_statistic)
@@ -150,12 +160,12 @@ def aurc(score: ArrayLike, correct: ArrayLike) -> float:
     0.111111
     """
     ranking = read_ranking(score, correct)
-    return estimate(aurc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(aurc_statistic(ranking), len(ranking))
 
 
 @_register_area(title="excess AURC", statistic=e_aurc_statistic)
 def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
-    """Compute the excess AURC: AURC minus that of an oracle that ranks all errors last.
+    """Compute the excess of the AURC over an oracle that ranks all errors last.
 
     Parameters
     ----------
@@ -176,7 +186,7 @@ def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
     0.0
     """
     ranking = read_ranking(score, correct)
-    return estimate(e_aurc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(e_aurc_statistic(ranking), len(ranking))
 
 
 @_register_area(title="AUGRC", words="AUGRC (0 is best)", statistic=augrc_statistic)
@@ -205,12 +215,14 @@ def augrc(score: ArrayLike, correct: ArrayLike) -> float:
     0.055556
     """
     ranking = read_ranking(score, correct)
-    return estimate(augrc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(augrc_statistic(ranking), len(ranking))
 
 
 @_register_area(title="AUROC of the score", statistic=auroc_statistic, smaller_is_better=False)
 def auroc(score: ArrayLike, correct: ArrayLike) -> float:
-    """Compute P(score of an incorrect row > score of a correct row), ties one half.
+    """Compute the area under the ROC curve of the score as a detector of errors.
+
+    It is P(score of an incorrect row > score of a correct row), where ties count one half.
 
     Parameters
     ----------
@@ -228,7 +240,7 @@ def auroc(score: ArrayLike, correct: ArrayLike) -> float:
     0.875
     """
     ranking = read_ranking(score, correct)
-    return estimate(auroc_statistic(ranking), len(ranking))
+    return evaluate_on_sample(auroc_statistic(ranking), len(ranking))
 
 
 @register(
@@ -274,4 +286,4 @@ def exponential_ranking_loss(score: ArrayLike, correct: ArrayLike) -> float:
     1.0
     """
     ranking = read_ranking(score, correct)
-    return estimate(exponential_statistic(ranking), len(ranking))
+    return evaluate_on_sample(exponential_statistic(ranking), len(ranking))

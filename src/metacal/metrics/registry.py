@@ -20,9 +20,9 @@ from metacal.metrics.toplabel import CheckedTable, checked_table, read_top_label
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Source of an interval: the successes and trials of a proportion, or a statistic. A bare number
-#: has no interval.
-Measured = tuple[int, int] | Statistic | float
+#: Data from which an interval is computed: the numbers of successes and trials of a proportion, or a
+#: statistic of row weights. A bare number has no interval.
+IntervalSource = tuple[int, int] | Statistic | float
 
 
 #: Kind of data that a metric takes, represented by the function that reads it: from the arguments
@@ -38,7 +38,7 @@ DECISION = None
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Metric:
-    """Description of one metric.
+    """Description of a registered metric: its function, data, statistic and display.
 
     A metric has a `statistic`, or `losses`, or only `counts`. A metric with a statistic or losses
     may have `counts` as well.
@@ -69,7 +69,7 @@ class Metric:
         and can be computed block by block.
 
     sums : callable, optional
-        Function from (n_classes, n_bins) to an accumulator with `add(checked, accept)`, ``+=`` and
+        Function from (n_classes, n_bins) to an accumulator with `add(table, accept)`, ``+=`` and
         `value(accepted)`. The accumulator computes a metric of the whole table without the table,
         and the result does not depend on the order of the rows. Only an interval needs the table.
 
@@ -130,16 +130,16 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """Name of the function."""
+        """Name of the public function, which is the key of the metric."""
         return self.function.__name__
 
     @property
-    def binned(self) -> bool:
+    def has_bins(self) -> bool:
         """Whether the function has a parameter `n_bins`."""
         return "n_bins" in inspect.signature(self.function).parameters
 
     @property
-    def whole_table(self) -> bool:
+    def reads_whole_table(self) -> bool:
         """Whether the statistic reads the whole table for each batch of resamples."""
         return self.input is PROBABILITIES and self.losses is None
 
@@ -177,8 +177,8 @@ class Metric:
             raise TypeError(f"{self.name} is counted, it has no statistic of row weights.")
         return self.statistic(source, **options)
 
-    def measured(self, source: Any, **options: Any) -> Measured:
-        """Return the counts if the metric is a proportion of these data, else the statistic."""
+    def prepare_interval_source(self, source: Any, **options: Any) -> IntervalSource:
+        """Return the counts of a proportion, or the statistic if there are no counts."""
         if self.counts is not None:
             counts = self.counts(source)
             if counts is not None:
@@ -210,7 +210,7 @@ def register(**attributes: Any) -> Callable[[F], F]:
 
     Examples
     --------
-    >>> @register(title="mine", input=PROBABILITIES, losses=lambda checked: checked.top)
+    >>> @register(title="mine", input=PROBABILITIES, losses=lambda table: table.row_maxima)
     ... def nll(proba, labels):
     ...     return 0.0
     Traceback (most recent call last):
@@ -229,36 +229,37 @@ def register(**attributes: Any) -> Callable[[F], F]:
     return add_to_registry
 
 
-def metric_modules() -> dict[str, str]:
-    """Return the name of the module of each metric, keyed by the name of the metric."""
+def list_metric_modules() -> dict[str, str]:
+    """Return the module of each metric, as a dict from metric name to module name."""
     return {name: metric.function.__module__ for name, metric in METRICS.items()}
 
 
-def evaluated(*inputs: Input | None) -> list[Metric]:
-    """Return the metrics that `evaluate` shows and that take one of `inputs`.
+def list_evaluated_metrics(*inputs: Input | None) -> list[Metric]:
+    """List the metrics that `evaluate` shows and that take one of the kinds of input.
 
     Examples
     --------
-    >>> [metric.name for metric in evaluated(DECISION)]
+    >>> [metric.name for metric in list_evaluated_metrics(DECISION)]
     ['coverage', 'miscoverage', 'coverage_accuracy', 'type_1_error', 'type_2_error']
     """
     return [metric for metric in METRICS.values() if metric.evaluated and metric.input in inputs]
 
 
-def compared() -> list[Metric]:
-    """Return the metrics that `compare` shows, proper scoring rules first.
+def list_compared_metrics() -> list[Metric]:
+    """List the metrics that `compare` shows, proper scoring rules first.
 
     Examples
     --------
-    >>> [metric.heading for metric in compared()]
+    >>> [metric.heading for metric in list_compared_metrics()]
     ['NLL', 'Brier', 'ECE', 'ECE eq. mass']
     """
     metrics = [metric for metric in METRICS.values() if metric.compared]
+    # False sorts before True.
     return sorted(metrics, key=lambda metric: not metric.proper)
 
 
-def display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
-    """Return the name to display for each metric.
+def get_display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
+    """Return the displayed name of each metric.
 
     Parameters
     ----------
@@ -274,13 +275,13 @@ def display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
     dict
         Displayed names, keyed by the names of the metrics.
     """
-    displayed: dict[str, str] = {}
+    displayed_names: dict[str, str] = {}
     for name in names:
         metric = METRICS.get(name)
         if metric is None:
-            displayed[name] = name
+            displayed_names[name] = name
         elif not few:
-            displayed[name] = metric.title
+            displayed_names[name] = metric.title
         elif metric.words is not None:
-            displayed[name] = metric.words or metric.title
-    return displayed
+            displayed_names[name] = metric.words or metric.title
+    return displayed_names

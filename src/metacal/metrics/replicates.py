@@ -27,15 +27,15 @@ from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormalStatistic, Statistic, Weights
 from metacal.rows import report_finished_rows
 
-#: Elements of a batch of weights as bytes, and the largest number of resamples in it.
+#: Number of elements of a batch of weights as bytes, and the largest number of resamples in it.
 _BATCH_ELEMENTS = 1 << 22
 _MAX_BATCH_RESAMPLES = 64
-#: Number of rows from which on the results of 8 resamples fill the cache.
+#: Smallest number of rows at which the results of 8 resamples fill the cache.
 _MANY_ROWS = 1 << 14
-#: Elements of a batch of weights as floats, and the largest number of resamples in it.
+#: Number of elements of a batch of weights as floats, and the largest number of resamples in it.
 _FLOAT_BATCH_ELEMENTS = 1 << 18
 _MAX_FLOAT_RESAMPLES = 32
-#: The same for many rows.
+#: Number of elements of a batch of floats, and of resamples in it, if there are many rows.
 _LONG_FLOAT_BATCH_ELEMENTS = 1 << 20
 _MAX_LONG_FLOAT_RESAMPLES = 8
 
@@ -49,77 +49,79 @@ def one_blas_thread() -> Iterator[None]:
     >>> with one_blas_thread():
     ...     pass
     """
-    # threadpoolctl is a dependency of scikit-learn.
+    # scikit-learn depends on threadpoolctl, so the module is installed.
     threadpoolctl = import_module("threadpoolctl")
     with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
         yield
 
 
-def batches(count: int, n_rows: int, draw: Callable[[], Weights]) -> Iterator[Weights]:
-    """Yield batches of row weights as int8; the draws do not depend on the batch size.
+def draw_batches(
+    n_resamples: int, n_rows: int, draw_weights: Callable[[], Weights]
+) -> Iterator[Weights]:
+    """Yield batches of random row weights as int8.
 
-    A weight of 128 does not occur: the probability that a row is drawn 128 times out of n is below
+    The weights do not depend on the batch size. A weight of 128 does not occur: the probability that a row is drawn 128 times out of n is below
     1/128!.
 
     Parameters
     ----------
-    count : int
-        Number of resamples.
+    n_resamples : int
+        Number of resamples in all batches.
 
     n_rows : int
         Number of rows.
 
-    draw : callable
+    draw_weights : callable
         Function that returns the weights of one resample.
 
     Yields
     ------
-    array of int8 of shape (n_resamples, n_rows)
+    array of int8 of shape (batch_size, n_rows)
         The array is overwritten by the next batch.
     """
     batch_size = max(1, min(_MAX_BATCH_RESAMPLES, _BATCH_ELEMENTS // n_rows))
     buffer = np.empty((batch_size, n_rows), dtype=np.int8)
-    for start in range(0, count, batch_size):
-        n_drawn = min(batch_size, count - start)
+    for start in range(0, n_resamples, batch_size):
+        n_drawn = min(batch_size, n_resamples - start)
         for index in range(n_drawn):
-            buffer[index] = draw()
+            buffer[index] = draw_weights()
         yield buffer[:n_drawn]
         report_finished_rows(n_drawn * n_rows)
 
 
-def split_into_float_batches(batch: Weights) -> Iterator[Weights]:
-    """Yield the weights as float64, a few resamples at a time.
+def split_into_float_batches(row_weights: Weights) -> Iterator[Weights]:
+    """Yield row weights as float64 in batches of a few resamples.
 
-    The weights of each row are next to each other in memory, as sparse products need them.
+    The weights of each row are contiguous in memory, as sparse products require.
     """
-    n_rows = batch.shape[1]
+    n_resamples, n_rows = row_weights.shape
     if n_rows >= _MANY_ROWS:
         batch_size = min(_MAX_LONG_FLOAT_RESAMPLES, _LONG_FLOAT_BATCH_ELEMENTS // n_rows)
     else:
         batch_size = min(_MAX_FLOAT_RESAMPLES, _FLOAT_BATCH_ELEMENTS // n_rows)
     batch_size = max(1, batch_size)
-    for start in range(0, len(batch), batch_size):
-        resamples = batch[start : start + batch_size]
-        yield np.ascontiguousarray(resamples.T, dtype=np.float64).T
+    for start in range(0, n_resamples, batch_size):
+        batch_weights = row_weights[start : start + batch_size]
+        yield np.ascontiguousarray(batch_weights.T, dtype=np.float64).T
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Statistic to resample.
+    """Statistic to resample, with its range and the size of its batches.
 
     Attributes
     ----------
     statistic : Statistic
-        The statistic.
+        Function from row weights to one value per resample.
 
     low, high : float
-        Range of its values.
+        Smallest and largest possible value.
 
     calibration_error : bool
-        Whether it is 0 for perfect calibration but positive on every sample.
+        Whether the value is 0 for perfect calibration but positive on every sample.
 
-    wide : bool
-        Whether it reads a whole table. Such a statistic gets many resamples at a time, so that the
+    reads_whole_table : bool
+        Whether the statistic reads a whole table. Such a statistic gets many resamples at a time, so that the
         table is read less often.
     """
 
@@ -127,26 +129,29 @@ class Target:
     low: float = 0.0
     high: float = 1.0
     calibration_error: bool = False
-    wide: bool = False
+    reads_whole_table: bool = False
 
     @property
     def max_resamples(self) -> float:
-        """Number of resamples that are enough."""
+        """Number of resamples that suffice for an interval."""
         if isinstance(self.statistic, NearlyNormalStatistic):
             return self.statistic.n_resamples
         return inf
 
 
-def replicates(targets: Mapping[str, Target], drawn: Iterable[Weights]) -> dict[str, Float]:
+def compute_replicates(
+    targets: Mapping[str, Target], weight_batches: Iterable[Weights]
+) -> dict[str, Float]:
     """Evaluate each statistic on all batches of row weights, in order."""
-    value_blocks: dict[str, list[Float]] = {name: [] for name in targets}
-    for batch in drawn:
+    batch_values: dict[str, list[Float]] = {name: [] for name in targets}
+    for row_weights in weight_batches:
         for name, target in targets.items():
-            n_values = sum(map(len, value_blocks[name]))
-            if target.wide and n_values < target.max_resamples:
-                value_blocks[name].append(target.statistic(batch))
-        for float_batch in split_into_float_batches(batch):
+            n_values = sum(map(len, batch_values[name]))
+            if target.reads_whole_table and n_values < target.max_resamples:
+                batch_values[name].append(target.statistic(row_weights))
+        for float_weights in split_into_float_batches(row_weights):
             for name, target in targets.items():
-                if not target.wide:
-                    value_blocks[name].append(target.statistic(float_batch))
-    return {name: np.concatenate([np.empty(0), *blocks]) for name, blocks in value_blocks.items()}
+                if not target.reads_whole_table:
+                    batch_values[name].append(target.statistic(float_weights))
+    # The empty array is for statistics without any batch.
+    return {name: np.concatenate([np.empty(0), *values]) for name, values in batch_values.items()}

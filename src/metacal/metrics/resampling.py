@@ -37,8 +37,8 @@ from scipy.special import ndtri
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.area_intervals import AreaStatistic, area_limits
-from metacal.metrics.binning import NearlyNormalStatistic, Weights, estimate
+from metacal.metrics.area_intervals import AreaStatistic, compute_area_limits
+from metacal.metrics.binning import NearlyNormalStatistic, Weights, evaluate_on_sample
 from metacal.metrics.intervals import (
     BAYESIAN_BOOTSTRAP,
     BOOTSTRAP,
@@ -47,15 +47,20 @@ from metacal.metrics.intervals import (
     Interval,
     clopper_pearson,
 )
-from metacal.metrics.registry import Measured, Metric
-from metacal.metrics.replicates import Target, batches, one_blas_thread, replicates
+from metacal.metrics.registry import IntervalSource, Metric
+from metacal.metrics.replicates import (
+    Target,
+    compute_replicates,
+    draw_batches,
+    one_blas_thread,
+)
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import generator
 from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
 
-#: Number of rows up to which requesting memory takes longer than the computation.
+#: Largest number of rows at which requesting memory takes longer than the computation.
 _FEW_ROWS = 1 << 14
 #: Smallest number of incorrect rows at which a metric with `needs_errors` has an interval.
 _MIN_ERRORS = 5
@@ -65,7 +70,7 @@ _N_SIGN_DRAWS = 200
 
 @dataclass(frozen=True)
 class Resampling:
-    """Settings of the intervals, and their computation.
+    """Settings and methods that compute confidence intervals of metrics.
 
     Attributes
     ----------
@@ -96,27 +101,30 @@ class Resampling:
                 " choice."
             )
 
-    def measure(
-        self, wanted: list[tuple[Metric, Measured]], n_rows: int, errors: float = inf
+    def compute_intervals(
+        self,
+        metric_sources: list[tuple[Metric, IntervalSource]],
+        n_rows: int,
+        n_errors: float = inf,
     ) -> dict[str, Interval]:
-        """Compute the interval of each metric.
+        """Compute the estimate and the interval of each metric.
 
         Parameters
         ----------
-        wanted : list of tuples (Metric, Measured)
+        metric_sources : list of tuples (Metric, IntervalSource)
             Metrics with their counts, statistics or values. Proportions have an exact interval,
             statistics share their resamples, and a bare value has no interval.
 
         n_rows : int
             Number of rows.
 
-        errors : float, default=inf
+        n_errors : float, default=inf
             Number of incorrect rows, if known.
 
         Returns
         -------
         dict of str to Interval
-            Intervals in the order of `wanted`, keyed by the names of the metrics.
+            Intervals in the order of `metric_sources`, keyed by the names of the metrics.
         """
         targets = {
             metric.name: Target(
@@ -124,43 +132,48 @@ class Resampling:
                 low=metric.range[0],
                 high=metric.range[1],
                 calibration_error=metric.calibration_error,
-                wide=metric.whole_table,
+                reads_whole_table=metric.reads_whole_table,
             )
-            for metric, source in wanted
+            for metric, source in metric_sources
             if callable(source) and metric.has_interval
         }
-        resampled = self.intervals(targets, n_rows) if targets else {}
-        has_too_few_errors = bool(self.n_resamples) and errors < _MIN_ERRORS
+        resampled_intervals: dict[str, Interval] = {}
+        if targets:
+            resampled_intervals = self.resample_statistics(targets, n_rows)
+        has_too_few_errors = bool(self.n_resamples) and n_errors < _MIN_ERRORS
 
         intervals: dict[str, Interval] = {}
-        for metric, source in wanted:
+        for metric, source in metric_sources:
             if not callable(source):
-                intervals[metric.name] = self._interval_without_resampling(source)
+                intervals[metric.name] = self._make_interval_without_resampling(source)
                 continue
             if metric.has_interval:
-                interval = resampled[metric.name]
+                interval = resampled_intervals[metric.name]
             else:
-                interval = self.without_interval(estimate(source, n_rows))
+                interval = self.make_point_estimate(evaluate_on_sample(source, n_rows))
             if has_too_few_errors and metric.needs_errors and isfinite(interval.estimate):
-                interval = replace(self.without_interval(interval.estimate), method=TOO_FEW_ERRORS)
+                point_estimate = self.make_point_estimate(interval.estimate)
+                interval = replace(point_estimate, method=TOO_FEW_ERRORS)
             intervals[metric.name] = interval
         return intervals
 
-    def _interval_without_resampling(self, source: tuple[int, int] | float) -> Interval:
+    def _make_interval_without_resampling(self, source: tuple[int, int] | float) -> Interval:
         """Compute the interval of a proportion from its counts, or wrap a bare value."""
         if not isinstance(source, tuple):
-            return self.without_interval(source)
+            return self.make_point_estimate(source)
         n_successes, n_trials = source
-        exact = clopper_pearson(n_successes, n_trials, self.level)
+        exact_interval = clopper_pearson(n_successes, n_trials, self.level)
         if self.n_resamples or self.exact_proportions:
-            return exact
-        return self.without_interval(exact.estimate)
+            return exact_interval
+        return self.make_point_estimate(exact_interval.estimate)
 
-    def without_interval(self, value: float = nan) -> Interval:
-        """Return a value without an interval; NaN stands for an unknown value."""
+    def make_point_estimate(self, value: float = nan) -> Interval:
+        """Build an `Interval` without ends from a value; NaN stands for an unknown value."""
         return Interval(value, nan, nan, self.level, NO_INTERVAL)
 
-    def intervals(self, targets: Mapping[str, Target], n_rows: int) -> dict[str, Interval]:
+    def resample_statistics(
+        self, targets: Mapping[str, Target], n_rows: int
+    ) -> dict[str, Interval]:
         """Compute the intervals of several statistics from the same resamples.
 
         The interval of a statistic does not depend on the other statistics.
@@ -177,13 +190,15 @@ class Resampling:
         -------
         dict of str to Interval
         """
-        estimates = {name: estimate(target.statistic, n_rows) for name, target in targets.items()}
+        estimates = {
+            name: evaluate_on_sample(target.statistic, n_rows) for name, target in targets.items()
+        }
         if not self.n_resamples:
-            return {name: self.without_interval(value) for name, value in estimates.items()}
-        return self._resampled_intervals(targets, estimates, n_rows)
+            return {name: self.make_point_estimate(value) for name, value in estimates.items()}
+        return self._compute_resampled_intervals(targets, estimates, n_rows)
 
     @one_blas_thread()
-    def _resampled_intervals(
+    def _compute_resampled_intervals(
         self, targets: Mapping[str, Target], estimates: Mapping[str, float], n_rows: int
     ) -> dict[str, Interval]:
         """Compute the intervals of statistics whose estimates are known.
@@ -215,13 +230,13 @@ class Resampling:
                 areas[name] = target.statistic
             else:
                 other_targets[name] = target
-        area_intervals = self._area_intervals(areas, estimates, area_random)
-        intervals = self._bootstrap_intervals(
+        area_intervals = self._compute_area_intervals(areas, estimates, area_random)
+        intervals = self._compute_bootstrap_intervals(
             other_targets, estimates, n_rows, random=random, sign_random=sign_random
         )
         return {**intervals, **area_intervals}
 
-    def _bootstrap_intervals(
+    def _compute_bootstrap_intervals(
         self,
         targets: Mapping[str, Target],
         estimates: Mapping[str, float],
@@ -230,7 +245,7 @@ class Resampling:
         random: np.random.Generator,
         sign_random: np.random.Generator,
     ) -> dict[str, Interval]:
-        """Compute bootstrap intervals, with lower ends of calibration errors that allow for chance.
+        """Compute bootstrap intervals; those of calibration errors allow for chance.
 
         Parameters
         ----------
@@ -253,7 +268,7 @@ class Resampling:
         -------
         dict of str to Interval
         """
-        # Both types give the same draws, int32 in half the time.
+        # Both types give the same draws, and int32 takes half the time.
         index_type = np.int32 if n_rows <= 1 << 31 else np.int64
 
         def draw_weights() -> Weights:
@@ -264,28 +279,30 @@ class Resampling:
             return 2 * sign_random.integers(2, size=n_rows) - 1
 
         n_resamples = self.n_resamples if targets else 0
-        values_by_name = replicates(targets, batches(n_resamples, n_rows, draw_weights))
+        weight_batches = draw_batches(n_resamples, n_rows, draw_weights)
+        values_by_name = compute_replicates(targets, weight_batches)
         intervals: dict[str, Interval] = {}
         for name, target in targets.items():
             # A resample without any row in the denominator of the metric gives NaN.
             values = values_by_name[name]
             values_by_name[name] = values[~np.isnan(values)]
-            intervals[name] = self._hull(estimates[name], values_by_name[name], target)
+            intervals[name] = self._compute_hull(estimates[name], values_by_name[name], target)
 
-        positive_errors = {
+        positive_targets = {
             name: target
             for name, target in targets.items()
             if target.calibration_error and intervals[name].low > 0
         }
-        n_sign_draws = _N_SIGN_DRAWS if positive_errors else 0
-        chance_values = replicates(positive_errors, batches(n_sign_draws, n_rows, draw_signs))
-        for name, target in positive_errors.items():
-            intervals[name] = self._allow_for_chance(
+        n_sign_draws = _N_SIGN_DRAWS if positive_targets else 0
+        sign_batches = draw_batches(n_sign_draws, n_rows, draw_signs)
+        chance_values = compute_replicates(positive_targets, sign_batches)
+        for name, target in positive_targets.items():
+            intervals[name] = self._lower_end_for_chance(
                 intervals[name], chance_values[name], values_by_name[name], target
             )
         return intervals
 
-    def _area_intervals(
+    def _compute_area_intervals(
         self,
         areas: Mapping[str, AreaStatistic],
         estimates: Mapping[str, float],
@@ -295,7 +312,8 @@ class Resampling:
         if not areas:
             return {}
         intervals = {}
-        limits = area_limits(areas, self.n_resamples, (1.0 - self.level) / 2.0, random)
+        tail = (1.0 - self.level) / 2.0
+        limits = compute_area_limits(areas, self.n_resamples, tail, random)
         for name, (low, high) in limits.items():
             value = estimates[name]
             if isnan(value):
@@ -306,7 +324,7 @@ class Resampling:
             intervals[name] = Interval(value, low, high, self.level, BAYESIAN_BOOTSTRAP)
         return intervals
 
-    def _hull(self, value: float, replicate_values: Float, target: Target) -> Interval:
+    def _compute_hull(self, value: float, replicate_values: Float, target: Target) -> Interval:
         """Compute the hull of the percentile and the basic bootstrap interval.
 
         If the estimate is infinite, the interval is the percentile interval, extended to the
@@ -314,32 +332,34 @@ class Resampling:
         """
         if isnan(value) or not len(replicate_values):
             return Interval(value, nan, nan, self.level, BOOTSTRAP)
-        lower_quantile, upper_quantile = self._tail_quantiles(replicate_values, target)
+        lower_quantile, upper_quantile = self._compute_tail_quantiles(replicate_values, target)
         if isfinite(value):
-            reach = max(upper_quantile - value, value - lower_quantile)
-            low = max(value - reach, target.low)
-            high = min(value + reach, target.high)
+            half_width = max(upper_quantile - value, value - lower_quantile)
+            low = max(value - half_width, target.low)
+            high = min(value + half_width, target.high)
         else:
             low = lower_quantile
             high = upper_quantile
         return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
 
-    def _tail_quantiles(self, replicate_values: Float, target: Target) -> tuple[float, float]:
-        """Return the quantiles between which the replicates lie with probability `level`."""
+    def _compute_tail_quantiles(
+        self, replicate_values: Float, target: Target
+    ) -> tuple[float, float]:
+        """Compute the quantiles between which a fraction `level` of the replicates lies."""
         tail = (1.0 - self.level) / 2.0
         if isinstance(target.statistic, NearlyNormalStatistic) and len(replicate_values) > 1:
             mean = float(replicate_values.mean())
-            reach = float(ndtri(1.0 - tail) * replicate_values.std(ddof=1))
-            return mean - reach, mean + reach
+            half_width = float(ndtri(1.0 - tail) * replicate_values.std(ddof=1))
+            return mean - half_width, mean + half_width
         # Interpolation between two infinite resamples would give inf - inf = NaN.
         quantiles = np.quantile(replicate_values, [tail, 1.0 - tail], method="inverted_cdf")
         lower_quantile, upper_quantile = quantiles.tolist()
         return lower_quantile, upper_quantile
 
-    def _allow_for_chance(
+    def _lower_end_for_chance(
         self, interval: Interval, chance_values: Float, replicate_values: Float, target: Target
     ) -> Interval:
-        """Lower the low end of a calibration error by what chance contributes.
+        """Lower the low end of a calibration error's interval to allow for chance.
 
         Parameters
         ----------
@@ -353,7 +373,7 @@ class Resampling:
             Values of the resamples.
 
         target : Target
-            The statistic.
+            Statistic of the calibration error.
 
         Returns
         -------
@@ -364,7 +384,7 @@ class Resampling:
         chance_limit = float(np.quantile(chance_values, upper_probability, method="inverted_cdf"))
         if interval.estimate <= chance_limit * (1.0 + 1e-9):
             return replace(interval, low=0.0)
-        lower_quantile, upper_quantile = self._tail_quantiles(replicate_values, target)
+        lower_quantile, upper_quantile = self._compute_tail_quantiles(replicate_values, target)
         half_spread = 0.5 * (upper_quantile - lower_quantile)
         low = interval.estimate - float(chance_values.mean()) - half_spread
         return replace(interval, low=max(0.0, min(interval.low, low)))

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from metacal.formulas import Flags
 from metacal.metrics.registry import DECISION, register
-from metacal.metrics.toplabel import bool_column, check_same_length
+from metacal.metrics.toplabel import check_same_length, read_bool_column
 
 
 def coverage_counts(accept: ArrayLike, correct: ArrayLike | None = None) -> tuple[int, int]:
     """Count the accepted rows and all rows; `correct` is not used."""
-    is_accepted = bool_column(accept, "accept")
+    is_accepted = read_bool_column(accept, "accept")
     return int(is_accepted.sum()), len(is_accepted)
 
 
@@ -180,8 +180,8 @@ def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
 
 def _read_decisions(accept: ArrayLike, correct: ArrayLike) -> tuple[Flags, Flags]:
     """Return both columns as boolean arrays; raise InputError if they are invalid."""
-    is_accepted = bool_column(accept, "accept")
-    is_correct = bool_column(correct, "correct")
+    is_accepted = read_bool_column(accept, "accept")
+    is_correct = read_bool_column(correct, "correct")
     check_same_length(accept=is_accepted, correct=is_correct)
     return is_accepted, is_correct
 

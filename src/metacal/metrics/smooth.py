@@ -22,90 +22,101 @@ from dataclasses import dataclass
 import numpy as np
 
 from metacal.formulas import Codes, Float
-from metacal.metrics.binning import CodeSums, Statistic, Weights
+from metacal.metrics.binning import GroupSums, Statistic, Weights
 from metacal.metrics.toplabel import TopLabel
 
 #: Number of cells of the mesh on [0, 1]. The mesh increases the variance of the kernel by at most
 #: (1 / cells)² / 4.
 MESH_CELLS = 4096
-#: Smallest width of the kernel, in cells, on a mesh that was made coarser. The width is then right
-#: to 1 in 2,000. This changes the values of resamples by a millionth, which is some hundred times
-#: less than they vary.
+#: Smallest width of the kernel, in cells, on a mesh that was made coarser. The error of the width is
+#: then at most 1 in 2,000. This changes the values of resamples by a millionth, about a hundredth of
+#: their variation.
 _MIN_CELLS_PER_WIDTH = 16
 
+#: Factors π²k²/2 in the exponents of the smoothed cosine coefficients.
 _HALF_SQUARED_FREQUENCIES = 0.5 * (np.pi * np.arange(MESH_CELLS + 1)) ** 2
 #: Tolerance of the fixed point for the sample, and for resamples, which vary a thousand times more.
 _SAMPLE_TOLERANCE = 1e-8
 _RESAMPLE_TOLERANCE = 1e-6
+#: Largest number of steps of the secant search.
 _MAX_STEPS = 60
 
 
 def smooth_ece_statistic(top: TopLabel) -> Statistic:
-    """Prepare the smooth ECE as a statistic of row weights."""
+    """Build the statistic of the smooth ECE."""
     n_rows = len(top)
-    fine_mesh = _mesh_nodes(top)
-    sample_nodes = fine_mesh(np.ones((1, n_rows)))
-    sample_value = float(_find_fixed_points(_cosines(sample_nodes, n_rows))[0])
+    sum_on_fine_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS)
+    sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
+    sample_cosines = _compute_cosine_coefficients(sample_sums, n_rows)
+    sample_value = float(_find_fixed_points(sample_cosines)[0])
     cells_per_width = MESH_CELLS * sample_value
     n_halvings = int(np.log2(max(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
-    coarse_mesh = _mesh_nodes(top, MESH_CELLS >> n_halvings)
+    sum_on_coarse_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS >> n_halvings)
 
-    def statistic(batch: Weights) -> Float:
+    def compute_smooth_ece(row_weights: Weights) -> Float:
         # Random signs give the error of chance alone, which can be far smaller than the error of
         # the sample. The coarse mesh would be too coarse for it.
-        has_signs = batch[0].min() < 0
-        mesh = fine_mesh if len(batch) == 1 or has_signs else coarse_mesh
-        nodes = np.ascontiguousarray(mesh(batch))
-        return _find_fixed_points(_cosines(nodes, n_rows), sample_value)
+        has_signs = row_weights[0].min() < 0
+        needs_fine_mesh = len(row_weights) == 1 or has_signs
+        sum_on_mesh = sum_on_fine_mesh if needs_fine_mesh else sum_on_coarse_mesh
+        node_sums = np.ascontiguousarray(sum_on_mesh(row_weights))
+        cosines = _compute_cosine_coefficients(node_sums, n_rows)
+        return _find_fixed_points(cosines, sample_value)
 
-    return statistic
+    return compute_smooth_ece
 
 
-def _mesh_nodes(top: TopLabel, cells: int = MESH_CELLS) -> CodeSums:
-    """Distribute the residuals over the two nodes next to each confidence, ready to be summed."""
-    positions = top.confidence * cells
-    left_nodes = np.minimum(positions.astype(np.intp), cells - 1)
+def _prepare_mesh_sums(top: TopLabel, n_cells: int) -> GroupSums:
+    """Prepare the sums of the residuals at the nodes of a mesh on [0, 1].
+
+    Each residual is divided linearly between the two nodes next to its confidence.
+    """
+    positions = top.confidence * n_cells
+    left_nodes = np.minimum(positions.astype(np.intp), n_cells - 1)
     right_shares = positions - left_nodes
     residuals = top.correct - top.confidence
-    rows = np.arange(len(top))
-    return CodeSums(
-        codes=np.concatenate((left_nodes, left_nodes + 1)),
-        n_codes=cells + 1,
+    row_indices = np.arange(len(top))
+    return GroupSums(
+        groups=np.concatenate((left_nodes, left_nodes + 1)),
+        n_groups=n_cells + 1,
         values=np.concatenate((residuals * (1.0 - right_shares), residuals * right_shares)),
-        row=np.concatenate((rows, rows)),
+        entry_rows=np.concatenate((row_indices, row_indices)),
     )
 
 
-def _cosines(nodes: Float, n_rows: int) -> Float:
+def _compute_cosine_coefficients(node_sums: Float, n_rows: int) -> Float:
     """Compute the cosine coefficients of the density of residuals, in units of the mesh."""
-    n_cells = nodes.shape[1] - 1
-    density = nodes * (n_cells / n_rows)
+    n_cells = node_sums.shape[1] - 1
+    density = node_sums * (n_cells / n_rows)
     # Reflection doubles the density at the two ends of the interval.
     density[:, [0, -1]] *= 2.0
-    mirrored = np.concatenate((density, density[:, -2:0:-1]), axis=1)
-    return np.ascontiguousarray(np.fft.rfft(mirrored).real)
+    mirrored_density = np.concatenate((density, density[:, -2:0:-1]), axis=1)
+    return np.ascontiguousarray(np.fft.rfft(mirrored_density).real)
 
 
-def _smoothed_areas(cosines: Float, bandwidth: Float) -> Float:
-    """Compute smECE_σ of each row of coefficients at its own bandwidth σ."""
+def _compute_smoothed_areas(cosines: Float, bandwidths: Float) -> Float:
+    """Compute smECE_σ of each resample at its own bandwidth σ from cosine coefficients."""
     n_cells = cosines.shape[1] - 1
-    # A wide kernel removes the high frequencies, so a coarser mesh is as good.
-    n_halvings = np.ceil(np.log2(np.maximum(n_cells * bandwidth / 16.0, 1.0)))
-    areas = np.empty(len(bandwidth))
-    for n_halvings_here in np.unique(n_halvings):
-        rows = np.flatnonzero(n_halvings == n_halvings_here)
-        n_coarse_cells = n_cells >> int(n_halvings_here)
+    # A wide kernel removes the high frequencies, so a coarser mesh is precise enough.
+    cells_per_width = n_cells * bandwidths
+    n_halvings = np.ceil(np.log2(np.maximum(cells_per_width / 16.0, 1.0)))
+    areas = np.empty(len(bandwidths))
+    for n_mesh_halvings in np.unique(n_halvings):
+        resamples = np.flatnonzero(n_halvings == n_mesh_halvings)
+        n_coarse_cells = n_cells >> int(n_mesh_halvings)
         n_nodes = n_coarse_cells + 1
-        exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidth[rows, None] ** 2)
-        smoothed_cosines = cosines[rows, :n_nodes] * np.exp(exponents)
-        density = np.abs(np.fft.irfft(smoothed_cosines, 2 * n_coarse_cells)[:, :n_nodes])
-        # Trapezoidal rule.
-        areas[rows] = (density.sum(axis=1) - 0.5 * (density[:, 0] + density[:, -1])) / n_cells
+        exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidths[resamples, None] ** 2)
+        smoothed_cosines = cosines[resamples, :n_nodes] * np.exp(exponents)
+        density = np.fft.irfft(smoothed_cosines, 2 * n_coarse_cells)[:, :n_nodes]
+        heights = np.abs(density)
+        # The trapezoidal rule counts the two end nodes one half.
+        end_correction = 0.5 * (heights[:, 0] + heights[:, -1])
+        areas[resamples] = (heights.sum(axis=1) - end_correction) / n_cells
     return areas
 
 
 def _find_fixed_points(cosines: Float, guess: float | None = None) -> Float:
-    """Solve smECE_σ = σ for each row of coefficients.
+    """Solve smECE_σ = σ for σ, for each resample.
 
     Parameters
     ----------
@@ -129,17 +140,17 @@ def _find_fixed_points(cosines: Float, guess: float | None = None) -> Float:
     else:
         tolerance = _RESAMPLE_TOLERANCE
         first_sigma = np.maximum(guess, lower_bound)
-    search = _SecantSearch.start(cosines, first_sigma, lower_bound, tolerance)
+    search = _SecantSearch.from_first_sigma(cosines, first_sigma, lower_bound, tolerance)
     for _ in range(_MAX_STEPS):
-        if not len(search.active_rows):
+        if not len(search.active_resamples):
             break
-        search.step()
+        search.take_step()
     return search.solution
 
 
 @dataclass(eq=False)
 class _SecantSearch:
-    """Secant search for the fixed points of several rows, kept inside a bracket.
+    """Secant search for the fixed points of several resamples, kept inside brackets.
 
     Attributes
     ----------
@@ -147,7 +158,7 @@ class _SecantSearch:
         Cosine coefficients.
 
     tolerance : float
-        Width of the bracket at which a row is solved.
+        Width of the bracket at which a resample is solved.
 
     low, high : array of shape (n_resamples,)
         Bracket of each fixed point.
@@ -156,13 +167,13 @@ class _SecantSearch:
         Best value so far.
 
     last_sigma, last_excess : array of shape (n_resamples,)
-        Last bandwidth of each row, and smECE_σ - σ at this bandwidth.
+        Last bandwidth of each resample, and smECE_σ - σ at this bandwidth.
 
     sigma : array of shape (n_resamples,)
-        Next bandwidth of each row.
+        Next bandwidth of each resample.
 
-    active_rows : array of int
-        Rows that are not solved.
+    active_resamples : array of int
+        Indices of the resamples that are not solved.
     """
 
     cosines: Float
@@ -173,13 +184,13 @@ class _SecantSearch:
     last_sigma: Float
     last_excess: Float
     sigma: Float
-    active_rows: Codes
+    active_resamples: Codes
 
     @classmethod
-    def start(
+    def from_first_sigma(
         cls, cosines: Float, first_sigma: Float, lower_bound: Float, tolerance: float
     ) -> _SecantSearch:
-        """Build the bracket from a first bandwidth and its smECE_σ.
+        """Build the brackets from the first bandwidth of each resample and its smECE_σ.
 
         Parameters
         ----------
@@ -187,22 +198,22 @@ class _SecantSearch:
             Cosine coefficients.
 
         first_sigma : array of shape (n_resamples,)
-            First bandwidth of each row.
+            First bandwidth of each resample.
 
         lower_bound : array of shape (n_resamples,)
             Lower bound of each fixed point.
 
         tolerance : float
-            Width of the bracket at which a row is solved.
+            Width of the bracket at which a resample is solved.
 
         Returns
         -------
         _SecantSearch
         """
-        first_excess = _smoothed_areas(cosines, first_sigma) - first_sigma
-        other_end = np.maximum(first_sigma + first_excess, lower_bound)
-        low = np.minimum(first_sigma, other_end)
-        high = np.maximum(first_sigma, other_end)
+        first_excess = _compute_smoothed_areas(cosines, first_sigma) - first_sigma
+        first_area = np.maximum(first_sigma + first_excess, lower_bound)
+        low = np.minimum(first_sigma, first_area)
+        high = np.maximum(first_sigma, first_area)
         return cls(
             cosines=cosines,
             tolerance=tolerance,
@@ -212,28 +223,29 @@ class _SecantSearch:
             last_sigma=first_sigma,
             last_excess=first_excess,
             sigma=np.where(first_sigma > lower_bound, 0.5 * (low + high), high),
-            active_rows=np.flatnonzero(high - low > tolerance),
+            active_resamples=np.flatnonzero(high - low > tolerance),
         )
 
-    def step(self) -> None:
-        """Evaluate smECE_σ of the active rows, shrink their brackets and choose the next σ."""
-        rows = self.active_rows
-        sigma = self.sigma[rows]
-        excess = _smoothed_areas(self.cosines[rows], sigma) - sigma
+    def take_step(self) -> None:
+        """Evaluate smECE_σ of active resamples, shrink their brackets, choose the next σ."""
+        active = self.active_resamples
+        sigma = self.sigma[active]
+        excess = _compute_smoothed_areas(self.cosines[active], sigma) - sigma
         area = sigma + excess
-        is_too_low = excess > 0.0
-        high = np.where(is_too_low, np.minimum(self.high[rows], area), sigma)
-        low = np.where(is_too_low, sigma, np.maximum(self.low[rows], area))
+        sigma_is_too_low = excess > 0.0
+        high = np.where(sigma_is_too_low, np.minimum(self.high[active], area), sigma)
+        low = np.where(sigma_is_too_low, sigma, np.maximum(self.low[active], area))
         midpoint = 0.5 * (low + high)
 
-        slope = (excess - self.last_excess[rows]) / (sigma - self.last_sigma[rows])
-        secant_sigma = sigma - excess / np.where(slope < 0.0, slope, -1.0)
-        is_inside = (slope < 0.0) & (low < secant_sigma) & (secant_sigma < high)
+        slope = (excess - self.last_excess[active]) / (sigma - self.last_sigma[active])
+        has_valid_slope = slope < 0.0
+        secant_sigma = sigma - excess / np.where(has_valid_slope, slope, -1.0)
+        is_inside = has_valid_slope & (low < secant_sigma) & (secant_sigma < high)
 
-        self.low[rows] = low
-        self.high[rows] = high
-        self.solution[rows] = midpoint
-        self.last_sigma[rows] = sigma
-        self.last_excess[rows] = excess
-        self.sigma[rows] = np.where(is_inside, secant_sigma, midpoint)
-        self.active_rows = rows[high - low > self.tolerance]
+        self.low[active] = low
+        self.high[active] = high
+        self.solution[active] = midpoint
+        self.last_sigma[active] = sigma
+        self.last_excess[active] = excess
+        self.sigma[active] = np.where(is_inside, secant_sigma, midpoint)
+        self.active_resamples = active[high - low > self.tolerance]

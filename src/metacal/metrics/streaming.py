@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.metrics.binning import bin_codes, check_n_bins, equal_width, sums_per_code
+from metacal.metrics.binning import assign_bins, check_n_bins, equal_width, sum_by_group
 from metacal.metrics.calibration import accuracy
 from metacal.metrics.proper import brier, nll
 from metacal.metrics.toplabel import top_label
@@ -134,8 +134,8 @@ class StreamingECE(Streaming):
 
     def _batch_sums(self, proba: ArrayLike, labels: ArrayLike, **options: Any) -> Float:
         top = top_label(proba, labels, **options)
-        codes = bin_codes(top.confidence, equal_width(top.confidence, self.n_bins))
-        gap_sums = sums_per_code(codes, top.confidence - top.correct, self.n_bins)
+        codes = assign_bins(top.confidence, equal_width(top.confidence, self.n_bins))
+        gap_sums = sum_by_group(codes, top.confidence - top.correct, self.n_bins)
         row_counts = np.bincount(codes, minlength=self.n_bins)
         return np.column_stack([gap_sums, row_counts])
 

@@ -30,15 +30,15 @@ from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import as_plain_array
 
-#: Elements per block. A block stays in the cache between the computation of maxima and sums.
+#: Number of elements per block of rows. A block stays in the cache between the computation of its
+#: maxima and of its sums.
 _BLOCK_ELEMENTS = 1 << 17
 
 #: Largest distance of a row sum from 1 that passes the fast check, by item size. Tables with other
 #: rows go through the full validation.
 _FAST_SUM_TOLERANCE = {2: 2e-3, 4: 5e-5, 8: 5e-5}
 
-#: Two classes can share the largest probability only if it is at most one half, plus what the
-#: tolerance of the row sum adds.
+#: Largest probability that two classes can share: one half plus the tolerance of the row sum.
 _MAX_TIED_CONFIDENCE = 0.51
 
 #: Advice in the error about a table that does not hold probabilities.
@@ -81,50 +81,55 @@ class CheckedTable:
 
     Attributes
     ----------
-    whole : array of shape (n_all_rows, n_classes)
+    full_table : array of shape (n_all_rows, n_classes)
         The table that the caller passed. It is never copied.
 
-    codes : array of int of shape (n_rows,)
+    label_codes : array of int of shape (n_rows,)
         Column of the true class of each row of the subset.
 
-    top : array of shape (n_rows,)
+    row_maxima : array of shape (n_rows,)
         Largest probability of each row of the subset.
 
     row_mask : array of bool of shape (n_all_rows,), default=None
-        Rows of `whole` in the subset. None stands for all rows.
+        Mask of the rows of `full_table` in the subset. None stands for all rows.
     """
 
-    whole: Array
-    codes: Codes
-    top: Array
+    full_table: Array
+    label_codes: Codes
+    row_maxima: Array
     row_mask: Flags | None = None
 
     def __len__(self) -> int:
-        return len(self.codes)
+        return len(self.label_codes)
 
     @property
     def n_classes(self) -> int:
         """Number of classes."""
-        return int(self.whole.shape[1])
+        return int(self.full_table.shape[1])
 
     @property
     def table(self) -> Array:
         """Rows of the subset as one table, which is a copy unless the subset is the whole table."""
         if self.row_mask is None:
-            return self.whole
-        return self.whole[self.row_mask]
+            return self.full_table
+        return self.full_table[self.row_mask]
 
     def subset(self, row_mask: Flags) -> CheckedTable:
-        """Select rows of a whole table without copying them."""
+        """Return the rows of a mask without copying the table."""
         if row_mask.all():
             return self
-        return CheckedTable(self.whole, self.codes[row_mask], self.top[row_mask], row_mask)
+        return CheckedTable(
+            full_table=self.full_table,
+            label_codes=self.label_codes[row_mask],
+            row_maxima=self.row_maxima[row_mask],
+            row_mask=row_mask,
+        )
 
     def rows(self, start: int, stop: int) -> Array:
-        """Return rows `start` to `stop` of the subset."""
+        """Return the probabilities of the rows from `start` to `stop` - 1 of the subset."""
         if self.row_mask is None:
-            return self.whole[start:stop]
-        return self.whole[self._row_indices[start:stop]]
+            return self.full_table[start:stop]
+        return self.full_table[self._row_indices[start:stop]]
 
     def blocks(self) -> Iterator[tuple[int, Array]]:
         """Yield consecutive blocks of rows, each with the index of its first row."""
@@ -138,32 +143,34 @@ class CheckedTable:
         return self._label_probability.astype(np.float64)
 
     def top_label(self) -> TopLabel:
-        """Return the confidence and the correctness of each row."""
-        label_is_top = self._label_probability == self.top
+        """Compute the confidence and the correctness of each row."""
+        label_is_top = self._label_probability == self.row_maxima
         correct = label_is_top.astype(np.float64)
-        max_tied_confidence = self.top.dtype.type(_MAX_TIED_CONFIDENCE)
-        tie_candidates = np.flatnonzero(label_is_top & (self.top <= max_tied_confidence))
+        max_tied_confidence = self.row_maxima.dtype.type(_MAX_TIED_CONFIDENCE)
+        may_be_tied = label_is_top & (self.row_maxima <= max_tied_confidence)
+        tie_candidates = np.flatnonzero(may_be_tied)
         block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
         for start in range(0, len(tie_candidates), block_rows):
             rows = tie_candidates[start : start + block_rows]
-            is_top = self.whole[self._row_indices[rows]] == self.top[rows, None]
+            candidate_table = self.full_table[self._row_indices[rows]]
+            is_top_class = candidate_table == self.row_maxima[rows, None]
             # Most blocks have no tie. Then each row has exactly one top class.
-            if np.count_nonzero(is_top) > len(rows):
-                correct[rows] /= is_top.sum(axis=1)
+            if np.count_nonzero(is_top_class) > len(rows):
+                correct[rows] /= is_top_class.sum(axis=1)
         # A row sum within tolerance of 1 allows a probability slightly above 1.
-        confidence = np.minimum(self.top.astype(np.float64), 1.0)
+        confidence = np.minimum(self.row_maxima.astype(np.float64), 1.0)
         return TopLabel(confidence, correct)
 
     @cached_property
     def _label_probability(self) -> Array:
         """Probability of the true class of each row, in the type of the table."""
-        return self.whole[self._row_indices, self.codes]
+        return self.full_table[self._row_indices, self.label_codes]
 
     @cached_property
     def _row_indices(self) -> Codes:
-        """Index in `whole` of each row of the subset."""
+        """Index in `full_table` of each row of the subset."""
         if self.row_mask is None:
-            return np.arange(len(self.whole))
+            return np.arange(len(self.full_table))
         return np.flatnonzero(self.row_mask)
 
 
@@ -203,7 +210,7 @@ def top_label(
 def checked_table(
     proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None
 ) -> CheckedTable:
-    """Validate a probability table and its labels.
+    """Validate a probability table and its labels, and find the largest probabilities.
 
     Parameters
     ----------
@@ -224,7 +231,7 @@ def checked_table(
     table: Any = proba
     row_maxima = None
     if type(proba) in (np.ndarray, np.memmap):
-        row_maxima = _find_maxima_fast(proba)
+        row_maxima = _compute_maxima_if_valid(proba)
     if row_maxima is None:
         # The full validation accepts other forms of input, or raises a specific error.
         if validate.has_one_score_per_row(proba):
@@ -275,7 +282,7 @@ def read_top_label(
     Traceback (most recent call last):
     metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
-    if len(shape_or_empty(proba)) != 1:
+    if len(get_shape_or_empty(proba)) != 1:
         return top_label(proba, labels, classes=classes)
     raise_if_labels_come_first(proba, labels)
     if classes is not None:
@@ -284,8 +291,8 @@ def read_top_label(
             " none."
         )
     columns = {
-        "confidence": number_column(proba, "confidence"),
-        "correct": number_column(labels, "correct"),
+        "confidence": read_number_column(proba, "confidence"),
+        "correct": read_number_column(labels, "correct"),
     }
     raise_if_correct_comes_first(np.asarray(proba), np.asarray(labels), "confidence")
     check_same_length(**columns)
@@ -299,8 +306,8 @@ def read_top_label(
     return TopLabel(**columns)
 
 
-def number_column(values: ArrayLike, name: str) -> Float:
-    """Return `values` as a flat float64 array; raise InputError if it is empty or holds NaN."""
+def read_number_column(values: ArrayLike, name: str) -> Float:
+    """Convert values to a flat float64 array; raise InputError if empty or if one is NaN."""
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
@@ -316,18 +323,18 @@ def number_column(values: ArrayLike, name: str) -> Float:
     return column
 
 
-def bool_column(values: ArrayLike, name: str) -> Flags:
-    """Return `values` as a flat boolean array; raise InputError for numbers other than 0 and 1.
+def read_bool_column(values: ArrayLike, name: str) -> Flags:
+    """Convert values to a flat boolean array; raise InputError unless all are 0 or 1.
 
     Examples
     --------
-    >>> bool_column([1, 0], "accept")
+    >>> read_bool_column([1, 0], "accept")
     array([ True, False])
-    >>> bool_column([0.5], "correct")
+    >>> read_bool_column([0.5], "correct")
     Traceback (most recent call last):
     metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
     """
-    column = number_column(values, name)
+    column = read_number_column(values, name)
     raise_if_any(
         (column != 0.0) & (column != 1.0),
         column,
@@ -338,18 +345,18 @@ def bool_column(values: ArrayLike, name: str) -> Flags:
 
 
 def raise_if_any(is_invalid: Flags, column: Float, *, requirement: str, advice: str) -> None:
-    """Raise InputError if any row is invalid; the message shows the first such row."""
+    """Raise InputError that shows the first invalid row, if there is one."""
     if is_invalid.any():
-        row = int(is_invalid.argmax())
-        raise InputError(f"{requirement}; row {row} holds {column[row]}. {advice}")
+        first_row = int(is_invalid.argmax())
+        raise InputError(f"{requirement}; row {first_row} holds {column[first_row]}. {advice}")
 
 
 def check_same_length(**columns: Array) -> None:
     """Raise InputError unless all columns have the same number of rows."""
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
-        listing = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise InputError(f"all columns need the same number of rows; {listing}.")
+        length_list = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise InputError(f"all columns need the same number of rows; {length_list}.")
 
 
 def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
@@ -361,8 +368,8 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: proba and labels are the other way round: the first argument has ...
     """
-    proba_shape = shape_or_empty(proba)
-    labels_shape = shape_or_empty(labels)
+    proba_shape = get_shape_or_empty(proba)
+    labels_shape = get_shape_or_empty(labels)
     if len(labels_shape) == 2 and len(proba_shape) == 1:
         raise InputError(
             "proba and labels are the other way round: the first argument has shape"
@@ -385,18 +392,18 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
         return
     is_fraction = ~np.isin(correct, (0.0, 1.0))
     if is_fraction.any():
-        row = int(is_fraction.argmax())
+        first_row = int(is_fraction.argmax())
         raise InputError(
             f"{name} and correct are the other way round: the first argument holds only 0 and 1"
-            f" (whole numbers), the second fractions (row {row}: {correct[row]}). The order is"
-            f" ({name}, correct)."
+            f" (whole numbers), the second fractions (row {first_row}: {correct[first_row]}). The"
+            f" order is ({name}, correct)."
         )
 
 
-def shape_or_empty(values: ArrayLike) -> tuple[int, ...]:
+def get_shape_or_empty(values: ArrayLike) -> tuple[int, ...]:
     """Return the shape of `values`, or () if they are not an array.
 
-    The function that reads the values next raises the error.
+    The error is left to the function that reads the values next.
     """
     try:
         return np.shape(values)
@@ -404,8 +411,8 @@ def shape_or_empty(values: ArrayLike) -> tuple[int, ...]:
         return ()
 
 
-def _find_maxima_fast(table: Any) -> Array | None:
-    """Compute the row maxima if every row is clearly a probability vector, else return None."""
+def _compute_maxima_if_valid(table: Any) -> Array | None:
+    """Compute the row maxima, or return None if a row may not be a probability vector."""
     item_size = table.dtype.itemsize
     is_plain_float = table.dtype.kind == "f" and item_size <= 8 and table.dtype.isnative
     if not is_plain_float or table.ndim != 2:

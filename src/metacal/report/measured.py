@@ -217,7 +217,7 @@ def measure_logits(
         confidence=confidence,
         before=before,
         after=after,
-        errors=class_gaps.by_class(accept is not None),
+        errors=class_gaps.compute_class_errors(accepted=accept is not None),
         numbers=np.arange(len(codes)),
     )
 

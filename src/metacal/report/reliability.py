@@ -11,10 +11,10 @@ import numpy as np
 from metacal.formulas import Flags, Float
 from metacal.metrics.binning import (
     ReliabilityCurve,
-    bin_codes,
+    assign_bins,
+    compute_reliability_curve,
     equal_mass,
     equal_width,
-    reliability_table,
 )
 from metacal.metrics.intervals import Interval, clopper_pearson_limits
 from metacal.metrics.toplabel import TopLabel
@@ -194,10 +194,10 @@ def diagram(
     Diagram
     """
     confidence = top.confidence
-    wide_bins = reliability_table(top, equal_width(confidence, settings.n_bins))
-    equal_bins = reliability_table(top, equal_mass(confidence, settings.n_bins))
+    wide_bins = compute_reliability_curve(top, equal_width(confidence, settings.n_bins))
+    equal_bins = compute_reliability_curve(top, equal_mass(confidence, settings.n_bins))
     histogram_edges = equal_width(confidence, HISTOGRAM_BINS)
-    histogram_codes = bin_codes(confidence, histogram_edges)
+    histogram_codes = assign_bins(confidence, histogram_edges)
     histogram = np.bincount(histogram_codes, minlength=HISTOGRAM_BINS)
     return Diagram(
         stage=stage,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from metacal.metrics import replicates
-from metacal.metrics.binning import CodeSums, estimate
+from metacal.metrics.binning import GroupSums, evaluate_on_sample
 from metacal.metrics.classwise import ClassGaps
 from metacal.metrics.ranked_errors import read_ranking
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
@@ -68,13 +68,16 @@ def test_a_batch_gives_what_each_resample_gives_alone(metric, sources, signs):
 def test_some_rows_of_a_table_are_a_table(metric, sources):
     whole = sources[0][PROBABILITIES]
     keep = np.random.default_rng(1).random(300) < 0.6
-    some, copied = whole.subset(keep), checked_table(whole.whole[keep], whole.codes[keep])
-    assert some.whole is whole.whole
+    some, copied = (
+        whole.subset(keep),
+        checked_table(whole.full_table[keep], whole.label_codes[keep]),
+    )
+    assert some.full_table is whole.full_table
     assert len(some) == keep.sum()
     assert np.array_equal(some.table, copied.table)
     assert np.array_equal(np.concatenate([block for _, block in some.blocks()]), copied.table)
     assert np.array_equal(some.top_label().correct, copied.top_label().correct)
-    assert estimate(metric.prepare_statistic(some), len(some)) == estimate(
+    assert evaluate_on_sample(metric.prepare_statistic(some), len(some)) == evaluate_on_sample(
         metric.prepare_statistic(copied), len(copied)
     )
     weights = batches(signs=False)[:, : len(some)]
@@ -107,15 +110,17 @@ def test_sums_by_code_are_sums_over_rows():
     expected = [
         [(weights[row] * values)[codes == code].sum() for code in range(5)] for weights in batch
     ]
-    np.testing.assert_allclose(CodeSums(codes, 5, values, row)(batch), expected, atol=1e-12)
-    np.testing.assert_allclose(CodeSums(codes, 5, values, row)(batch[:1]), expected[:1], atol=1e-12)
+    np.testing.assert_allclose(GroupSums(codes, 5, values, row)(batch), expected, atol=1e-12)
+    np.testing.assert_allclose(
+        GroupSums(codes, 5, values, row)(batch[:1]), expected[:1], atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("elements", [1, 1000, 1 << 21])
 def test_draws_do_not_depend_on_the_batch(monkeypatch, elements):
     def drawn():
         random = np.random.default_rng(7)
-        found = replicates.batches(
+        found = replicates.draw_batches(
             37, 90, lambda: np.bincount(random.integers(90, size=90), minlength=90)
         )
         return np.concatenate([batch.copy() for batch in found])
