@@ -73,7 +73,9 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
     raw, rows = mc.read_predictions(folder / "x.npy", stream=True).table, Rows(table)
     works: dict[str, Callable[[], Any]] = {
         "read .npy": lambda: np.asarray(raw),
-        "score and check": lambda: rows.collect(partial(Ranked("entropy"), careful=True), labels),
+        "score and check": lambda: rows.collect(
+            partial(Ranked("entropy"), is_unvalidated=True), labels
+        ),
         "a pass of the temperature": lambda: rows.sum(
             partial(kernels.tempered_loss, inverse_temperature=0.7), labels, None
         ),
@@ -110,7 +112,9 @@ def wire(folder: Path) -> dict[str, float]:
     labels = np.zeros(len(table), dtype=np.intp)
     rows = Rows(table)
     span = (0, BLOCK_ELEMENTS // 1000 // rows._strip_rows)
-    bare, full = (len(pickle.dumps(rows._piece(columns, span))) for columns in ((), (labels,)))
+    bare, full = (
+        len(pickle.dumps(rows._extract_piece(columns, span))) for columns in ((), (labels,))
+    )
     n = (span[1] - span[0]) * rows._strip_rows
     return {
         "description of a block, bytes": bare,

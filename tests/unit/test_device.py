@@ -21,7 +21,7 @@ from metacal.formulas import rowwise
 from metacal.gate import Gate, LogitsSource
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import POSSIBLE, Curve, mixture_loss_sums
+from metacal.kernels.columns import N_POSSIBLE, Curve, mixture_loss_sums
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
@@ -105,10 +105,10 @@ def one_walk_for_all(tensor, array):
         top = torch.empty(len(tensor), dtype=torch.int64, device=tensor.device)
         plain = scored(tensor).cpu().numpy()
         np.testing.assert_array_equal(
-            scored(tensor, top=top, careful=True).cpu(), plain, err_msg=name
+            scored(tensor, predictions_out=top, is_unvalidated=True).cpu(), plain, err_msg=name
         )
         np.testing.assert_array_equal(top.cpu(), definition.predicted(array))
-        careful = scored(low, careful=True).cpu().numpy()
+        careful = scored(low, is_unvalidated=True).cpu().numpy()
         assert np.isnan(careful[1])
         np.testing.assert_array_equal(np.delete(careful, 1), np.delete(plain, 1), err_msg=name)
 
@@ -175,8 +175,8 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
         rtol=1e-9,
     )
     np.testing.assert_array_equal(
-        columns[:, POSSIBLE:].cpu(),
-        kernels.temperature_statistics(array, labels, 0.7)[:, POSSIBLE:],
+        columns[:, N_POSSIBLE:].cpu(),
+        kernels.temperature_statistics(array, labels, 0.7)[:, N_POSSIBLE:],
     )
     out, host = device_kernels.empty_probabilities(tensor), np.empty(array.shape)
     kernels.mixture_softmax(tensor, 0.7, 0.05, out)

@@ -117,7 +117,7 @@ def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
     for name in SCORES:
         for careful in (False, True):
             found, expected = (
-                getattr(fused, name)(table, top=top, careful=careful)
+                getattr(fused, name)(table, predictions_out=top, is_unvalidated=careful)
                 for table, top in zip((short, long), tops, strict=True)
             )
             np.testing.assert_allclose(found, expected, rtol=1e-13)

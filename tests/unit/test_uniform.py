@@ -15,9 +15,9 @@ from scipy.special import softmax
 import metacal as mc
 from metacal import datasets, kernels
 from metacal.kernels.columns import (
+    IS_CORRECT,
+    LABEL_GAP,
     MEAN,
-    OWN,
-    RIGHT,
     TAIL,
     THIRD,
     VARIANCE,
@@ -140,11 +140,11 @@ def test_the_c_kernel_says_the_same_row_by_row(dtype, k):
     )
     scale = np.abs(other).max(axis=0)
     np.testing.assert_allclose(ours / scale, other / scale, rtol=tolerance, atol=tolerance)
-    np.testing.assert_array_equal(ours[:, RIGHT], table.argmax(axis=1) == labels)
-    loss = np.log1p(ours[:, TAIL]) - 0.7 * ours[:, OWN]
+    np.testing.assert_array_equal(ours[:, IS_CORRECT], table.argmax(axis=1) == labels)
+    loss = np.log1p(ours[:, TAIL]) - 0.7 * ours[:, LABEL_GAP]
     sums = [
         loss.sum(),
-        (ours[:, MEAN] - ours[:, OWN]).sum(),
+        (ours[:, MEAN] - ours[:, LABEL_GAP]).sum(),
         ours[:, VARIANCE].sum(),
         ours[:, THIRD].sum(),
     ]

@@ -51,7 +51,7 @@ class Counting:
         """
         ranked, fine = Ranked(self.score), False
         if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(ranked, self.rows.table):
-            found = self._counted(partial(ranked, careful=True), cut)
+            found = self._counted(partial(ranked, is_unvalidated=True), cut)
             fine = not found.missing
         self.rows = self.rows.validated(is_validated=fine)
         return found if fine else self._counted(ranked, cut)

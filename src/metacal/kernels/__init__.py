@@ -140,7 +140,7 @@ def _run_in_parts(
 def mixture_loss_sums(
     columns: Any,
     weights: Any,
-    walked: float,
+    expansion_b: float,
     b: float,
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
@@ -157,11 +157,11 @@ def mixture_loss_sums(
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
 
-    walked : float
+    expansion_b : float
         Inverse temperature at which the columns were computed.
 
     b : float
-        Inverse temperature, near `walked`.
+        Inverse temperature, near `expansion_b`.
 
     uniform : float
         Weight of the uniform distribution.
@@ -174,21 +174,25 @@ def mixture_loss_sums(
     array of shape (6,)
     """
     if on_device(columns):
-        device_sums = device_kernels().mixture_loss_sums(columns, weights, walked, b, uniform)
+        device_sums = device_kernels().mixture_loss_sums(columns, weights, expansion_b, b, uniform)
         return device_sums.cpu().numpy()
     kernels = active if columns.flags.c_contiguous else definition
-    sum_part = partial(kernels.mixture_loss_sums, columns, weights, walked, b, uniform)
+    sum_part = partial(kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform)
     return np.asarray(sum(_run_in_parts(pool, sum_part, columns.shape[1])))
 
 
 def mixture_log_odds(
-    columns: Any, walked: float, b: float, uniform: float, pool: ThreadPoolExecutor | None = None
+    columns: Any,
+    expansion_b: float,
+    b: float,
+    uniform: float,
+    pool: ThreadPoolExecutor | None = None,
 ) -> Float:
     """Compute the log-odds of `columns.mixture_log_odds` of each row, on the host.
 
     Parameters
     ----------
-    columns, walked, b, uniform, pool
+    columns, expansion_b, b, uniform, pool
         As in `mixture_loss_sums`.
 
     Returns
@@ -197,10 +201,10 @@ def mixture_log_odds(
     """
     if on_device(columns):
         torch = device_kernels().torch
-        return np.asarray(_mixed_log_odds(torch, columns, walked, b, uniform).cpu())
+        return np.asarray(_mixed_log_odds(torch, columns, expansion_b, b, uniform).cpu())
     kernels = active if columns.flags.c_contiguous else definition
     log_odds = np.empty(columns.shape[1])
-    write_part = partial(kernels.mixture_log_odds, columns, walked, b, uniform, out=log_odds)
+    write_part = partial(kernels.mixture_log_odds, columns, expansion_b, b, uniform, out=log_odds)
     _run_in_parts(pool, write_part, len(log_odds))
     return log_odds
 

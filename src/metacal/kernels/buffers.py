@@ -32,12 +32,12 @@ class ThreadBuffers(threading.local):
 
     Attributes
     ----------
-    kept : dict of str to array of bytes
-        Memory of the buffers, keyed by name.
+    memory_by_name : dict of str to array of bytes
+        Memory of each buffer.
     """
 
     def __init__(self) -> None:
-        self.kept: dict[str, NDArray[np.uint8]] = {}
+        self.memory_by_name: dict[str, NDArray[np.uint8]] = {}
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised contiguous array; the same name has the same memory."""
@@ -45,10 +45,10 @@ class ThreadBuffers(threading.local):
         n_bytes = prod(shape) * dtype.itemsize
         if n_bytes > _MAX_BUFFER_BYTES:
             return np.empty(shape, dtype=dtype)
-        memory = self.kept.get(name)
+        memory = self.memory_by_name.get(name)
         if memory is None or memory.nbytes < n_bytes:
             memory = np.empty(n_bytes, dtype=np.uint8)
-            self.kept[name] = memory
+            self.memory_by_name[name] = memory
         return memory[:n_bytes].view(dtype).reshape(shape)
 
 

@@ -1,7 +1,7 @@
-"""Formulas of a few numbers per row, which one pass over the table computes.
+"""Formulas that need only a few statistics of each row instead of all logits.
 
-The functions take a few columns of numbers instead of the table, so they need no further pass. They
-work on arrays and tensors, because both have these operations under the same names: `library` is
+One pass over the table computes the statistics, so the formulas need no further pass. They work on
+arrays and tensors, because NumPy and torch have the operations under the same names: `library` is
 `numpy` or `torch`.
 
 **Temperature with a uniform component.** The probability of the true class is q = (1 - ε)·p + ε·u,
@@ -9,7 +9,7 @@ where p = softmax(b·x)_y and u is one over the number of possible classes. The 
 `temperature_statistics`, computed at one inverse temperature, determine q for any ε and for other inverse
 temperatures nearby.
 
-**Curve on top.** Let q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets probability σ(s(z)),
+**Curve of the confidence.** Let q = (1 - ε)·softmax(b·x) + ε/K. The predicted class gets probability σ(s(z)),
 where s is the curve and z the log-odds of the largest entry of q. The other classes share the rest
 in proportion to q, so each of them is its entry of q times one number per row.
 """
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 #: Indices of the columns of `temperature_statistics`: Σ e^{bd} - 1 with d = x - max x, the first four cumulants
 #: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
 #: prediction is correct.
-TAIL, MEAN, VARIANCE, THIRD, FOURTH, OWN, POSSIBLE, RIGHT = range(8)
+TAIL, MEAN, VARIANCE, THIRD, FOURTH, LABEL_GAP, N_POSSIBLE, IS_CORRECT = range(8)
 #: Smallest ratio of the probability of the predicted class to that of any other class. With a tie
 #: there would be no prediction.
 AHEAD = 1.0 + 1e-6
@@ -93,7 +93,7 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
 
 
 def mixture_loss_sums(
-    library: Any, columns: Any, weights: Any, walked: float, b: float, uniform: float
+    library: Any, columns: Any, weights: Any, expansion_b: float, b: float, uniform: float
 ) -> Any:
     """Sum -log q over rows, with its gradient in (log b, ε) and its curvature.
 
@@ -116,7 +116,7 @@ def mixture_loss_sums(
     weights : array or tensor of shape (n_rows,) or None
         Row weights.
 
-    walked : float
+    expansion_b : float
         Inverse temperature at which the columns were computed, near b.
 
     b : float
@@ -130,13 +130,13 @@ def mixture_loss_sums(
     array or tensor of shape (6,)
         L, L_a, L_e, L_aa, L_ae, L_ee.
     """
-    label_gap = columns[OWN]
-    u = 1.0 / columns[POSSIBLE]
-    value, first, second = log_partition(library, columns, b - walked)
-    p = library.exp(b * label_gap - value)
+    label_gap = columns[LABEL_GAP]
+    u = 1.0 / columns[N_POSSIBLE]
+    log_sum, mean_gap, gap_variance = log_partition(library, columns, b - expansion_b)
+    p = library.exp(b * label_gap - log_sum)
     q = (1.0 - uniform) * p + uniform * u
     inverse_q = 1.0 / q
-    g = b * (label_gap - first)
+    g = b * (label_gap - mean_gap)
     r = (1.0 - uniform) * p * inverse_q
     loss_e = (p - u) * inverse_q
     r_g = r * g
@@ -144,7 +144,7 @@ def mixture_loss_sums(
         -library.log(q),
         -r_g,
         loss_e,
-        (b * b) * r * second - r_g - (r_g - r * r_g) * g,
+        (b * b) * r * gap_variance - r_g - (r_g - r * r_g) * g,
         p * u * g * inverse_q * inverse_q,
         loss_e * loss_e,
     )
@@ -153,23 +153,25 @@ def mixture_loss_sums(
     return library.stack([(term * weights).sum() for term in terms])
 
 
-def mixture_log_odds(library: Any, columns: Any, walked: float, b: float, uniform: float) -> Any:
+def mixture_log_odds(
+    library: Any, columns: Any, expansion_b: float, b: float, uniform: float
+) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
 
     Parameters
     ----------
-    library, columns, walked, b, uniform
+    library, columns, expansion_b, b, uniform
         As in `mixture_loss_sums`.
 
     Returns
     -------
     array or tensor of shape (n_rows,)
     """
-    u = 1.0 / columns[POSSIBLE]
-    value, _, _ = log_partition(library, columns, b - walked)
-    largest_q = (1.0 - uniform) * library.exp(-value) + uniform * u
-    remainder = -(1.0 - uniform) * library.expm1(-value) + uniform * (1.0 - u)
-    return library.log(largest_q) - library.log(remainder)
+    u = 1.0 / columns[N_POSSIBLE]
+    log_sum, _, _ = log_partition(library, columns, b - expansion_b)
+    largest_q = (1.0 - uniform) * library.exp(-log_sum) + uniform * u
+    others_q = -(1.0 - uniform) * library.expm1(-log_sum) + uniform * (1.0 - u)
+    return library.log(largest_q) - library.log(others_q)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,50 +225,56 @@ class Curve:
 
 
 def curve_adjustment(
-    library: Any, rest: Any, second: Any, even: Any, uniform: float, value: Callable[[Any], Any]
+    library: Any,
+    others_sum: Any,
+    second_largest: Any,
+    uniform_p: Any,
+    uniform: float,
+    curve_value: Callable[[Any], Any],
 ) -> tuple[Any, Any, Any]:
-    """Compute how a curve changes p = softmax(b·x) of each row.
+    """Compute how a curve changes the probabilities p = softmax(b·x) of each row.
 
-    The other classes become p·scale + shift, and the predicted class becomes `top`. The predicted
-    class never falls below another class.
+    The other classes become p·scale + shift, and the predicted class becomes `prediction_p`. The
+    predicted class never falls below another class.
 
     Parameters
     ----------
     library : module
         `numpy` or `torch`.
 
-    rest, second : array or tensor of shape (n_rows,)
+    others_sum, second_largest : array or tensor of shape (n_rows,)
         Sum and largest of the entries of p of the other classes.
 
-    even : array or tensor of shape (n_rows,)
+    uniform_p : array or tensor of shape (n_rows,)
         One over the number of possible classes.
 
     uniform : float
         Weight ε of the uniform distribution.
 
-    value : callable
-        The curve s.
+    curve_value : callable
+        Function that evaluates the curve s.
 
     Returns
     -------
-    scale, shift, top : arrays or tensors of shape (n_rows,)
+    scale, shift, prediction_p : arrays or tensors of shape (n_rows,)
     """
-    others = (1.0 - uniform) * rest + uniform * (1.0 - even)
-    predicted = (1.0 - uniform) * (1.0 - rest) + uniform * even
-    z = library.log(predicted) - library.log(others)
-    s = value(z)
-    # Largest total of the other classes at which none of them passes the predicted class.
-    largest_share = AHEAD * ((1.0 - uniform) * second + uniform * even) / others
-    is_alone = others == 0.0
-    max_others = 1.0 / (1.0 + largest_share)
+    mixed_others = (1.0 - uniform) * others_sum + uniform * (1.0 - uniform_p)
+    mixed_prediction = (1.0 - uniform) * (1.0 - others_sum) + uniform * uniform_p
+    z = library.log(mixed_prediction) - library.log(mixed_others)
+    s = curve_value(z)
+    # The predicted class must have at least `min_ratio` times the probability of all other classes.
+    mixed_second = (1.0 - uniform) * second_largest + uniform * uniform_p
+    min_ratio = AHEAD * mixed_second / mixed_others
+    is_only_class = mixed_others == 0.0
+    max_others = 1.0 / (1.0 + min_ratio)
     new_others = 1.0 / (1.0 + library.exp(library.clip(s, -_MAX_EXPONENT, _MAX_EXPONENT)))
-    top = 1.0 / (1.0 + library.exp(library.clip(-s, -_MAX_EXPONENT, _MAX_EXPONENT)))
+    prediction_p = 1.0 / (1.0 + library.exp(library.clip(-s, -_MAX_EXPONENT, _MAX_EXPONENT)))
     is_too_large = new_others > max_others
-    top = library.where(is_too_large, largest_share * max_others, top)
+    prediction_p = library.where(is_too_large, min_ratio * max_others, prediction_p)
     new_others = library.where(is_too_large, max_others, new_others)
     # A row with one possible class keeps probability 1.
-    divisor = library.where(is_alone, 1.0 + rest, others)
-    factor = library.where(is_alone, 0.0 * rest, new_others / divisor)
+    divisor = library.where(is_only_class, 1.0 + others_sum, mixed_others)
+    factor = library.where(is_only_class, 0.0 * others_sum, new_others / divisor)
     scale = (1.0 - uniform) * factor
-    shift = uniform * even * factor
-    return scale, shift, library.where(is_alone, 1.0 + rest, top)
+    shift = uniform * uniform_p * factor
+    return scale, shift, library.where(is_only_class, 1.0 + others_sum, prediction_p)

@@ -163,7 +163,7 @@ def write_scores_and_correctness(
     *,
     score: str,
     grid: Grid,
-    careful: bool = False,
+    is_unvalidated: bool = False,
 ) -> None:
     """Write the rounded score and the correctness of each row in one pass.
 
@@ -187,14 +187,14 @@ def write_scores_and_correctness(
     grid : Grid
         Grid of the score.
 
-    careful : bool, default=False
-        Whether the block has not been validated. Rows that `inspect_logits` would report have no
-        score.
+    is_unvalidated : bool, default=False
+        Whether the block has not been validated. Rows that `inspect_logits` would report
+        have the score NaN.
     """
     _fused.ranked_rows(
         _as_readable(block),
         _SCORES.index(score),
-        careful,
+        is_unvalidated,
         _as_column(labels, np.int64),
         grid.dropped,
         grid.floor,
@@ -218,10 +218,10 @@ def rounded(values: Float, grid: Grid) -> Float:
 
 
 def mixture_log_odds(
-    columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
+    columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
     """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`."""
-    _fused.log_odds(columns, b - walked, uniform, first, last, out)
+    _fused.log_odds(columns, b - expansion_b, uniform, first, last, out)
 
 
 def on_grid(
@@ -244,7 +244,7 @@ def on_grid(
 def mixture_loss_sums(
     columns: Float,
     weights: Float | None,
-    walked: float,
+    expansion_b: float,
     b: float,
     uniform: float,
     first: int,
@@ -252,7 +252,7 @@ def mixture_loss_sums(
 ) -> Float:
     """Compute `kernels.columns.mixture_loss_sums` over the rows from `first` up to `last`."""
     sums = np.empty(6)
-    step = b - walked
+    step = b - expansion_b
     _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, first, last, sums)
     return sums
 
@@ -327,8 +327,8 @@ def _score(
     block: Array,
     *,
     rows: RowIndices = None,
-    top: Codes | None = None,
-    careful: bool = False,
+    predictions_out: Codes | None = None,
+    is_unvalidated: bool = False,
 ) -> Float:
     """Compute one score per row.
 
@@ -343,19 +343,19 @@ def _score(
     rows : array of int, default=None
         Indices of the rows to use.
 
-    top : array of int64, default=None
+    predictions_out : array of int64, default=None
         Buffer for the predictions.
 
-    careful : bool, default=False
-        Whether the block has not been validated. Rows that `inspect_logits` would report have no
-        score.
+    is_unvalidated : bool, default=False
+        Whether the block has not been validated. Rows that `inspect_logits` would report
+        have the score NaN.
 
     Returns
     -------
     array of float64
     """
     scores = np.empty(_count_rows(block, rows))
-    _fused.scores(_as_readable(block), rows, kind, careful, scores, top)
+    _fused.scores(_as_readable(block), rows, kind, is_unvalidated, scores, predictions_out)
     return scores
 
 

@@ -391,7 +391,7 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
 def mixture_loss_sums(
     columns: Float,
     weights: Float | None,
-    walked: float,
+    expansion_b: float,
     b: float,
     uniform: float,
     first: int,
@@ -401,7 +401,7 @@ def mixture_loss_sums(
 
     Parameters
     ----------
-    columns, weights, walked, b, uniform
+    columns, weights, expansion_b, b, uniform
         As in `kernels.columns.mixture_loss_sums`.
 
     first, last : int
@@ -414,18 +414,18 @@ def mixture_loss_sums(
     part_weights = None if weights is None else weights[first:last]
     part_columns = columns[:, first:last]
     return np.asarray(
-        definition.mixture_loss_sums(np, part_columns, part_weights, walked, b, uniform)
+        definition.mixture_loss_sums(np, part_columns, part_weights, expansion_b, b, uniform)
     )
 
 
 def mixture_log_odds(
-    columns: Float, walked: float, b: float, uniform: float, first: int, last: int, out: Float
+    columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
     """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`.
 
     Parameters
     ----------
-    columns, walked, b, uniform
+    columns, expansion_b, b, uniform
         As in `kernels.columns.mixture_log_odds`.
 
     first, last : int
@@ -434,7 +434,9 @@ def mixture_log_odds(
     out : array of shape (n_rows,)
         Buffer of all rows.
     """
-    out[first:last] = definition.mixture_log_odds(np, columns[:, first:last], walked, b, uniform)
+    out[first:last] = definition.mixture_log_odds(
+        np, columns[:, first:last], expansion_b, b, uniform
+    )
 
 
 def _multiply_in_place(terms: Array, factors: Array) -> Array:

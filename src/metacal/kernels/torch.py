@@ -29,8 +29,8 @@ from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
 from metacal.kernels import triton_mixed as fused_mixed
 from metacal.kernels.columns import (
+    LABEL_GAP,
     MEAN,
-    OWN,
     TAIL,
     THIRD,
     VARIANCE,
@@ -60,7 +60,7 @@ def _work_type(block: Tensor) -> torch.dtype:
 
 
 def _chunks(block: Tensor) -> Iterator[slice]:
-    """Yield slices of rows, one per chunk."""
+    """Yield the slices of rows that divide a block into chunks."""
     chunk_rows = max(1, CHUNK_ELEMENTS // block.shape[1])
     for start in range(0, len(block), chunk_rows):
         yield slice(start, min(start + chunk_rows, len(block)))
@@ -72,7 +72,7 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
     return gaps.sub_(gaps.amax(dim=1, keepdim=True))
 
 
-# --- the interface of numpy.py -------------------------------------------------------------------------------------
+# --- implementations of the functions in numpy.py ---------------------------------------------
 
 
 def predicted(block: Tensor) -> Tensor:
@@ -84,9 +84,8 @@ def predicted(block: Tensor) -> Tensor:
 
 
 def _predict_chunk(block: Tensor) -> Tensor:
-    """Return the predictions of a chunk."""
-    # argmax of torch may return any of several equal entries. The first true entry of the comparison
-    # has the lowest index.
+    """Return the predictions of a chunk of rows, the lowest index for ties."""
+    # torch.argmax may return any of several equal logits, but the lowest index is needed.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
@@ -94,8 +93,8 @@ def score_by_formula(
     block: Tensor,
     formula: Callable[..., Tensor],
     *,
-    top: Tensor | None = None,
-    careful: bool = False,
+    predictions_out: Tensor | None = None,
+    is_unvalidated: bool = False,
 ) -> Tensor:
     """Compute a score by its formula in float64.
 
@@ -107,11 +106,11 @@ def score_by_formula(
     formula : callable
         Formula of the score.
 
-    top : tensor of int64 of shape (n_rows,), default=None
+    predictions_out : tensor of int64 of shape (n_rows,), default=None
         Buffer for the predictions.
 
-    careful : bool, default=False
-        Whether the block has not been validated. Rows with a possible mask then have no score.
+    is_unvalidated : bool, default=False
+        Whether the block has not been validated. Rows that may contain a finite mask then have the score NaN.
 
     Returns
     -------
@@ -119,8 +118,10 @@ def score_by_formula(
         NaN for rows whose largest logit is not finite.
     """
     if formula in _FUSED_SCORES:
-        lowest = LARGEST_FINITE_MASK if careful else None
-        fused_scores = fused.score(block, formula.__name__, torch.float64, top, lowest)
+        largest_mask = LARGEST_FINITE_MASK if is_unvalidated else None
+        fused_scores = fused.score(
+            block, formula.__name__, torch.float64, predictions_out, largest_mask
+        )
         if fused_scores is not None:
             return fused_scores
     scores = []
@@ -128,12 +129,12 @@ def score_by_formula(
         chunk = block[rows]
         chunk_scores = formula(TORCH, chunk.to(torch.float64))[:, 0]
         is_valid = torch.isfinite(chunk.amax(dim=1))
-        if careful:
+        if is_unvalidated:
             may_be_mask = (chunk <= LARGEST_FINITE_MASK) & (chunk > -math.inf)
             is_valid &= ~may_be_mask.any(dim=1)
         scores.append(torch.where(is_valid, chunk_scores, math.nan))
-    if top is not None:
-        top.copy_(predicted(block))
+    if predictions_out is not None:
+        predictions_out.copy_(predicted(block))
     return torch.cat(scores)
 
 
@@ -155,15 +156,17 @@ def tempered_loss(
     if fused_sums is not None:
         return fused_sums
     columns = temperature_statistics(block, labels, inverse_temperature).T
-    loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[OWN]
-    rows = torch.stack([loss, columns[MEAN] - columns[OWN], columns[VARIANCE], columns[THIRD]])
+    loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[LABEL_GAP]
+    rows = torch.stack(
+        [loss, columns[MEAN] - columns[LABEL_GAP], columns[VARIANCE], columns[THIRD]]
+    )
     if weights is not None:
         rows = rows * weights
     return rows.sum(dim=1)
 
 
 def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
-    """Compute the columns of `kernels.columns` for a temperature with a uniform component."""
+    """Compute the statistics of each row that determine its loss at nearby temperatures."""
     fused_columns = fused_mixed.temperature_statistics(block, labels, inverse_temperature)
     if fused_columns is not None:
         return fused_columns
@@ -188,23 +191,23 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
 
 
 def mixture_loss_sums(
-    columns: Tensor, weights: Tensor | None, walked: float, b: float, uniform: float
+    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform: float
 ) -> Tensor:
     """Compute `kernels.columns.mixture_loss_sums` over contiguous columns on a device.
 
     Parameters
     ----------
-    columns, weights, walked, b, uniform
+    columns, weights, expansion_b, b, uniform
         As in `kernels.columns.mixture_loss_sums`.
 
     Returns
     -------
     tensor of shape (6,)
     """
-    fused_sums = fused_mixed.mixture_loss_sums(columns, weights, walked, b, uniform)
+    fused_sums = fused_mixed.mixture_loss_sums(columns, weights, expansion_b, b, uniform)
     if fused_sums is not None:
         return fused_sums
-    return plain_mixed_sums(torch, columns, weights, walked, b, uniform)
+    return plain_mixed_sums(torch, columns, weights, expansion_b, b, uniform)
 
 
 def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
@@ -214,10 +217,10 @@ def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, o
         probabilities = out[rows]
         predictions = _predict_chunk(chunk)
         is_possible = chunk > -math.inf
-        even = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
+        uniform_p = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(chunk, inverse_temperature, probabilities)
-        probabilities.mul_(1.0 - uniform).add_(is_possible * even.to(probabilities.dtype))
-        # Where rounding tied the predicted class with another, it is increased by one step.
+        probabilities.mul_(1.0 - uniform).add_(is_possible * uniform_p.to(probabilities.dtype))
+        # Rounding may tie the predicted class with another class. It is then increased by one step.
         changed_rows = (_predict_chunk(probabilities) != predictions).nonzero()[:, 0]
         largest = probabilities[:0, 0]
         if len(changed_rows):
@@ -230,21 +233,8 @@ def softmax_with_curve(
     block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    columns = (
-        fused_mixed.other_class_statistics(block, inverse_temperature)
-        if out.is_contiguous()
-        else None
-    )
-    if columns is not None:
-        rest, second, n_possible, predictions = columns.T
-        lifting = torch.stack(
-            curve_adjustment(torch, rest, second, 1.0 / n_possible, uniform, curve.value)
-        )
-        predictions = predictions.to(torch.int64)
-        if fused_mixed.softmax_with_adjustment(
-            block, inverse_temperature, lifting, predictions, out
-        ):
-            return
+    if _fused_softmax_with_curve(block, inverse_temperature, uniform, curve, out):
+        return
     for rows in _chunks(block):
         chunk = block[rows]
         probabilities = out[rows]
@@ -252,14 +242,44 @@ def softmax_with_curve(
         is_masked = chunk == -math.inf
         softmax(chunk, inverse_temperature, probabilities)
         probabilities.scatter_(1, predictions, 0.0)
-        rest = probabilities.sum(dim=1, dtype=torch.float64)
-        second = probabilities.amax(dim=1).to(torch.float64)
-        even = 1.0 / (~is_masked).sum(dim=1)
-        scale, shift, top = curve_adjustment(torch, rest, second, even, uniform, curve.value)
+        others_sum = probabilities.sum(dim=1, dtype=torch.float64)
+        second_largest = probabilities.amax(dim=1).to(torch.float64)
+        uniform_p = 1.0 / (~is_masked).sum(dim=1)
+        scale, shift, prediction_p = curve_adjustment(
+            torch, others_sum, second_largest, uniform_p, uniform, curve.value
+        )
         probabilities.mul_(scale[:, None].to(probabilities.dtype))
         probabilities.add_(shift[:, None].to(probabilities.dtype))
         probabilities.masked_fill_(is_masked, 0.0)
-        probabilities.scatter_(1, predictions, top[:, None].to(probabilities.dtype))
+        probabilities.scatter_(1, predictions, prediction_p[:, None].to(probabilities.dtype))
+
+
+def _fused_softmax_with_curve(
+    block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
+) -> bool:
+    """Compute `softmax_with_curve` with Triton; return False if Triton cannot run.
+
+    Parameters
+    ----------
+    block, inverse_temperature, uniform, curve, out
+        As in `numpy.softmax_with_curve`.
+
+    Returns
+    -------
+    bool
+    """
+    if not out.is_contiguous():
+        return False
+    statistics = fused_mixed.other_class_statistics(block, inverse_temperature)
+    if statistics is None:
+        return False
+    others_sum, second_largest, n_possible, predictions = statistics.T
+    adjustment = torch.stack(
+        curve_adjustment(torch, others_sum, second_largest, 1.0 / n_possible, uniform, curve.value)
+    )
+    return fused_mixed.softmax_with_adjustment(
+        block, inverse_temperature, adjustment, predictions.to(torch.int64), out
+    )
 
 
 def rounded(values: Tensor, grid: Grid) -> Tensor:
@@ -278,7 +298,7 @@ def rounded(values: Tensor, grid: Grid) -> Tensor:
 
 
 def score_and_correctness(
-    block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], careful: bool = False
+    block: Tensor, labels: Tensor, *, score: Callable[..., Tensor], is_unvalidated: bool = False
 ) -> Tensor:
     """Compute the unrounded score and the correctness of each row in one pass.
 
@@ -293,7 +313,7 @@ def score_and_correctness(
     score : callable
         Kernel of the score.
 
-    careful : bool, default=False
+    is_unvalidated : bool, default=False
         Whether the block has not been validated.
 
     Returns
@@ -301,7 +321,7 @@ def score_and_correctness(
     tensor of float64 of shape (n_rows, 2)
     """
     predictions = torch.empty(len(block), dtype=torch.int64, device=block.device)
-    scores = score(block, top=predictions, careful=careful)
+    scores = score(block, predictions_out=predictions, is_unvalidated=is_unvalidated)
     return torch.stack([scores, (predictions == labels).to(torch.float64)], dim=1)
 
 
@@ -309,15 +329,15 @@ score_and_correctness.reads_tensors = True  # type: ignore[attr-defined]
 
 
 def label_is_possible(block: Tensor, labels: Tensor) -> Tensor:
-    """Return whether the true class of each row is not masked."""
+    """Return for each row whether its true class is not masked."""
     return block.gather(1, labels[:, None])[:, 0] > -math.inf
 
 
-# --- between host and device ---------------------------------------------------------------------------------------
+# --- validation and conversion on the device ----------------------------------------------------
 
 
 def move_to_device_of(values: Any, table: Tensor) -> Tensor:
-    """Return an array or a tensor as a tensor on the device of the table."""
+    """Move an array or a tensor to the device of a table, and return it as a tensor."""
     if isinstance(values, Tensor):
         return values.detach().to(table.device)
     array = np.require(values, requirements=["C_CONTIGUOUS", "ALIGNED"])
@@ -343,19 +363,19 @@ def clip_probabilities(out: Tensor, block: Tensor, possible: Tensor | None = Non
         out[rows] = limit_probabilities(TORCH, chunk, out[rows])
 
 
-def copy_rows(table: Tensor, chosen: Codes) -> Tensor:
-    """Copy the rows of a table with the given indices."""
-    return table.index_select(0, torch.from_numpy(chosen).to(table.device))
+def copy_rows(table: Tensor, row_indices: Codes) -> Tensor:
+    """Copy the rows with the given indices into a new tensor."""
+    return table.index_select(0, torch.from_numpy(row_indices).to(table.device))
 
 
-def fill_rows(table: Tensor, rows: Flags, value: float) -> None:
-    """Set the rows of a mask to one value."""
-    indices = torch.from_numpy(np.flatnonzero(rows)).to(table.device)
+def fill_rows(table: Tensor, row_mask: Flags, value: float) -> None:
+    """Set all entries of the rows that a mask selects to one value."""
+    indices = torch.from_numpy(np.flatnonzero(row_mask)).to(table.device)
     table.index_fill_(0, indices, value)
 
 
 def empty_probabilities(table: Tensor) -> Tensor:
-    """Allocate a table of the same shape, float64 for float64 logits, else float32."""
+    """Allocate a tensor for the probabilities of a table of logits."""
     return torch.empty(table.shape, dtype=_work_type(table), device=table.device)
 
 
@@ -379,7 +399,7 @@ def _memory_range(table: Tensor) -> tuple[int, int]:
 
 
 def label_codes(labels: Any, table: Tensor) -> Tensor | None:
-    """Validate labels that are column numbers on the device; return None for other labels."""
+    """Move labels that are valid column numbers to the device; return None for other labels."""
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
         labels = labels.astype(np.int64, copy=False)
     elif not isinstance(labels, Tensor) or labels.dtype not in _INTEGER_TYPES:
@@ -393,7 +413,7 @@ def label_codes(labels: Any, table: Tensor) -> Tensor | None:
 
 
 def as_float_table(table: Tensor) -> Tensor:
-    """Detach a table from its gradients and convert it to floats, without a copy if it has them."""
+    """Detach a table from its gradients, and convert it to floats if necessary."""
     table = table.detach()
     if table.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         return table
@@ -401,13 +421,13 @@ def as_float_table(table: Tensor) -> Tensor:
 
 
 def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
-    """Validate a table in one pass: return the first invalid row, and whether there may be masks.
+    """Return the first invalid row of a table, and whether logits may stand for masks.
 
     Unlike on the host, -inf counts as a possible mask.
     """
     smallest, largest = torch.aminmax(table, dim=1)
     is_invalid = ~torch.isfinite(largest)
-    # Both answers are copied to the host as one number.
+    # Copying both flags to the host as one number waits for the device only once.
     has_low_values = (smallest <= LARGEST_FINITE_MASK).any()
     flags = int(2 * is_invalid.any() + has_low_values)
     invalid_row = int(is_invalid.to(torch.uint8).argmax()) if flags & 2 else None
@@ -415,9 +435,9 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
 
 
 def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
-    """Replace finite numbers that stand for a mask by -inf, and return one of these numbers.
+    """Replace finite numbers that stand for a mask by -inf, and return one such number.
 
-    The table is copied only if there are any. `formulas.logits` has the rule.
+    The table is copied only if it contains such numbers. `formulas.logits` defines the rule.
     """
     result = table
     mask_value = None
@@ -456,6 +476,6 @@ def log_probabilities(table: Tensor) -> Tensor:
 
 
 def take_entries(table: Tensor, columns: Codes) -> Array:
-    """Return one entry of each row, at the given column, on the host."""
+    """Return the entry of each row in the given column, as an array on the host."""
     column_indices = torch.from_numpy(np.ascontiguousarray(columns)).to(table.device)
     return table.gather(1, column_indices[:, None])[:, 0].cpu().numpy()

@@ -42,24 +42,28 @@ except ImportError:
         return function
 
 
-#: Largest number of classes of a row that is held in registers, for sums and for a softmax. Longer
-#: rows are read two or three times, from the cache.
-WHOLE_ROW = 8192
-WHOLE_ROW_SOFTMAX = 32768
-#: Elements of a tile, and per thread. These are the fastest sizes on an H200.
+#: Largest number of classes of a row whose sums are computed in registers. Longer rows are read
+#: two or three times, from the cache.
+MAX_REGISTER_CLASSES = 8192
+#: Largest number of classes of a row whose softmax is computed in registers.
+MAX_REGISTER_CLASSES_SOFTMAX = 32768
+#: Elements of a tile that contains whole rows. This is the fastest size on an H200.
 TILE_ELEMENTS = 1024
+#: Elements of such a tile per thread.
 THREAD_ELEMENTS = 32
-#: The same if a row needs several tiles, and the tile of such a row in float64.
+#: Elements of a tile if a row needs several tiles.
 LONG_TILE_ELEMENTS = 2048
+#: Elements per thread if a row needs several tiles.
 LONG_THREAD_ELEMENTS = 8
-LONG_WIDE_TILE_ELEMENTS = 256
+#: Elements of a float64 tile if a row needs several tiles.
+LONG_DOUBLE_TILE_ELEMENTS = 256
 
 #: Whether Triton is available and has not failed so far.
 is_available = triton is not None and os.environ.get("METACAL_KERNEL") != "numpy"
 
 
 def can_fuse(block: Tensor) -> bool:
-    """Check whether Triton can read a block: on CUDA or interpreted, with contiguous rows."""
+    """Check whether Triton runs here and can read a block, whose rows must be contiguous."""
     is_interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     has_contiguous_rows = block.stride(1) == 1 and block.stride(0) >= 0
     return is_available and (block.is_cuda or is_interpreted) and has_contiguous_rows
@@ -69,10 +73,10 @@ def score(
     block: Tensor,
     kind: str,
     dtype: torch.dtype,
-    top: Tensor | None = None,
-    lowest: float | None = None,
+    predictions_out: Tensor | None = None,
+    largest_mask: float | None = None,
 ) -> Tensor | None:
-    """Compute one score, or the prediction, of each row.
+    """Compute one score per row, or the prediction of each row.
 
     Parameters
     ----------
@@ -85,80 +89,110 @@ def score(
     dtype : torch.dtype
         Type of the result.
 
-    top : tensor of int64 of shape (n_rows,), default=None
+    predictions_out : tensor of int64 of shape (n_rows,), default=None
         Buffer for the predictions.
 
-    lowest : float, default=None
-        If given, rows with a finite logit of at most this value, and invalid rows, have no score.
+    largest_mask : float, default=None
+        Largest finite number that may stand for a masked class. If given, rows with a finite logit
+        of at most this value, and invalid rows, have the score NaN.
 
     Returns
     -------
     tensor of shape (n_rows,) or None
         None if Triton cannot run.
     """
-    out = torch.empty(len(block), dtype=dtype, device=block.device)
-    layout = _Layout(block, WHOLE_ROW, wide=kind not in ("predicted", "negative_margin"))
-    is_done = layout.launch(
+    scores = torch.empty(len(block), dtype=dtype, device=block.device)
+    needs_sums = kind not in ("predicted", "negative_margin")
+    layout = _Layout(block, MAX_REGISTER_CLASSES, uses_double=needs_sums)
+    # Triton needs some tensor and some number in place of missing arguments.
+    was_launched = layout.launch(
         _score_kernel,
         block,
-        out,
-        out if top is None else top,
-        0.0 if lowest is None else lowest,
+        scores,
+        scores if predictions_out is None else predictions_out,
+        0.0 if largest_mask is None else largest_mask,
         KIND=kind,
-        TOP=top is not None,
-        CAREFUL=lowest is not None,
+        STORES_PREDICTIONS=predictions_out is not None,
+        FINDS_MASKS=largest_mask is not None,
     )
-    return out if is_done else None
+    return scores if was_launched else None
 
 
 def _split_float(value: float) -> tuple[float, float]:
-    """Split a float64 into two float32, because Triton passes numbers in single precision."""
+    """Split a float64 into two float32 terms, because Triton passes numbers as float32."""
     high = float(np.float32(value))
     return high, value - high
 
 
 class _Layout:
-    """Division of a block into programs and tiles of ROWS × COLS.
+    """Division of a block into programs, and of their rows into tiles.
 
     Parameters
     ----------
     block : tensor of shape (n_rows, n_classes)
-        The block.
+        Logits.
 
-    whole_row : int
-        Largest number of classes of a row in registers.
+    max_register_classes : int
+        Largest number of classes of a row that is held in registers.
 
-    wide : bool, default=False
-        Whether the kernel computes in float64.
+    uses_double : bool, default=False
+        Whether the kernel computes in float64 for every type of block.
 
-    many : bool, default=False
-        Whether the kernel has many sums per row.
+    has_many_sums : bool, default=False
+        Whether the kernel needs registers for many sums per row.
+
+    Attributes
+    ----------
+    tile_rows, tile_columns : int
+        Shape of a tile.
+
+    n_tiles : int
+        Number of tiles of a row.
+
+    n_programs, n_warps : int
+        Number of programs, and number of warps per program.
+
+    unit : int
+        Common divisor of the sizes, in units of which they are passed.
     """
 
     def __init__(
-        self, block: Tensor, whole_row: int, wide: bool = False, many: bool = False
+        self,
+        block: Tensor,
+        max_register_classes: int,
+        uses_double: bool = False,
+        has_many_sums: bool = False,
     ) -> None:
         n_rows, n_classes = block.shape
-        width = 1 << (n_classes - 1).bit_length()
-        wide = wide or block.dtype == torch.float64
-        fits = width <= (whole_row // 2 if wide else whole_row)
-        tile = TILE_ELEMENTS if fits else LONG_TILE_ELEMENTS
-        per_thread = THREAD_ELEMENTS if fits else LONG_THREAD_ELEMENTS
-        # Many sums need registers, too.
-        if many and not fits:
-            tile //= 2
-            per_thread //= 2
+        padded_classes = 1 << (n_classes - 1).bit_length()
+        if block.dtype == torch.float64:
+            uses_double = True
         # A float64 needs two registers.
-        if wide:
-            tile = tile // 2 if fits else LONG_WIDE_TILE_ELEMENTS
-            per_thread = max(1, per_thread // 2)
-        self.cols = width if fits else tile
-        self.tiles = -(-n_classes // self.cols)
-        self.rows = max(1, tile // self.cols)
-        self.programs = -(-n_rows // self.rows)
-        self.warps = min(32, max(1, self.rows * self.cols // (32 * per_thread)))
-        # Sizes are passed in units of their common power of two, which shows the compiler that
-        # loads are aligned.
+        if uses_double:
+            max_register_classes //= 2
+        if padded_classes <= max_register_classes:
+            tile_elements = TILE_ELEMENTS
+            thread_elements = THREAD_ELEMENTS
+            if uses_double:
+                tile_elements //= 2
+            self.tile_columns = padded_classes
+        else:
+            tile_elements = LONG_TILE_ELEMENTS
+            thread_elements = LONG_THREAD_ELEMENTS
+            if has_many_sums:
+                tile_elements //= 2
+                thread_elements //= 2
+            if uses_double:
+                tile_elements = LONG_DOUBLE_TILE_ELEMENTS
+            self.tile_columns = tile_elements
+        if uses_double:
+            thread_elements = max(1, thread_elements // 2)
+        self.n_tiles = -(-n_classes // self.tile_columns)
+        self.tile_rows = max(1, tile_elements // self.tile_columns)
+        self.n_programs = -(-n_rows // self.tile_rows)
+        warp_elements = 32 * thread_elements
+        self.n_warps = min(32, max(1, self.tile_rows * self.tile_columns // warp_elements))
+        # The compiler sees from the factor `unit` that loads are aligned.
         self.unit = math.gcd(n_classes, block.stride(0), 16)
 
     def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
@@ -166,23 +200,58 @@ class _Layout:
         if not can_fuse(block):
             return False
         n_rows, n_classes = block.shape
-        sizes = (block.stride(0) // self.unit, n_rows, n_classes // self.unit)
-        shape = {"UNIT": self.unit, "ROWS": self.rows, "COLS": self.cols, "TILES": self.tiles}
-        constants |= {"WIDE": block.dtype == torch.float64, **shape, "num_warps": self.warps}
-        return launch_kernel(kernel, self.programs, block, *arguments, *sizes, **constants)
+        stride_units = block.stride(0) // self.unit
+        class_units = n_classes // self.unit
+        return launch_kernel(
+            kernel,
+            self.n_programs,
+            block,
+            *arguments,
+            stride_units,
+            n_rows,
+            class_units,
+            **constants,
+            IS_DOUBLE=block.dtype == torch.float64,
+            UNIT=self.unit,
+            ROWS=self.tile_rows,
+            COLUMNS=self.tile_columns,
+            TILES=self.n_tiles,
+            num_warps=self.n_warps,
+        )
 
 
 def launch_kernel(
-    kernel: Any, programs: int, first: Tensor, *arguments: Any, **constants: Any
+    kernel: Any, n_programs: int, table: Tensor, *arguments: Any, **constants: Any
 ) -> bool:
-    """Start a kernel on the device of `first`.
+    """Start a kernel on the device of its first argument.
 
-    If Triton fails, warn, return False, and never try again.
+    If Triton fails, warn, return False, and do not use Triton again.
+
+    Parameters
+    ----------
+    kernel : triton kernel
+        Kernel to start.
+
+    n_programs : int
+        Number of programs.
+
+    table : tensor
+        First argument of the kernel.
+
+    *arguments
+        Other arguments.
+
+    **constants
+        Compile-time constants.
+
+    Returns
+    -------
+    bool
     """
     global is_available
     try:
-        with torch.cuda.device_of(first):
-            kernel[(programs,)](first, *arguments, **constants)
+        with torch.cuda.device_of(table):
+            kernel[(n_programs,)](table, *arguments, **constants)
     except Exception as error:
         is_available = False
         warnings.warn(
@@ -203,29 +272,29 @@ def _locate_rows(
     class_units,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
-    """Return row indices, row mask, row addresses, column indices and number of classes."""
+    """Return row indices, row mask, row addresses, columns of a tile, and number of classes."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    return rows, rows < n_rows, start, tl.arange(0, COLS), class_units * UNIT
+    row_start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
+    return rows, rows < n_rows, row_start, tl.arange(0, COLUMNS), class_units * UNIT
 
 
 @jit
 def _join_floats(high, low):
-    """Join the two float32 of `_split_float` to a float64."""
+    """Add the two float32 terms of `_split_float` to obtain the float64."""
     return tl.full([], high, tl.float64) + tl.full([], low, tl.float64)
 
 
 @jit
-def _load_tile(start, inside, cols, n_classes, WIDE: tl.constexpr):
-    """Load columns of the rows in the working precision, -inf outside of the table."""
+def _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE: tl.constexpr):
+    """Load a tile of logits in the working precision, with -inf outside of the table."""
     x = tl.load(
-        start + cols[None, :],
-        mask=inside[:, None] & (cols < n_classes)[None, :],
+        row_start + columns[None, :],
+        mask=is_row[:, None] & (columns < n_classes)[None, :],
         other=float("-inf"),
     )
-    return x.to(tl.float64 if WIDE else tl.float32)
+    return x.to(tl.float64 if IS_DOUBLE else tl.float32)
 
 
 @jit
@@ -266,100 +335,114 @@ def _exp(u):
 
 
 @jit
-def _mark_invalid(x, wrong, lowest, CAREFUL: tl.constexpr):
-    """Set `wrong` to 1 where x is NaN or, with CAREFUL, finite and at most `lowest`."""
-    wrong = tl.where(x != x, 1, wrong)
-    if CAREFUL:
-        wrong = tl.where((x <= lowest) & (x > float("-inf")), 1, wrong)
-    return wrong
+def _mark_invalid(x, invalid, largest_mask, FINDS_MASKS: tl.constexpr):
+    """Set `invalid` to 1 where x is NaN or, with FINDS_MASKS, may stand for a mask."""
+    invalid = tl.where(x != x, 1, invalid)
+    if FINDS_MASKS:
+        invalid = tl.where((x <= largest_mask) & (x > float("-inf")), 1, invalid)
+    return invalid
 
 
 @jit
-def _exp_relative_to_second(x, base, cols, winner):
-    """Return e^u and u, where u is the distance from the second largest logit.
+def _exp_relative_to_second(x, second_logit, columns, prediction):
+    """Return e^u and u, where u is a logit minus the second largest logit of its row.
 
     e^u is 0 for the predicted class, and where it is negligible.
     """
     # The comparison is in the precision of the table, because comparing float64 takes long.
-    beyond = (cols[None, :] == winner[:, None]) | (x - base < -700.0)
-    u = tl.where(beyond, base, x).to(tl.float64) - base.to(tl.float64)
-    return tl.where(beyond, 0.0, _exp(u)), u
+    is_omitted = (columns[None, :] == prediction[:, None]) | (x - second_logit < -700.0)
+    u = tl.where(is_omitted, second_logit, x).to(tl.float64) - second_logit.to(tl.float64)
+    return tl.where(is_omitted, 0.0, _exp(u)), u
 
 
 @jit
 def _score_kernel(
     table,
-    out,
-    tops,
-    lowest,
+    scores,
+    predictions,
+    largest_mask,
     stride_units,
     n_rows,
     class_units,
     KIND: tl.constexpr,
-    TOP: tl.constexpr,
-    CAREFUL: tl.constexpr,
-    WIDE: tl.constexpr,
+    STORES_PREDICTIONS: tl.constexpr,
+    FINDS_MASKS: tl.constexpr,
+    IS_DOUBLE: tl.constexpr,
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
-    COLS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     TILES: tl.constexpr,
 ):
     """Compute one score per row.
 
-    The first pass finds the largest and the second largest logit, the second pass the sums of e^u of
-    the other classes relative to the second largest logit.
+    The first pass finds the largest and the second largest logit. The second pass sums e^u and u·e^u
+    over the other classes, where u is the logit minus the second largest logit.
     """
-    WORK: tl.constexpr = tl.float64 if WIDE else tl.float32
-    rows, inside, start, cols, n_classes = _locate_rows(
-        table, stride_units, n_rows, class_units, UNIT, ROWS, COLS
+    WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
+    rows, is_row, row_start, columns, n_classes = _locate_rows(
+        table, stride_units, n_rows, class_units, UNIT, ROWS, COLUMNS
     )
-    x = _load_tile(start, inside, cols, n_classes, WIDE)
-    best, place = x, tl.zeros([ROWS, COLS], tl.int32) + cols[None, :]
-    following = tl.full([ROWS, COLS], float("-inf"), WORK)
-    wrong = _mark_invalid(x, tl.zeros([ROWS, COLS], tl.int32), lowest, CAREFUL)
-    for first in range(COLS, TILES * COLS, COLS):
-        x = _load_tile(start, inside, first + cols, n_classes, WIDE)
-        wrong = _mark_invalid(x, wrong, lowest, CAREFUL)
-        higher = x > best
-        following = tl.where(higher, best, tl.maximum(following, x))
-        place = tl.where(higher, (first + cols)[None, :], place)
-        best = tl.where(higher, x, best)
-    bad = tl.max(wrong, axis=1)
-    top = tl.max(best, axis=1)
-    winner = tl.min(tl.where(best == top[:, None], place, 2147483647), axis=1)
-    second = tl.max(tl.where(place == winner[:, None], following, best), axis=1)
+    x = _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE)
+    largest_per_column = x
+    largest_index = tl.zeros([ROWS, COLUMNS], tl.int32) + columns[None, :]
+    second_per_column = tl.full([ROWS, COLUMNS], float("-inf"), WORK_TYPE)
+    invalid = _mark_invalid(x, tl.zeros([ROWS, COLUMNS], tl.int32), largest_mask, FINDS_MASKS)
+    for tile_start in range(COLUMNS, TILES * COLUMNS, COLUMNS):
+        x = _load_tile(row_start, is_row, tile_start + columns, n_classes, IS_DOUBLE)
+        invalid = _mark_invalid(x, invalid, largest_mask, FINDS_MASKS)
+        is_larger = x > largest_per_column
+        second_per_column = tl.where(
+            is_larger, largest_per_column, tl.maximum(second_per_column, x)
+        )
+        largest_index = tl.where(is_larger, (tile_start + columns)[None, :], largest_index)
+        largest_per_column = tl.where(is_larger, x, largest_per_column)
+    has_invalid_logit = tl.max(invalid, axis=1)
+    largest = tl.max(largest_per_column, axis=1)
+    prediction = tl.min(
+        tl.where(largest_per_column == largest[:, None], largest_index, 2147483647), axis=1
+    )
+    second = tl.max(
+        tl.where(largest_index == prediction[:, None], second_per_column, largest_per_column),
+        axis=1,
+    )
     # A row with NaN, +inf, or every class masked has no score and an arbitrary prediction.
-    legal = (bad == 0) & (top < float("inf")) & (top > float("-inf"))
+    is_valid = (has_invalid_logit == 0) & (largest < float("inf")) & (largest > float("-inf"))
     if KIND == "predicted":
-        tl.store(out + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
+        tl.store(
+            scores + rows, tl.where(prediction < n_classes, prediction, 0).to(tl.int64), mask=is_row
+        )
     else:
-        if TOP:
-            tl.store(tops + rows, tl.where(winner < n_classes, winner, 0).to(tl.int64), mask=inside)
-        alone = second == float("-inf")
-        gap = tl.where(alone, float("-inf"), second.to(tl.float64) - top.to(tl.float64))
+        if STORES_PREDICTIONS:
+            tl.store(
+                predictions + rows,
+                tl.where(prediction < n_classes, prediction, 0).to(tl.int64),
+                mask=is_row,
+            )
+        is_only_class = second == float("-inf")
+        gap = tl.where(is_only_class, float("-inf"), second.to(tl.float64) - largest.to(tl.float64))
         if KIND == "negative_margin":
             value = tl.maximum(gap, -1.7976931348623157e308)
         else:
-            base = tl.where(alone, 0.0, second)[:, None]
+            reference = tl.where(is_only_class, 0.0, second)[:, None]
             if TILES > 1:
-                x = _load_tile(start, inside, cols, n_classes, WIDE)
-            masses, u = _exp_relative_to_second(x, base, cols, winner)
-            tilts = masses * u
-            for first in range(COLS, TILES * COLS, COLS):
-                x = _load_tile(start, inside, first + cols, n_classes, WIDE)
-                w, u = _exp_relative_to_second(x, base, first + cols, winner)
-                masses += w
-                tilts += w * u
-            mass = tl.sum(masses, axis=1)
-            tilt = tl.sum(tilts, axis=1)
+                x = _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE)
+            partial_masses, u = _exp_relative_to_second(x, reference, columns, prediction)
+            partial_moments = partial_masses * u
+            for tile_start in range(COLUMNS, TILES * COLUMNS, COLUMNS):
+                x = _load_tile(row_start, is_row, tile_start + columns, n_classes, IS_DOUBLE)
+                term, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
+                partial_masses += term
+                partial_moments += term * u
+            mass = tl.sum(partial_masses, axis=1)
+            moment = tl.sum(partial_moments, axis=1)
             gap = tl.maximum(gap, -800.0)
-            scale = tl.where(alone, 0.0, tl.exp(gap))
-            tilt = scale * (tilt + gap * mass)
+            scale = tl.where(is_only_class, 0.0, tl.exp(gap))
+            moment = scale * (moment + gap * mass)
             mass = scale * mass
             if KIND == "entropy":
-                value = _log1p(mass) - tilt / (1.0 + mass)
+                value = _log1p(mass) - moment / (1.0 + mass)
             elif KIND == "one_minus_max_probability":
                 value = mass / (1.0 + mass)
             else:
-                value = -(top.to(tl.float64) + _log1p(mass))
-        tl.store(out + rows, tl.where(legal, value, float("nan")), mask=inside)
+                value = -(largest.to(tl.float64) + _log1p(mass))
+        tl.store(scores + rows, tl.where(is_valid, value, float("nan")), mask=is_row)

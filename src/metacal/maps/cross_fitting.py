@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import OWN, POSSIBLE, TAIL, log_partition
+from metacal.kernels.columns import LABEL_GAP, N_POSSIBLE, TAIL, log_partition
 from metacal.maps.averaged_spline import BinaryRows, fit_averaged_splines
 from metacal.maps.composed import ComposedMap, raise_uniform_component
 from metacal.maps.fitting.box_newton import minimise_in_box
@@ -85,7 +85,7 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
     tail = softmax_statistics.columns[TAIL]
-    loss = np.log1p(tail) - softmax_statistics.columns[OWN]
+    loss = np.log1p(tail) - softmax_statistics.columns[LABEL_GAP]
     return RowQuality.with_capped_loss(loss, 1.0 / (1.0 + tail))
 
 
@@ -207,14 +207,14 @@ def _compute_fold_quality(
     RowQuality
     """
     columns = statistics.columns
-    uniform_p = 1.0 / columns[POSSIBLE]
+    uniform_p = 1.0 / columns[N_POSSIBLE]
     b = np.array([fold_map.inverse_temperature for fold_map in temperature_maps])[fold_of_row]
     uniform = np.array([fold_map.uniform for fold_map in temperature_maps])[fold_of_row]
     log_sum, _, _ = log_partition(np, columns, b - statistics.inverse_temperature)
     # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        p_true = (1.0 - uniform) * np.exp(b * columns[OWN] - log_sum) + uniform * uniform_p
-        p_true[np.isneginf(columns[OWN])] = 0.0
+        p_true = (1.0 - uniform) * np.exp(b * columns[LABEL_GAP] - log_sum) + uniform * uniform_p
+        p_true[np.isneginf(columns[LABEL_GAP])] = 0.0
         p_others = -(1.0 - uniform) * np.expm1(-log_sum) + uniform * (1.0 - uniform_p)
         if spline_log_odds is None:
             return RowQuality.with_capped_loss(-np.log(p_true), 1.0 - p_others)

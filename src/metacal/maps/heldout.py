@@ -19,7 +19,7 @@ import numpy as np
 
 from metacal.errors import MetacalError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import MEAN, OWN, TAIL
+from metacal.kernels.columns import LABEL_GAP, MEAN, TAIL
 from metacal.maps.composed import ComposedMap
 from metacal.maps.cross_fitting import (
     QualityComparison,
@@ -326,7 +326,7 @@ def _order_tied_rows(order: Codes, softmax_statistics: RowStatistics, labels: Co
     tied_rows = order[tied_ranks]
     sort_keys = [
         labels[tied_rows],
-        columns[OWN][tied_rows],
+        columns[LABEL_GAP][tied_rows],
         columns[MEAN][tied_rows],
         columns[TAIL][tied_rows],
     ]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Float
-from metacal.kernels.columns import OWN, RIGHT
+from metacal.kernels.columns import IS_CORRECT, LABEL_GAP
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import MIN_ROWS_TO_SAMPLE_TWICE
 from metacal.rows import Rows
@@ -94,11 +94,11 @@ class RowStatistics:
     @property
     def correct(self) -> Float:
         """Indicator, on the host, of rows whose largest logit is the true class."""
-        return np.asarray(on_host(self.columns[RIGHT]))
+        return np.asarray(on_host(self.columns[IS_CORRECT]))
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
-        is_unmasked = self.columns[OWN] > -np.inf
+        is_unmasked = self.columns[LABEL_GAP] > -np.inf
         if bool(is_unmasked.all()):
             return self
         return self.select(is_unmasked)

@@ -196,7 +196,7 @@ class Rows(Strips):
         if self.on_device:
             return on_host(reduce(add, self._device_results(fn, columns)))
         total: Any = None
-        for strip_sums in self._map("_strip_sums", fn, columns):
+        for strip_sums in self._map("_compute_strip_sums", fn, columns):
             if isinstance(strip_sums, np.ndarray):
                 # `accumulate` adds strip after strip, with the same bits as the loop below.
                 if total is not None:
@@ -233,7 +233,7 @@ class Rows(Strips):
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if there else on_host(column)
         pieces: list[NDArray[Any]] = []
-        for block_pieces in self._map("_columns", fn, columns):
+        for block_pieces in self._map("_compute_column_pieces", fn, columns):
             pieces.extend(block_pieces)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -268,7 +268,9 @@ class Rows(Strips):
             rows_per_share = -(-len(self.table) // n_shares)
             share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
         share_strips = rows_per_run * share_runs // self._strip_rows
-        return self._map("_folded", (fn, make, False), columns, share_strips, _SHARE_WINDOW)
+        return self._map(
+            "_accumulate_blocks", (fn, make, False), columns, share_strips, _SHARE_WINDOW
+        )
 
     @property
     def in_place(self) -> bool:
@@ -299,7 +301,7 @@ class Rows(Strips):
         """
         host_rows = self._in_arrays()
         gets_blocks = not host_rows._copies_rows
-        return host_rows._map("_folded", (fn, make, gets_blocks), columns)
+        return host_rows._map("_accumulate_blocks", (fn, make, gets_blocks), columns)
 
     def fill(
         self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
@@ -334,7 +336,7 @@ class Rows(Strips):
         if not isinstance(self.executor, ThreadPoolExecutor):
             # Another process would write into a copy.
             local_rows = self.replaced(executor=None)
-        for _ in local_rows._map("_filled", (fn, gets_blocks), columns):
+        for _ in local_rows._map("_fill_columns", (fn, gets_blocks), columns):
             pass
         return out
 
@@ -347,7 +349,9 @@ class Rows(Strips):
         sent_columns = tuple(column if column.ndim == 1 else None for column in columns)
         entry_types = tuple((column.shape[1:], column.dtype) for column in columns)
         start = 0
-        for written_blocks in self._map("_written", (fn, gets_blocks, entry_types), sent_columns):
+        for written_blocks in self._map(
+            "_fill_column_copies", (fn, gets_blocks, entry_types), sent_columns
+        ):
             stop = start + len(written_blocks[0])
             for column, block in zip(columns, written_blocks, strict=True):
                 column[start:stop] = block
@@ -381,7 +385,7 @@ class Rows(Strips):
         """Return fn of each strip on the device, as tensors."""
         device_columns = tuple(self.column(column) for column in columns)
         results: list[Any] = []
-        for block_results in self._map("_strip_results", fn, device_columns):
+        for block_results in self._map("_apply_to_strips", fn, device_columns):
             results.extend(block_results)
         return results
 
@@ -428,7 +432,7 @@ class Rows(Strips):
             results = run_in_order(
                 self.executor,
                 partial(Strips.run, task=task, work=work),
-                (self._piece(columns, span) for span in spans),
+                (self._extract_piece(columns, span) for span in spans),
                 window,
                 held=_HELD_WINDOWS * window,
                 place=_describe_piece,

@@ -32,14 +32,13 @@ from metacal.rows.stored import StoredTable
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a stored table that are read at once. Each worker holds one block in memory.
 READ_ELEMENTS = 1 << 17
-#: Elements of a block of `Rows.gather`. A few tables of probabilities of its size fit into the
-#: cache.
+#: Elements of a block of `Rows.gather`. The cache holds a few tables of probabilities of this size.
 _GATHER_BLOCK_ELEMENTS = 1 << 18
-#: Elements of a strip of a table on a device, so that there are few kernel launches. If only some
-#: rows are kept, a strip of them is copied, so it is smaller.
+#: Elements of a strip of a table on a device. Long strips need few kernel launches.
 DEVICE_STRIP_ELEMENTS = 1 << 30
+#: Elements of a strip on a device if a mask selects rows, because each strip is then copied.
 DEVICE_COPY_ELEMENTS = 1 << 26
-#: Smallest number of rows of a run, unless one strip is longer.
+#: Smallest number of rows of a run. A run is longer only if a single strip is longer.
 _MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
@@ -47,33 +46,34 @@ Span = tuple[int, int]
 
 
 def get_run_length(n_classes: int) -> int:
-    """Return the number of rows of a run: whole strips with about 4,096 rows or more.
+    """Return the number of rows in a run of whole strips, about 4,096 or more.
 
     It depends only on the number of classes.
     """
     strip_rows = max(1, STRIP_ELEMENTS // n_classes)
-    return strip_rows * max(1, _MIN_RUN_ROWS // strip_rows)
+    strips_per_run = max(1, _MIN_RUN_ROWS // strip_rows)
+    return strip_rows * strips_per_run
 
 
 class PickedRows(StoredTable):
-    """Selected rows of a table, copied one strip at a time.
+    """Table of selected rows of another table, which are copied one strip at a time.
 
     A few full strips are faster than many strips with one or two rows each.
 
     Parameters
     ----------
     table : array or StoredTable
-        The table.
+        Table that contains the rows.
 
-    chosen : array of int
-        Indices of the rows.
+    row_indices : array of int
+        Indices of the selected rows in the table.
     """
 
-    def __init__(self, table: Any, chosen: Codes) -> None:
-        super().__init__((len(chosen), table.shape[1]), table.dtype)
+    def __init__(self, table: Any, row_indices: Codes) -> None:
+        super().__init__((len(row_indices), table.shape[1]), table.dtype)
         self.table = table
-        self.chosen = np.ascontiguousarray(chosen)
-        #: Whether a kernel can read the rows from the table without a copy.
+        self.row_indices = np.ascontiguousarray(row_indices)
+        #: Whether a kernel can read the selected rows directly from the table, without a copy.
         self.is_readable_without_copy = (
             kernels.takes_whole_blocks
             and isinstance(table, np.ndarray)
@@ -82,11 +82,11 @@ class PickedRows(StoredTable):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return the selected rows `start` to `stop`."""
-        return np.asarray(self.table[self.chosen[start:stop]])
+        return np.asarray(self.table[self.row_indices[start:stop]])
 
 
 class HostStrips:
-    """Table on a device whose slices are copied to the host, one small strip at a time."""
+    """Table on a device whose slices are arrays on the host, copied when they are read."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -100,7 +100,7 @@ class HostStrips:
 
 
 def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
-    """Copy rows into a buffer that the next strip overwrites.
+    """Copy rows of a block into a buffer that the next strip overwrites.
 
     Allocating memory for every strip would take longer than the copy.
     """
@@ -110,19 +110,21 @@ def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
 
 def _copy_if_buffered(result: Any) -> Any:
     """Copy the result of a strip if it is a view of the buffer that the next strip overwrites."""
-    buffer = thread_buffers.kept.get("strip")
+    buffer = thread_buffers.memory_by_name.get("strip")
     if buffer is None or not isinstance(result, np.ndarray):
         return result
-    return result.copy() if np.may_share_memory(result, buffer) else result
+    if np.may_share_memory(result, buffer):
+        return result.copy()
+    return result
 
 
 class Strips:
-    """Table, or its rows where `keep` is true, divided into strips.
+    """Rows of a table, optionally selected by a mask, divided into strips.
 
     Parameters
     ----------
     table : array, StoredTable or tensor of shape (n_rows, n_classes)
-        The table.
+        Table of logits.
 
     keep : array of bool of shape (n_rows,), default=None
         Mask of the kept rows. None keeps all rows.
@@ -136,7 +138,7 @@ class Strips:
         n_rows = len(table)
         self._strip_rows = max(1, self._strip_elements() // self.n_classes)
         strip_starts = np.arange(0, n_rows, self._strip_rows)
-        #: Number of kept rows before each strip, and in total.
+        #: Number of kept rows before each strip. The last entry is the number of all kept rows.
         self._offsets = np.minimum(np.append(strip_starts, n_rows), n_rows)
         if keep is not None:
             kept_per_strip = np.add.reduceat(keep.astype(np.intp), strip_starts)
@@ -146,7 +148,9 @@ class Strips:
         """Return the number of elements of a strip."""
         if not self.on_device:
             return STRIP_ELEMENTS
-        return DEVICE_STRIP_ELEMENTS if self.keep is None else DEVICE_COPY_ELEMENTS
+        if self.keep is None:
+            return DEVICE_STRIP_ELEMENTS
+        return DEVICE_COPY_ELEMENTS
 
     def __len__(self) -> int:
         return int(self._offsets[-1])
@@ -157,28 +161,32 @@ class Strips:
         return len(self._offsets) - 1
 
     def run(self, columns: Columns, task: str, work: Any) -> Any:
-        """Run a task, one of the methods below, on all strips."""
-        return getattr(self, task)(work, columns, (0, self._n_strips))
+        """Run a task, which is the name of one of the methods below, on all strips."""
+        run_task = getattr(self, task)
+        all_strips = (0, self._n_strips)
+        return run_task(work, columns, all_strips)
 
     @property
     def _copies_rows(self) -> bool:
-        """Whether rows are copied before a function gets them."""
+        """Whether rows are copied before they are passed to a function."""
         return self.keep is not None or isinstance(self.table, PickedRows)
 
-    def _slices(self, span: Span) -> tuple[slice, slice]:
-        """Return the rows of a span, as a slice of the table and as a slice of the kept rows."""
-        first, last = span
-        start = first * self._strip_rows
-        stop = min(last * self._strip_rows, len(self.table))
-        return slice(start, stop), slice(int(self._offsets[first]), int(self._offsets[last]))
+    def _find_slices(self, span: Span) -> tuple[slice, slice]:
+        """Return the slices of the table and of the kept rows that a span of strips covers."""
+        first_strip, end_strip = span
+        table_start = first_strip * self._strip_rows
+        table_stop = min(end_strip * self._strip_rows, len(self.table))
+        kept_start = int(self._offsets[first_strip])
+        kept_stop = int(self._offsets[end_strip])
+        return slice(table_start, table_stop), slice(kept_start, kept_stop)
 
-    def _piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
-        """Return the rows and columns of a span on their own, to send them to another process.
+    def _extract_piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
+        """Extract the rows and columns of a span, to send them to another process.
 
         A span starts with a strip, so its strips are those of the whole table. A stored table is
         sent as its description.
         """
-        table_slice, kept_slice = self._slices(span)
+        table_slice, kept_slice = self._find_slices(span)
         if isinstance(self.table, StoredTable):
             piece_table: Any = self.table.part(table_slice.start, table_slice.stop)
         else:
@@ -186,10 +194,10 @@ class Strips:
         piece_keep = None if self.keep is None else self.keep[table_slice]
         return Strips(piece_table, piece_keep), _slice_columns(columns, kept_slice)
 
-    def _strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the kept rows of each strip that has any, and their slice of the kept rows."""
+    def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
+        """Yield the kept rows of each strip, and their slice of a column; skip empty strips."""
         for strip in range(*span):
-            table_slice, kept_slice = self._slices((strip, strip + 1))
+            table_slice, kept_slice = self._find_slices((strip, strip + 1))
             n_kept = kept_slice.stop - kept_slice.start
             if n_kept == 0:
                 continue
@@ -202,113 +210,129 @@ class Strips:
                     block = _copy_rows(block, indices)
             yield block, kept_slice
 
-    def _strip_results(
+    def _apply_to_strips(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
-        """Return fn(strip, *columns) of each strip."""
+        """Apply fn to each strip and its part of the columns, and return the list of results."""
         results = []
-        for block, kept_slice in self._strips(span):
+        for block, kept_slice in self._iterate_strips(span):
             result = fn(block, *_slice_columns(columns, kept_slice))
             results.append(_copy_if_buffered(result))
         return results
 
-    def _strip_sums(
+    def _compute_strip_sums(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> Iterable[NDArray[Any]]:
-        """Return fn of each strip, from one call if fn computes the sums of many strips."""
+        """Compute the sums of each strip, in one call if fn takes whole blocks."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
-            return self._strip_results(fn, columns, span)
-        block, indices, block_columns = self._block(columns, span)
-        first, last = span
-        strip_ends = self._offsets[first : last + 1] - self._offsets[first]
-        return fn(block, *block_columns, rows=indices, ends=strip_ends)
+            return self._apply_to_strips(fn, columns, span)
+        block, row_indices, block_columns = self._select_block(columns, span)
+        first_strip, end_strip = span
+        strip_ends = self._offsets[first_strip : end_strip + 1] - self._offsets[first_strip]
+        return fn(block, *block_columns, rows=row_indices, ends=strip_ends)
 
-    def _columns(self, fn: Callable[..., Any], columns: Columns, span: Span) -> list[NDArray[Any]]:
-        """Return fn of each strip, or of all strips at once if fn takes whole blocks."""
+    def _compute_column_pieces(
+        self, fn: Callable[..., Any], columns: Columns, span: Span
+    ) -> list[NDArray[Any]]:
+        """Compute the column of fn, in one piece per strip or in one piece for all strips."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
-            return self._strip_results(fn, columns, span)
-        block, indices, block_columns = self._block(columns, span)
-        return [fn(block, *block_columns, rows=indices)]
+            return self._apply_to_strips(fn, columns, span)
+        block, row_indices, block_columns = self._select_block(columns, span)
+        return [fn(block, *block_columns, rows=row_indices)]
 
-    def _folded(self, work: tuple[Any, Any, bool], columns: Columns, span: Span) -> Any:
-        """Accumulate fn of consecutive blocks, and return the result of the accumulator.
+    def _accumulate_blocks(self, work: tuple[Any, Any, bool], columns: Columns, span: Span) -> Any:
+        """Apply fn to consecutive blocks, and accumulate the results.
 
         Parameters
         ----------
         work : tuple of (callable, callable, bool)
-            The function, the function that creates an accumulator, and whether the function gets
-            whole blocks as arrays.
+            The function fn, a function that creates an accumulator, and whether fn gets whole
+            blocks as arrays.
 
         columns : tuple of arrays
             Columns of the kept rows.
 
         span : tuple of two ints
-            Strips.
+            First strip, and last strip + 1.
 
         Returns
         -------
         object
+            Result of the accumulator.
         """
         fn, make_accumulator, gets_blocks = work
         accumulator = make_accumulator()
         block_elements = _GATHER_BLOCK_ELEMENTS if gets_blocks else READ_ELEMENTS
         block_strips = max(1, block_elements // (self._strip_rows * self.n_classes))
-        for start in range(*span, block_strips):
-            block_span = (start, min(start + block_strips, span[1]))
+        first_strip, end_strip = span
+        for block_start in range(first_strip, end_strip, block_strips):
+            block_span = (block_start, min(block_start + block_strips, end_strip))
             if gets_blocks:
-                block, _, block_columns = self._block(columns, block_span)
+                block, _, block_columns = self._select_block(columns, block_span)
                 accumulator.add(fn(np.asarray(block), *block_columns))
             else:
-                for result in self._columns(fn, columns, block_span):
+                for result in self._compute_column_pieces(fn, columns, block_span):
                     accumulator.add(result)
         return accumulator.result()
 
-    def _block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:
-        """Return a block that contains the rows of a span, their indices in it, and their columns.
+    def _select_block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:
+        """Select the rows of a span as a block without copying them.
 
-        The indices are None if all rows of the block are kept.
+        Returns
+        -------
+        block : array
+            Block that contains the rows.
+
+        row_indices : array of int or None
+            Indices of the rows in the block. None if all rows of the block are kept.
+
+        block_columns : tuple of arrays
+            Columns of the rows.
         """
-        table_slice, kept_slice = self._slices(span)
+        table_slice, kept_slice = self._find_slices(span)
         block_columns = _slice_columns(columns, kept_slice)
         if self.keep is not None:
             return self.table[table_slice], np.flatnonzero(self.keep[table_slice]), block_columns
         if isinstance(self.table, PickedRows) and self.table.is_readable_without_copy:
-            return self.table.table, self.table.chosen[table_slice], block_columns
+            return self.table.table, self.table.row_indices[table_slice], block_columns
         return self.table[table_slice], None, block_columns
 
-    def _filled(self, work: tuple[Callable[..., None], bool], columns: Columns, span: Span) -> None:
-        """Let fn write into the columns, strip by strip or in one call.
+    def _fill_columns(
+        self, work: tuple[Callable[..., None], bool], columns: Columns, span: Span
+    ) -> None:
+        """Call fn to write into the columns, once per strip or once for the whole span.
 
-        `work` is the function, and whether it takes whole blocks.
+        `work` consists of the function fn, and whether it takes whole blocks.
         """
         fn, takes_whole_blocks = work
         if takes_whole_blocks:
-            block, _, block_columns = self._block(columns, span)
+            block, _, block_columns = self._select_block(columns, span)
             fn(block, *block_columns)
             return
-        for block, kept_slice in self._strips(span):
+        for block, kept_slice in self._iterate_strips(span):
             fn(block, *_slice_columns(columns, kept_slice))
 
-    def _written(
+    def _fill_column_copies(
         self, work: tuple[Callable[..., None], bool, Any], columns: Columns, span: Span
     ) -> Columns:
-        """Let fn write into copies of the columns, and return the copies.
+        """Call fn to write into copies of the columns, and return the copies.
 
-        `work` is the function, whether it takes whole blocks, and for each column the shape of an
-        entry and the type. A column that is None is a table, for which a buffer is allocated.
+        `work` consists of the function fn, whether it takes whole blocks, and for each column the
+        shape and the type of an entry. A column that is None is a table of results, for which a
+        buffer is allocated.
         """
         fn, takes_whole_blocks, entry_types = work
-        piece, piece_columns = self._piece(columns, span)
+        piece, piece_columns = self._extract_piece(columns, span)
         buffers = []
         for column, (entry_shape, dtype) in zip(piece_columns, entry_types, strict=True):
             if column is None:
                 buffers.append(np.empty((len(piece), *entry_shape), dtype=dtype))
             else:
                 buffers.append(np.array(column))
-        piece.run(tuple(buffers), "_filled", (fn, takes_whole_blocks))
+        piece.run(tuple(buffers), "_fill_columns", (fn, takes_whole_blocks))
         return tuple(buffers)
 
 
 def _slice_columns(columns: Columns, kept_slice: slice) -> Columns:
-    """Return a slice of each column; None stays None."""
+    """Slice each column; a column that is None stays None."""
     return tuple(None if column is None else column[kept_slice] for column in columns)

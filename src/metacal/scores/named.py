@@ -8,9 +8,9 @@ certain. Entropy is the paper's choice and the default.
 the kernels, so that rows with mathematically equal scores are equal on every processor and in
 every runtime. Everything that certifies, ranks, compares or reports uses the rounded scores.
 
-**Careful passes.** The values of a table may not have been validated yet. A careful kernel then
-returns NaN for a row that is invalid or may contain finite masks. Only if it finds one, the table
-is validated in a pass of its own.
+**Unvalidated tables.** The values of a table may not have been validated yet. The kernel then
+returns NaN for a row that is invalid or may contain finite masks. Only if there is such a row, the
+table is validated in a separate pass.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _rank_on_device(
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         return pass_rows.collect(partial(device_kernel, **kernel_options), codes, there=True)
 
-    rows, columns = _run_careful_pass(rows, run_pass)
+    rows, columns = _score_and_validate(rows, run_pass)
     scores = device_kernels.rounded(columns[:, 0].contiguous(), grid)
     return rows, scores, columns[:, 1] > 0.0
 
@@ -271,11 +271,11 @@ def _rank_in_place(
         write = partial(c_kernel, **kernel_options)
         return pass_rows.fill(write, score_column, is_correct, codes, whole=True)
 
-    rows, scores = _run_careful_pass(rows, run_pass)
+    rows, scores = _score_and_validate(rows, run_pass)
     return rows, scores, is_correct
 
 
-def _run_careful_pass(
+def _score_and_validate(
     rows: Rows, run_pass: Callable[[Rows, dict[str, bool]], Any]
 ) -> tuple[Rows, Any]:
     """Run a pass that computes scores, and validate the rows if necessary.
@@ -297,7 +297,7 @@ def _run_careful_pass(
         Result of the pass.
     """
     if rows.is_unvalidated:
-        scores = run_pass(rows, {"careful": True})
+        scores = run_pass(rows, {"is_unvalidated": True})
         # The minimum is NaN if any score is NaN.
         if not math.isnan(float(scores.min())):
             return rows.validated(is_validated=True), scores
@@ -305,8 +305,10 @@ def _run_careful_pass(
     return rows, run_pass(rows, {})
 
 
-def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **kernel_options: Any) -> Float:
-    """Compute the unrounded scores of a block and write its predictions to `top`.
+def ranked_block(
+    unrounded: Any, block: NDArray[Any], predictions: Codes, **kernel_options: Any
+) -> Float:
+    """Compute the unrounded scores of a block and write its predictions to `predictions`.
 
     Parameters
     ----------
@@ -316,7 +318,7 @@ def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **kernel_optio
     block : array of shape (n_rows, n_classes)
         Logits.
 
-    top : array of int of shape (n_rows,)
+    predictions : array of int of shape (n_rows,)
         Output: column index of the largest logit of each row.
 
     **kernel_options
@@ -328,12 +330,12 @@ def ranked_block(unrounded: Any, block: NDArray[Any], top: Codes, **kernel_optio
     """
     kernel_writes_predictions = (
         getattr(unrounded, "takes_whole_blocks", False)
-        and top.dtype == np.int64
-        and top.flags.c_contiguous
+        and predictions.dtype == np.int64
+        and predictions.flags.c_contiguous
     )
     if kernel_writes_predictions:
-        return unrounded(block, top=top, **kernel_options)
-    top[...] = kernels.predicted(block, **kernel_options)
+        return unrounded(block, predictions_out=predictions, **kernel_options)
+    predictions[...] = kernels.predicted(block, **kernel_options)
     return unrounded(block, **kernel_options)
 
 
@@ -377,4 +379,4 @@ def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]
         function = partial(fn, **kernel_options) if kernel_options else fn
         return pass_rows.collect(function, *columns)
 
-    return _run_careful_pass(rows, run_pass)
+    return _score_and_validate(rows, run_pass)
