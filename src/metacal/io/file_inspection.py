@@ -37,10 +37,8 @@ from metacal.io.inspection import (
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
     CLASS_KEYS,
-    CORRECT_KEYS,
     ID_KEYS,
     LABEL_KEYS,
-    LABEL_NAME_PATTERN,
     TABLE_KEYS,
 )
 from metacal.io.score_inspection import (
@@ -48,6 +46,7 @@ from metacal.io.score_inspection import (
     inspect_single_score,
     parse_text_scores,
 )
+from metacal.io.truth_inspection import find_truth_column
 
 #: Largest deviation from 1 of the sum of probabilities in a row.
 _SUM_TOLERANCE = 0.01
@@ -111,7 +110,7 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
 
 def _inspect(inspection: Inspection) -> None:
     """Determine the truth column and the table or score, and record them."""
-    truth_name = _find_truth_column(inspection)
+    truth_name = find_truth_column(inspection)
     table_name = _find_table(inspection)
     if table_name is None or "score_key" in inspection.options:
         _inspect_flat_columns(inspection, truth_name)
@@ -119,12 +118,11 @@ def _inspect(inspection: Inspection) -> None:
 
     table = inspection.columns[table_name]
     n_classes = table.shape[1]
-    default_names = [name for names in TABLE_KEYS.values() for name in names]
     inspection.add_finding(
         f"table: {table_name}",
         f"{n_classes} numbers in each row",
         options={"logits_key": table_name},
-        default_values=default_names,
+        default_values=_default_table_names(),
     )
     _inspect_input_kind(inspection, table)
     _inspect_labels(inspection, truth_name, n_classes)
@@ -139,80 +137,25 @@ def _find_table(inspection: Inspection) -> str | None:
     if len(table_names) <= 1:
         return next(iter(table_names), None)
 
-    given_name = inspection.options.get("logits_key")
-    if given_name in table_names:
-        return str(given_name)
-    default_names = {name for names in TABLE_KEYS.values() for name in names}
-    known_names = [name for name in table_names if name in default_names]
-    if len(known_names) != 1:
+    requested_name = inspection.options.get("logits_key")
+    if requested_name in table_names:
+        return str(requested_name)
+    default_names = _default_table_names()
+    default_tables = [name for name in table_names if name in default_names]
+    if len(default_tables) != 1:
         raise AmbiguousFileError(
             f"which of {format_names(table_names)} holds the logits or probabilities? Say --logits-key"
             " NAME."
         )
-    return known_names[0]
+    return default_tables[0]
 
 
-def _find_truth_column(inspection: Inspection) -> str | None:
-    """Return the truth column, or None if the labels are in another file."""
-    options = inspection.options
-    given_name = options.get("label_key") or options.get("correct_key") or options.get("loss_key")
-    if given_name is not None:
-        if given_name not in inspection.columns:
-            raise InputError(
-                f"{inspection.path}: there is no column {given_name!r}; it has"
-                f" {format_names(list(inspection.columns))}."
-            )
-        inspection.add_finding(f"truth: {given_name}", "you said so")
-        return str(given_name)
-    if options.get("labels") is not None:
-        return None
-
-    candidates = []
-    for name, column in inspection.columns.items():
-        if column.ndim == 1 and name not in CLASS_KEYS:
-            candidates.append(name)
-    for default_names, name_pattern in (
-        (LABEL_KEYS, LABEL_NAME_PATTERN),
-        (CORRECT_KEYS, CORRECTNESS_NAME_PATTERN),
-    ):
-        truth_names = [name for name in default_names if name in candidates]
-        if not truth_names:
-            truth_names = [name for name in candidates if name_pattern.fullmatch(name)]
-        if len(truth_names) == 1:
-            return truth_names[0]
-        if truth_names:
-            raise AmbiguousFileError(
-                f"which of {format_names(truth_names)} holds the truth? Say --label-key NAME, or"
-                " --correct-key NAME."
-            )
-
-    truth_names = _find_columns_of_class_names(inspection, candidates)
-    if len(truth_names) == 1:
-        return truth_names[0]
-    raise AmbiguousFileError(
-        f"which column says what was right? It has {format_names(inspection.columns)}. Say --label-key"
-        " NAME for true classes, --correct-key NAME for right and wrong, or give a file of labels"
-        " with --labels."
-    )
-
-
-def _find_columns_of_class_names(inspection: Inspection, candidates: Sequence[str]) -> list[str]:
-    """Return the text columns whose values are names of other columns.
-
-    A name may lack the prefix of its column.
-    """
-    possible_classes = set(candidates)
-    for name in candidates:
-        _, separator, name_after_prefix = name.partition("_")
-        if separator:
-            possible_classes.add(name_after_prefix)
-
-    column_names = []
-    for name in candidates:
-        column = inspection.columns[name]
-        if is_text(column) and contains_only(column, possible_classes):
-            column_names.append(name)
-    return column_names
+def _default_table_names() -> list[str]:
+    """Return the default names of a table of logits or of probabilities."""
+    default_names: list[str] = []
+    for names_of_kind in TABLE_KEYS.values():
+        default_names.extend(names_of_kind)
+    return default_names
 
 
 def _inspect_flat_columns(inspection: Inspection, truth_name: str | None) -> None:
@@ -250,9 +193,9 @@ def _find_score_column(
 ) -> str | None:
     """Return the column that the user named as score, or the only possible one."""
     options = inspection.options
-    given_name = options.get("score_key") or options.get("logits_key")
-    if given_name in score_candidates:
-        return str(given_name)
+    requested_name = options.get("score_key") or options.get("logits_key")
+    if requested_name in score_candidates:
+        return str(requested_name)
     score_names = [name for name in score_candidates if SCORE_NAME_PATTERN.fullmatch(name)]
     if not score_names:
         score_names = [name for name in number_names if not has_non_class_name(name)]
@@ -284,17 +227,17 @@ def _find_class_columns(
     _ClassColumns
         Without names if there are no class columns.
     """
-    given_prefix = inspection.options.get("logits_key")
-    if given_prefix is None:
+    requested_prefix = inspection.options.get("logits_key")
+    if requested_prefix is None:
         names_of_prefix = _group_by_prefix(number_names)
     else:
-        prefix = f"{given_prefix}_"
+        prefix = f"{requested_prefix}_"
         names_of_prefix = {prefix: [name for name in number_names if name.startswith(prefix)]}
-    largest_first = sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix]))
-    for prefix in largest_first:
+    prefixes_by_size = sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix]))
+    for prefix in prefixes_by_size:
         if len(names_of_prefix[prefix]) > 1:
             return _ClassColumns(names_of_prefix[prefix], prefix)
-    if given_prefix is not None or truth_name is None:
+    if requested_prefix is not None or truth_name is None:
         return _ClassColumns([])
     return _ClassColumns(_find_labelled_columns(inspection, truth_name, number_names))
 
