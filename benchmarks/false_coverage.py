@@ -26,7 +26,7 @@ from metacal.certificates.certificate import accepts
 from metacal.certification.plans import RankPlan
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.test_sequences import segments
-from metacal.gate.thresholds import policy_of
+from metacal.gate.thresholds import get_certified_thresholds
 from metacal.promises import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -72,7 +72,10 @@ def measured(path: str, n: int, beta: float, shares: str) -> dict[str, Any]:
             from_starts += best_starts(sample, beta, scores, top)
             continue
         try:
-            accept = accepts(scores, policy_of(promise.certify(sample), classes).of(top))
+            accept = accepts(
+                scores,
+                get_certified_thresholds(promise.certify(sample), classes).get_row_thresholds(top),
+            )
         except mc.InfeasibleTargetError:
             continue
         kept = np.bincount(top[accept], minlength=len(classes))

@@ -26,7 +26,7 @@ import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal import datasets
 from metacal.certificates.certificate import accepts
-from metacal.gate.thresholds import policy_of
+from metacal.gate.thresholds import get_certified_thresholds
 from metacal.promises import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -93,7 +93,10 @@ def per_class(**options: object) -> object:
             found = promise.certify(sample)
         except mc.InfeasibleTargetError:
             return np.zeros(len(population.top), dtype=bool)
-        return accepts(population.scores, policy_of(found, classes).of(population.top))
+        return accepts(
+            population.scores,
+            get_certified_thresholds(found, classes).get_row_thresholds(population.top),
+        )
 
     return rule
 

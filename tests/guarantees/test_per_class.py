@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.gate.thresholds import policy_of
+from metacal.gate.thresholds import get_certified_thresholds
 from metacal.promises import Sample
 
 DELTA, DRAWS = 0.1, 60
@@ -78,7 +78,7 @@ def certified(promise, truth, rng, n):
         found = promise.certify(truth.draw(rng, n, classes.tolist()))
     except mc.InfeasibleTargetError:
         return np.full(truth.n_parts, -np.inf)
-    return np.array(policy_of(found, classes).values)
+    return np.array(get_certified_thresholds(found, classes).values)
 
 
 @pytest.mark.parametrize(("name", "beta"), SETS)

@@ -11,7 +11,7 @@ import pytest
 
 import metacal as mc
 from metacal.gate import Gate, Stage
-from metacal.gate.thresholds import One
+from metacal.gate.thresholds import SingleThreshold
 
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -44,7 +44,9 @@ def cascade(models):
 def test_any_number_of_stages(options, models, cascade, tmp_path):
     small, large = (table[2000:].astype(options.get("dtype", "float32")) for table in models[1:])
     first, second = cascade.gate_.stages
-    gate = Gate((Stage(first.source, One(0.2), "tiny"), first, second), cascade.certificate_)
+    gate = Gate(
+        (Stage(first.source, SingleThreshold(0.2), "tiny"), first, second), cascade.certificate_
+    )
     saved = save(gate, tmp_path / "gate.onnx", **options)
     assert saved.outputs == ("probs", "answered_by", "accept", "score")
     assert json.loads(saved.metadata["metacal.answered_by"]) == ["tiny", "small", "large", "person"]

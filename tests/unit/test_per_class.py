@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.export import saved
-from metacal.gate.thresholds import Thresholds, group_codes
+from metacal.gate.thresholds import SubgroupThresholds, encode_groups
 from metacal.io.artifact.audit import read_certificate
 from metacal.promises import Sample
 from metacal.promises.verdict import judge
@@ -320,16 +320,18 @@ def test_a_monitor_for_each_class_watches_its_own_rows():
 
 
 def test_names_of_groups():
-    assert group_codes([2, 1, 5], (1, 2)).tolist() == [1, 0, -1]
-    assert group_codes(["a"], (1, 2)).tolist() == [-1]
-    assert group_codes([1.0, 2.0], (1, 2)).tolist() == [0, 1]
-    assert Thresholds("group", (1, 2), (0.5, math.inf)).of(np.array([1, 0, -1])).tolist() == [
+    assert encode_groups([2, 1, 5], (1, 2)).tolist() == [1, 0, -1]
+    assert encode_groups(["a"], (1, 2)).tolist() == [-1]
+    assert encode_groups([1.0, 2.0], (1, 2)).tolist() == [0, 1]
+    assert SubgroupThresholds("group", (1, 2), (0.5, math.inf)).get_row_thresholds(
+        np.array([1, 0, -1])
+    ).tolist() == [
         math.inf,
         0.5,
         -math.inf,
     ]
     with pytest.raises(mc.InputError, match="groups must be integers or strings"):
-        group_codes([0.5], (1, 2))
+        encode_groups([0.5], (1, 2))
 
 
 def test_a_classifier_names_its_own_classes():

@@ -240,11 +240,11 @@ def test_forged_sides_are_refused(both):
 def test_each_group_has_two_sides_of_its_own(by_group):
     label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.policy
     assert policy.names == ("north", "rare", "south")
-    for group, lower, at in zip(policy.names, policy.values, policy.at):
+    for group, lower, at in zip(policy.names, policy.values, policy.decision_offsets):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
         assert np.array_equal(said == "fraud", s > at - lower[1])
         assert np.array_equal(said == "fine", s < at + lower[0])
-    assert policy.at[2] - policy.at[0] == pytest.approx(2.0, abs=0.6)
+    assert policy.decision_offsets[2] - policy.decision_offsets[0] == pytest.approx(2.0, abs=0.6)
     certificate = by_group.certificate_
     assert (
         certificate.statement
@@ -466,7 +466,10 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     accept, probabilities = cal.accepts(table, **groups), cal.predict_proba(table, **groups)
     assert 0 < accept.sum() < 2 * N
     assert np.array_equal(again.predict(table, **groups), cal.predict(table, **groups))
-    codes = {name: cal.gate_.policy.codes(given) for name, given in zip(["group"], groups.values())}
+    codes = {
+        name: cal.gate_.policy.encode_groups(given)
+        for name, given in zip(["group"], groups.values())
+    }
     model = onnxruntime.InferenceSession(
         to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"]
     )

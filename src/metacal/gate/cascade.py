@@ -18,7 +18,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
-from metacal.gate.thresholds import One
+from metacal.gate.thresholds import SingleThreshold
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.accuracy import MinAccuracy
@@ -224,7 +224,9 @@ def _gate(
     items = tuple(
         replace(one, score=own.score_name) for one, own in zip(known.items, sources, strict=True)
     )
-    stages = tuple(Stage(own, One(one.threshold), one.name) for one, own in zip(items, sources))
+    stages = tuple(
+        Stage(own, SingleThreshold(one.threshold), one.name) for one, own in zip(items, sources)
+    )
     named = replace(certificate, score=items[0].score, stages=replace(known, items=items))
     found = fingerprint_rows(score, agree)
     return Gate(stages, named, promise, data_hash=found.data_hash, sketch=found.sketch)

@@ -34,7 +34,7 @@ from metacal.gate.calibration_data import CalibrationData, CertificationResult, 
 from metacal.gate.logits_source import moved_rows
 from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
-from metacal.gate.thresholds import moved_by, policy_of
+from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import MAX_CELLS
 from metacal.maps.monotone import log_odds
@@ -108,12 +108,12 @@ class SortedScores:
             score_name=name_of(self.score),
             counted=counted,
         )
-        policy = policy_of(selected.certificate, data.class_names)
+        policy = get_certified_thresholds(selected.certificate, data.class_names)
         columns = RowColumns(
             scores=scores,
             correct=correct,
             is_available=selected.is_available,
-            thresholds=policy.of(data.subgroup_codes),
+            thresholds=policy.get_row_thresholds(data.subgroup_codes),
             ranking=ranking,
         )
         return CertificationResult(selected.certificate, self.score, rows, columns, counted=counted)
@@ -184,18 +184,18 @@ class SortedLogOdds:
     ) -> CertificationResult:
         """Decide all rows by the thresholds of a certificate."""
         data = self.data
-        policy = policy_of(certificate, data.class_names)
+        policy = get_certified_thresholds(certificate, data.class_names)
         decision_offset: float | Float = certificate.decision_at
         if data.subgroup_codes is not None:
-            decision_offset = moved_by(policy, data.subgroup_codes)
+            decision_offset = get_decision_offsets(policy, data.subgroup_codes)
         decided_rows = moved_rows(rows, decision_offset)
         _, scores, correct = ranked(decided_rows, self.score, true_codes)
         scores = np.asarray(on_host(scores))
         correct = np.asarray(on_host(correct))
         predicted = decided_rows.collect(kernels.predicted)
-        thresholds = policy.of(predicted)
+        thresholds = policy.get_row_thresholds(predicted)
         if data.subgroup_codes is not None:
-            thresholds = policy.of(data.subgroup_codes, predicted)
+            thresholds = policy.get_row_thresholds(data.subgroup_codes, predicted)
         index = slice(None) if counted is None else counted.rows
         columns = RowColumns(
             scores=scores,

@@ -12,7 +12,7 @@ from metacal import display
 from metacal.formulas import Codes, Flags, Float
 
 if TYPE_CHECKING:
-    from metacal.gate.thresholds import Policy
+    from metacal.gate.thresholds import Thresholds
 
 
 #: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     A `calibrator` promises nothing: its answer is the most probable class.
     """
 
-    policy: Policy
+    policy: Thresholds
     groups: Codes | None = None
     rejected: Rejected = "calibrated"
     probabilities: bool = True

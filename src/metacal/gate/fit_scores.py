@@ -26,7 +26,7 @@ from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
-from metacal.gate.thresholds import policy_of
+from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import fit_confidence
 from metacal.promises.max_risk import CostPromise
@@ -127,9 +127,11 @@ def fit_scored(
         pilot_policy=promise.procedure().pilot_policy(random_state, declared_values),
     )
     certificate, for_curve = selected.certificate.with_notes(*notes), selected.is_available
-    policy = policy_of(certificate, source.classes)
+    policy = get_certified_thresholds(certificate, source.classes)
     curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
-    kept = accepts(own, policy.of(None if subgroup_codes is None else subgroup_codes[seen]))
+    kept = accepts(
+        own, policy.get_row_thresholds(None if subgroup_codes is None else subgroup_codes[seen])
+    )
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
     source = replace(source, curve=curve).of(certificate)
     known_rows = {

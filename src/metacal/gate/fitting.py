@@ -33,7 +33,7 @@ from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions
 from metacal.gate.logits_source import LogitsSource, Recipe, check_score, moved
 from metacal.gate.long_rows import remarks_on_long_rows
-from metacal.gate.thresholds import policy_of
+from metacal.gate.thresholds import get_certified_thresholds
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit
 from metacal.maps.map import FitMap, Map
@@ -151,7 +151,7 @@ def fit_gate(
     )
     return Gate.of(
         source,
-        policy_of(certificate, classes),
+        get_certified_thresholds(certificate, classes),
         certificate.with_notes(*fitted.notes),
         promise,
         reject_label=reject_label,

@@ -27,7 +27,13 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision, Rejected, joined
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
-from metacal.gate.thresholds import One, Policy, Thresholds, plain_groups, policy_of
+from metacal.gate.thresholds import (
+    SingleThreshold,
+    SubgroupThresholds,
+    Thresholds,
+    check_groups,
+    get_certified_thresholds,
+)
 from metacal.gate.verbs import Verbs
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
@@ -52,7 +58,7 @@ class Stage:
     """
 
     source: Source
-    policy: Policy = field(default_factory=One)
+    policy: Thresholds = field(default_factory=SingleThreshold)
     name: str = ""
 
 
@@ -112,7 +118,7 @@ class Gate(Verbs):
 
     @classmethod
     def of(
-        cls, source: Source, policy: Policy | float = math.inf, *further: Any, **known: Any
+        cls, source: Source, policy: Thresholds | float = math.inf, *further: Any, **known: Any
     ) -> Gate:
         """A gate of one stage, by a threshold or by those of classes or groups; without either it
         accepts all.
@@ -120,7 +126,14 @@ class Gate(Verbs):
         Further fields follow in their order, the certificate first.
         """
         return cls(
-            (Stage(source, policy if isinstance(policy, One | Thresholds) else One(policy)),),
+            (
+                Stage(
+                    source,
+                    policy
+                    if isinstance(policy, SingleThreshold | SubgroupThresholds)
+                    else SingleThreshold(policy),
+                ),
+            ),
             *further,
             **known,
         )
@@ -212,7 +225,7 @@ class Gate(Verbs):
         return self.stages[0].source
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> Thresholds:
         """What the scores of the first stage are compared with."""
         return self.stages[0].policy
 
@@ -222,9 +235,9 @@ class Gate(Verbs):
         return self.policy.threshold
 
     @property
-    def thresholds(self) -> Thresholds | None:
+    def thresholds(self) -> SubgroupThresholds | None:
         """Of the first stage: that of each class or group, where each has its own."""
-        return self.policy if isinstance(self.policy, Thresholds) else None
+        return self.policy if isinstance(self.policy, SubgroupThresholds) else None
 
     @property
     def classes(self) -> NDArray[Any]:
@@ -284,7 +297,7 @@ class Gate(Verbs):
             certificate = replace(
                 certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist())
             )
-            own = (replace(own[0], policy=policy_of(certificate, classes)), *own[1:])
+            own = (replace(own[0], policy=get_certified_thresholds(certificate, classes)), *own[1:])
         return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
 
     # ── what it reads ─────────────────────────────────────────────────────────────────────────────
@@ -313,7 +326,7 @@ class Gate(Verbs):
 
         Groups that the gate has not been fitted on have -1: their rows are always rejected.
         """
-        if not isinstance(self.policy, Thresholds) or self.policy.by != "group":
+        if not isinstance(self.policy, SubgroupThresholds) or self.policy.by != "group":
             if groups is not None:
                 raise InputError(
                     "this gate has no threshold by group; leave out groups, or fit it with"
@@ -327,13 +340,13 @@ class Gate(Verbs):
                 f" ({few}{', ...' if len(self.policy.names) > 5 else ''}); say which group every"
                 f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
             )
-        codes = self.policy.codes(groups)
+        codes = self.policy.encode_groups(groups)
         if len(codes) != n_rows:
             raise InputError(
                 f"there are {n_rows} rows but {len(codes)} groups; each row needs one."
             )
         if (codes < 0).any():
-            unknown = plain_groups(groups)[codes < 0][0]
+            unknown = check_groups(groups)[codes < 0][0]
             warn_caller(
                 f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are"
                 " rejected."
@@ -349,10 +362,10 @@ class Gate(Verbs):
         """
         if not self.by_group:
             return None if self.policy.by is None else self.classes[top]
-        names = plain_groups(groups)
+        names = check_groups(groups)
         return (
             np.column_stack([names.astype(str), self.classes.astype(str)[top]])
-            if self.policy.at
+            if self.policy.decision_offsets
             else names
         )
 
@@ -404,7 +417,7 @@ class Gate(Verbs):
 
     def doubts(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
-        if self.policy.at:
+        if self.policy.decision_offsets:
             raise InputError(
                 "rows of each group are ranked from where its decision changes; decide(...,"
                 " groups=...).score has it."

@@ -18,7 +18,7 @@ from metacal.certificates.counts import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
-from metacal.gate.thresholds import Policy, moved_by
+from metacal.gate.thresholds import Thresholds, get_decision_offsets
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
 from metacal.rows import Rows
@@ -165,25 +165,34 @@ class LogitsSource:
         """The ranking score of each row."""
         return score_rows(moved_rows(rows, self.decision_at), self.score)
 
-    def _moved_by(self, policy: Policy, groups: Codes | None) -> float | Float:
+    def _moved_by(self, policy: Thresholds, groups: Codes | None) -> float | Float:
         """The log-odds at which rows are decided, of two classes: those of all, or of the group of
         each.
         """
-        return moved_by(policy, groups) if policy.at and groups is not None else self.decision_at
+        return (
+            get_decision_offsets(policy, groups)
+            if policy.decision_offsets and groups is not None
+            else self.decision_at
+        )
 
-    def _at(self, policy: Policy, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
+    def _at(self, policy: Thresholds, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
         """A block as it is decided on."""
         at = self._moved_by(policy, groups)
-        return moved(at, block) if policy.at or at else block
+        return moved(at, block) if policy.decision_offsets or at else block
 
-    def accepts(self, rows: Rows, policy: Policy, groups: Codes | None) -> Flags:
+    def accepts(self, rows: Rows, policy: Thresholds, groups: Codes | None) -> Flags:
         """Whether each row is accepted; `groups` are the numbers of the rows' groups, where the
         policy goes by them.
         """
         there = moved_rows(rows, self._moved_by(policy, groups))
-        top = there.collect(kernels.predicted) if policy.by == "class" or policy.at else None
+        top = (
+            there.collect(kernels.predicted)
+            if policy.by == "class" or policy.decision_offsets
+            else None
+        )
         return accepts(
-            score_rows(there, self.score), policy.of(top if groups is None else groups, top)
+            score_rows(there, self.score),
+            policy.get_row_thresholds(top if groups is None else groups, top),
         )
 
     def decide(self, rows: Rows, asked: Asked) -> Decision:
@@ -208,7 +217,11 @@ class LogitsSource:
         return self._decision(asked, code, top, score, *made)
 
     def write(
-        self, policy: Policy, block: NDArray[Any], out: NDArray[Any], groups: Codes | None = None
+        self,
+        policy: Thresholds,
+        block: NDArray[Any],
+        out: NDArray[Any],
+        groups: Codes | None = None,
     ) -> None:
         """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
         # First: `out` may be the block itself.
@@ -219,15 +232,15 @@ class LogitsSource:
             out[~accept] = 1.0 / block.shape[1]
 
     def _accepts_block(
-        self, policy: Policy, unrounded: Float, there: NDArray[Any], groups: Codes | None
+        self, policy: Thresholds, unrounded: Float, there: NDArray[Any], groups: Codes | None
     ) -> Flags:
         """The decision on scores that are not rounded yet: a settled threshold decides them alike,
         for fewer calls.
         """
         if policy.by is None:
             return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
-        top = kernels.predicted(there) if groups is None or policy.at else None
-        return accepts(unrounded, policy.of(top if groups is None else groups, top))
+        top = kernels.predicted(there) if groups is None or policy.decision_offsets else None
+        return accepts(unrounded, policy.get_row_thresholds(top if groups is None else groups, top))
 
     def _decide_block(
         self,
@@ -286,7 +299,10 @@ class LogitsSource:
         confidence: Any = None,
     ) -> Decision:
         score = kernels.rounded(score, grid_of(self.score))
-        accept = accepts(score, asked.policy.of(top if asked.groups is None else asked.groups, top))
+        accept = accepts(
+            score,
+            asked.policy.get_row_thresholds(top if asked.groups is None else asked.groups, top),
+        )
         return Decision(
             accept, score, score, top, confidence, self.classes[codes], probabilities=table
         )

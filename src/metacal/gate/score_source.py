@@ -15,7 +15,7 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Asked, Decision
-from metacal.gate.thresholds import One, Policy
+from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.promise import Promise
@@ -132,13 +132,16 @@ class ScoreSource:
         return (-score if self.higher_is == "surer" else score).astype(np.float64)
 
     def accepts(
-        self, score: NDArray[np.floating[Any]], policy: Policy, groups: Codes | None
+        self, score: NDArray[np.floating[Any]], policy: Thresholds, groups: Codes | None
     ) -> Flags:
         """Whether each row is accepted; one without a score is not."""
-        if isinstance(policy, One) or groups is None:
+        if isinstance(policy, SingleThreshold) or groups is None:
             return accepts(self.turned(score), self.threshold_for(score.dtype, policy.threshold))
         own = np.array(
-            [self.threshold_for(score.dtype, value) for value in policy.table[:, 0].tolist()]
+            [
+                self.threshold_for(score.dtype, value)
+                for value in policy.threshold_table[:, 0].tolist()
+            ]
         )
         return accepts(self.turned(score), own[groups])
 

@@ -21,7 +21,7 @@ from metacal.certification.row_selection import Counted
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags
-from metacal.gate.thresholds import policy_of, rows_of_groups
+from metacal.gate.thresholds import factorize_groups, get_certified_thresholds
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
@@ -104,7 +104,9 @@ def certify_selected(
 
     certificate = certify(promise, rows)
     if certificate.n_rows < len(scores):
-        thresholds = policy_of(certificate, np.empty(0)).of(subgroup_codes)
+        thresholds = get_certified_thresholds(certificate, np.empty(0)).get_row_thresholds(
+            subgroup_codes
+        )
         certificate = certificate.with_traffic(accepts(scores, thresholds), is_correct)
     if pilot_policy is not None and rows.pilot is not None:
         certificate = under(certificate, pilot_policy.circumstances(rows.pilot))
@@ -141,7 +143,7 @@ def subgroups_by_group(promise: Promise, n_rows: int, groups: Any) -> Subgroups 
         If groups are missing, or are given for a promise that does not use them.
     """
     if isinstance(promise, PerGroup):
-        codes, names = rows_of_groups(groups, n_rows)
+        codes, names = factorize_groups(groups, n_rows)
         return Subgroups(codes, tuple(names))
     if groups is not None:
         raise InputError(

@@ -1,5 +1,12 @@
-"""What the scores of a stage are compared with: `One` threshold for all rows, or `Thresholds` by
-class or group.
+"""Thresholds of one stage of a gate: one for all rows, or one for each class or group.
+
+A *stage* computes an uncertainty score for each row, and accepts the row if the score is at most
+the threshold. A *subgroup* is a predicted class or a group of rows (such as a hospital) with a
+threshold of its own. A *subgroup code* is the index of a subgroup among the names of all subgroups,
+or -1 for a subgroup that did not occur in the calibration rows.
+
+With two classes, a group may also have a *decision offset*: the second class is predicted if its
+log-odds exceed the offset. Such a group has two thresholds, one for each predicted class.
 """
 
 from __future__ import annotations
@@ -13,144 +20,240 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.subgroups import By, Name
+from metacal.certificates.subgroups import By, Name, Parts
 from metacal.errors import InputError, spelled
 from metacal.formulas import Codes, Float
 from metacal.rows.labels import check_labels, find_class_columns
 
+_UNKNOWN_GROUP = -1
+
 
 @dataclass(frozen=True)
-class One:
-    """One threshold for all rows; +inf accepts every row that has a score.
+class SingleThreshold:
+    """One threshold for all rows. A threshold of +inf accepts every row that has a score.
 
-    >>> One(0.5).of(None), One().threshold
+    Examples
+    --------
+    >>> SingleThreshold(0.5).get_row_thresholds(None), SingleThreshold().threshold
     (0.5, inf)
     """
 
     threshold: float = math.inf
     by: ClassVar[By | None] = None
-    at: ClassVar[tuple[float, ...]] = ()
+    decision_offsets: ClassVar[tuple[float, ...]] = ()
 
-    def of(self, codes: Codes | None = None, called: Codes | None = None) -> float:
+    def get_row_thresholds(
+        self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
+    ) -> float:
         """Return the threshold, which is the same for every row."""
         return self.threshold
 
 
 @dataclass(frozen=True)
-class Thresholds:
-    """A threshold by class or group: a row is accepted iff its score is at most that of its part.
+class SubgroupThresholds:
+    """One threshold for each class or group, or two for each group with a decision offset.
 
-    Groups of two classes may have two sides each: a row is then called by the second class above
-    the log-odds `at` of its group, and there is a pair of `values`, for rows that are called by
-    either class.
+    Attributes
+    ----------
+    by : "class" or "group"
+        Kind of the subgroups.
+    names : tuple of str or int
+        Names of the subgroups. The index of a name is the code of the subgroup.
+    values : tuple of float, or tuple of (float, float)
+        Threshold of each subgroup. If there are decision offsets: a pair for each group, with the
+        thresholds of rows predicted as the first and as the second class.
+    decision_offsets : tuple of float
+        Log-odds above which the second of two classes is predicted, for each group. Empty if all
+        groups have the same offset.
 
-    >>> two = Thresholds("group", ("north", "south"), (0.5, -math.inf))
-    >>> two.codes(["south", "north", "moon"])
+    Examples
+    --------
+    >>> by_group = SubgroupThresholds("group", ("north", "south"), (0.5, -math.inf))
+    >>> group_codes = by_group.encode_groups(["south", "north", "moon"])
+    >>> group_codes
     array([ 1,  0, -1])
-    >>> two.of(two.codes(["south", "north", "moon"]))
+    >>> by_group.get_row_thresholds(group_codes)
     array([-inf,  0.5, -inf])
-    >>> sides = Thresholds("group", ("north", "south"), ((0.5, 0.7), (-math.inf, 0.9)), at=(0.1, 1.5))
-    >>> sides.of(np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1])), moved_by(sides, np.array([0, 0, 1, -1]))
-    (array([ 0.5,  0.7,  0.9, -inf]), array([0.1, 0.1, 1.5, 0. ]))
+
+    With a decision offset in each group:
+
+    >>> with_offsets = SubgroupThresholds(
+    ...     "group",
+    ...     ("north", "south"),
+    ...     ((0.5, 0.7), (-math.inf, 0.9)),
+    ...     decision_offsets=(0.1, 1.5),
+    ... )
+    >>> group_codes = np.array([0, 0, 1, -1])
+    >>> with_offsets.get_row_thresholds(group_codes, predicted_codes=np.array([0, 1, 1, 1]))
+    array([ 0.5,  0.7,  0.9, -inf])
+    >>> get_decision_offsets(with_offsets, group_codes)
+    array([0.1, 0.1, 1.5, 0. ])
     """
 
     by: By
     names: tuple[Name, ...]
     values: tuple[float, ...] | tuple[tuple[float, float], ...]
-    at: tuple[float, ...] = ()
-    #: What whoever decides without looking at the parts compares with: nothing is accepted.
+    decision_offsets: tuple[float, ...] = ()
+    #: Threshold for code that does not distinguish subgroups. It rejects every row, which is safe.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
-    def table(self) -> Float:
-        """A row for each part, a column for each side. The last is found with code -1: one not seen
-        in the fit.
+    def threshold_table(self) -> Float:
+        """Thresholds by subgroup code (rows) and predicted class (columns).
+
+        There is one column if the threshold does not depend on the predicted class. The last row
+        is -inf. Unknown groups have the code -1, so indexing finds this row and rejects them.
         """
-        own = np.array(self.values, dtype=np.float64).reshape(len(self.names), -1)
-        return np.vstack([own, np.full((1, own.shape[1]), -math.inf)])
+        n_subgroups = len(self.names)
+        known_subgroups = np.array(self.values, dtype=np.float64).reshape(n_subgroups, -1)
+        n_columns = known_subgroups.shape[1]
+        unknown_subgroup = np.full((1, n_columns), -math.inf)
+        return np.vstack([known_subgroups, unknown_subgroup])
 
-    def of(self, codes: Codes | None = None, called: Codes | None = None) -> Float:
-        """The threshold of each row by its part and, of two sides, what it is called; -inf where it
-        is in no part.
+    def get_row_thresholds(
+        self, subgroup_codes: Codes | None = None, predicted_codes: Codes | None = None
+    ) -> Float:
+        """Return the threshold of each row, or -inf if the row belongs to no known subgroup.
+
+        Parameters
+        ----------
+        subgroup_codes : ndarray of int, shape (n_rows,)
+            Code of the subgroup of each row.
+        predicted_codes : ndarray of int, shape (n_rows,), or None
+            Predicted class of each row, 0 or 1. Used only if there are decision offsets.
         """
-        assert codes is not None
-        return self.table[codes, called if self.at else 0]
+        assert subgroup_codes is not None
+        if self.decision_offsets:
+            return self.threshold_table[subgroup_codes, predicted_codes]
+        return self.threshold_table[subgroup_codes, 0]
 
-    def codes(self, groups: Any) -> Codes:
-        """The number of each row's group among the names, -1 for one that the fit has not seen."""
-        return group_codes(groups, self.names)
-
-
-#: What the scores of a stage are compared with.
-Policy = One | Thresholds
+    def encode_groups(self, groups: Any) -> Codes:
+        """Return the code of each row's group, -1 for a group without a threshold."""
+        return encode_groups(groups, self.names)
 
 
-def moved_by(policy: Policy, codes: Codes) -> Float:
-    """Of two sides: the log-odds above which each row is called by the second class, by the number
-    of its group.
+#: Thresholds of a stage, in either form.
+Thresholds = SingleThreshold | SubgroupThresholds
+
+
+def get_decision_offsets(thresholds: Thresholds, group_codes: Codes) -> Float:
+    """Return the log-odds above which each row is predicted as the second class.
+
+    The offset of an unknown group, which has the code -1, is 0.
     """
-    return np.array([*policy.at, 0.0])[codes]
+    offset_of_unknown_group = 0.0
+    offset_by_code = np.array([*thresholds.decision_offsets, offset_of_unknown_group])
+    return offset_by_code[group_codes]
 
 
-def policy_of(certificate: Certificate, classes: NDArray[Any]) -> Policy:
-    """The threshold of a certificate, or those of its parts.
+def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) -> Thresholds:
+    """Return the threshold of a certificate, or the thresholds of its subgroups.
 
-    Where they go by class they are in the order of the columns: a row's code is the column of its
-    largest logit.
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate with one threshold, or with a threshold for each class or group.
+    classes : ndarray of shape (n_classes,)
+        Class names in column order. Thresholds by class are returned in this order, so that the
+        code of a row's subgroup is the column of its largest logit.
     """
-    parts = certificate.parts
-    if parts is None:
-        return One(certificate.threshold)
-    own: dict[Name, Any] = {name: part.threshold for part in parts.items for name in part.names}
-    names = tuple(classes.tolist() if parts.by == "class" else sorted(own))
-    at = {name: part.at for part in parts.items for name in part.names if part.called is not None}
-    if at:
-        own = {
-            name: (lower.threshold, upper.threshold)
-            for lower, upper in parts.families
-            for name in lower.names
-        }
-    return Thresholds(
-        parts.by, names, tuple(own[name] for name in names), tuple(at[name] for name in names if at)
+    subgroups = certificate.parts
+    if subgroups is None:
+        return SingleThreshold(certificate.threshold)
+
+    offset_by_name = _map_names_to_offsets(subgroups)
+    threshold_by_name: dict[Name, Any] = {}
+    if offset_by_name:
+        for first_class_part, second_class_part in subgroups.families:
+            for name in first_class_part.names:
+                threshold_by_name[name] = (first_class_part.threshold, second_class_part.threshold)
+    else:
+        for part in subgroups.items:
+            for name in part.names:
+                threshold_by_name[name] = part.threshold
+
+    names = tuple(sorted(threshold_by_name))
+    if subgroups.by == "class":
+        names = tuple(classes.tolist())
+    decision_offsets: tuple[float, ...] = ()
+    if offset_by_name:
+        decision_offsets = tuple(offset_by_name[name] for name in names)
+    return SubgroupThresholds(
+        by=subgroups.by,
+        names=names,
+        values=tuple(threshold_by_name[name] for name in names),
+        decision_offsets=decision_offsets,
     )
 
 
-def group_codes(groups: Any, names: tuple[Name, ...]) -> Codes:
-    """The number of each row's group among the names; -1 for one that is none of them."""
-    given, known = plain_groups(groups), np.array(names)
-    if not len(given) or (given.dtype.kind == "U") != (known.dtype.kind == "U"):
-        return np.full(len(given), -1, dtype=np.intp)
-    codes, _ = find_class_columns(given, known)
-    return np.where(known[codes] == given, codes, -1)
+def _map_names_to_offsets(subgroups: Parts) -> dict[Name, float]:
+    """Return the decision offset of each group, empty if groups have no offsets of their own."""
+    offset_by_name = {}
+    for part in subgroups.items:
+        if part.called is not None:
+            for name in part.names:
+                offset_by_name[name] = part.at
+    return offset_by_name
 
 
-def rows_of_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
-    """The number of each row's group, and the groups' names.
+def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
+    """Return the index of each row's group in `names`, -1 if it is not among them.
 
-    >>> rows_of_groups(["north", "south", "north"], 3)
+    Strings never match integers: the group "1" is not the group 1.
+    """
+    row_groups = check_groups(groups)
+    known_groups = np.array(names)
+    rows_are_strings = row_groups.dtype.kind == "U"
+    names_are_strings = known_groups.dtype.kind == "U"
+    if len(row_groups) == 0 or rows_are_strings != names_are_strings:
+        return np.full(len(row_groups), _UNKNOWN_GROUP, dtype=np.intp)
+    nearest_codes, _ = find_class_columns(row_groups, known_groups)
+    is_known = known_groups[nearest_codes] == row_groups
+    return np.where(is_known, nearest_codes, _UNKNOWN_GROUP)
+
+
+def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
+    """Encode the group of each row as an integer, and return the codes and the group names.
+
+    Raises
+    ------
+    InputError
+        If `groups` is None, or does not have one entry for each of the `n_rows` rows.
+
+    Examples
+    --------
+    >>> factorize_groups(["north", "south", "north"], 3)
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
         how = spelled("fit(X, y, groups=...)", "--group-key NAME")
         raise InputError(f"PerGroup needs the group of every row: {how}.")
-    names = tuple(np.unique(plain_groups(groups)).tolist())
-    codes = group_codes(groups, names)
+    names = tuple(np.unique(check_groups(groups)).tolist())
+    codes = encode_groups(groups, names)
     if len(codes) != n_rows:
         raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
     return codes, names
 
 
-def plain_groups(groups: Any) -> NDArray[Any]:
-    """One group per row, integers or strings."""
-    names = check_labels(groups, "group")
-    kind = names.dtype.kind
-    if kind == "b" or (
-        kind == "f" and np.isfinite(names).all() and (names == np.floor(names)).all()
-    ):
-        names = names.astype(np.int64)
-    if names.dtype.kind not in "iuU":
+def check_groups(groups: Any) -> NDArray[Any]:
+    """Convert the groups of rows to an array of integers or strings, or raise InputError.
+
+    Booleans, and floats that are all whole numbers, become integers.
+    """
+    row_groups = check_labels(groups, "group")
+    is_boolean = row_groups.dtype.kind == "b"
+    if is_boolean or _holds_whole_floats(row_groups):
+        row_groups = row_groups.astype(np.int64)
+    if row_groups.dtype.kind not in "iuU":
         raise InputError(
             "groups must be integers or strings, one per row; missing ones are a group of their own"
             " name."
         )
-    return names
+    return row_groups
+
+
+def _holds_whole_floats(values: NDArray[Any]) -> bool:
+    """Check whether an array has a float type but holds only whole, finite numbers."""
+    if values.dtype.kind != "f":
+        return False
+    return bool(np.isfinite(values).all() and (values == np.floor(values)).all())

@@ -25,7 +25,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
-from metacal.gate.thresholds import plain_groups
+from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
     Counts,
     Id,
@@ -380,7 +380,7 @@ class Watch:
             sure, kept = confidence.tolist(), confidence[accept]
             self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
             self.variance = float(np.cumsum(np.append(self.variance, kept * (1.0 - kept)))[-1])
-        named = plain_groups(groups).tolist() if self.gate.by_group else nothing
+        named = check_groups(groups).tolist() if self.gate.by_group else nothing
         chance = nothing if chances is None else known(chances)
         doubts = known(decision.doubt) if self.by_unit else nothing
         # In the order of a waiting row's fields.

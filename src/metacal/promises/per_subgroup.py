@@ -181,13 +181,13 @@ class PerGroup(Per):
     Examples
     --------
     >>> import numpy as np
-    >>> from metacal.gate.thresholds import rows_of_groups
+    >>> from metacal.gate.thresholds import factorize_groups
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> from metacal.promises import Sample
     >>> rng = np.random.default_rng(0)
     >>> scores, groups = rng.random(1000), rng.choice(["north", "south"], size=1000)
     >>> promise = PerGroup(MaxMiscoverage(0.1))
-    >>> codes, names = rows_of_groups(groups, 1000)
+    >>> codes, names = factorize_groups(groups, 1000)
     >>> promise.certify(Sample.of(scores, scores < 0.9, part=codes, names=names)).statement
     'For every group, at most 10% of the correct predictions are rejected, with 90% confidence for all groups together.'
     """

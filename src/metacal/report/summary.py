@@ -18,7 +18,7 @@ from metacal.errors import InputError, spelled
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
-from metacal.gate.thresholds import plain_groups
+from metacal.gate.thresholds import check_groups
 from metacal.report.fit_command import build_fit_command
 from metacal.report.json_types import to_json_types
 from metacal.report.measured import (
@@ -416,9 +416,13 @@ def _subgroup_tables(
         )
         tables.append(class_table)
     if groups is not None:
-        row_groups = plain_groups(groups)[measured.numbers]
+        row_groups = check_groups(groups)[measured.numbers]
         # A gate with two sides has a subgroup for each group and predicted class.
-        row_names: Any = gate.part_names(measured.predicted, row_groups) if gate.policy.at else None
+        row_names: Any = (
+            gate.part_names(measured.predicted, row_groups)
+            if gate.policy.decision_offsets
+            else None
+        )
         if row_names is None:
             row_names = row_groups
         group_names, group_codes = np.unique(row_names, axis=0, return_inverse=True)

@@ -135,8 +135,8 @@ def _thresholds_metadata(exported: Gate, group: str | None) -> dict[str, str]:
         # A group of two classes has a threshold for each predicted class.
         values.append([repr(side) for side in value] if isinstance(value, tuple) else repr(value))
     description: dict[str, Any] = {"by": thresholds.by, "names": names, "values": values}
-    if thresholds.at:
-        description["at"] = [repr(offset) for offset in thresholds.at]
+    if thresholds.decision_offsets:
+        description["at"] = [repr(offset) for offset in thresholds.decision_offsets]
     properties = {"thresholds": json.dumps(description)}
     if group is not None:
         properties["groups"] = json.dumps(names)

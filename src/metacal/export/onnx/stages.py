@@ -18,7 +18,7 @@ from metacal.export.onnx.operations import GraphValue, OnnxOperations
 from metacal.export.onnx.scores import QuickScores, exact_scores, is_valid_row, quick_scores
 from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate
-from metacal.gate.thresholds import One, Policy, Thresholds
+from metacal.gate.thresholds import SingleThreshold, SubgroupThresholds, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 
@@ -66,8 +66,8 @@ def append_score_stage(
     xp = OnnxOperations(graph, "float64")
     source = gate.source
     policy = gate.policy
-    if isinstance(policy, One):
-        policy = One(source.threshold_for(dtype, policy.threshold))
+    if isinstance(policy, SingleThreshold):
+        policy = SingleThreshold(source.threshold_for(dtype, policy.threshold))
     else:
         thresholds = tuple(source.threshold_for(dtype, value) for value in policy.values)
         policy = replace(policy, values=thresholds)
@@ -137,7 +137,7 @@ def append_table_stage(
     if gate.certificate is None:
         return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
 
-    has_decision_offset = bool(gate.policy.at or gate.source.decision_at)
+    has_decision_offset = bool(gate.policy.decision_offsets or gate.source.decision_at)
     if has_decision_offset:
         # The score is computed from shifted logits in double precision, the map from the logits.
         double = xp.to("float64")
@@ -164,9 +164,9 @@ def _shift_decision(
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.source.decision_at
     policy = gate.policy
-    if isinstance(policy, Thresholds) and policy.at:
+    if isinstance(policy, SubgroupThresholds) and policy.decision_offsets:
         offset_of_unknown_group = 0.0
-        group_offsets = double.name([*policy.at, offset_of_unknown_group])
+        group_offsets = double.name([*policy.decision_offsets, offset_of_unknown_group])
         group_index = _group_index(double, policy, group)
         decision_offset = double.unsqueeze(double.take(group_offsets, group_index))
     double_logits = double.value(x) if x.xp.dtype == "float64" else double.cast(x)
@@ -245,13 +245,13 @@ def _widen(xp: OnnxOperations, given: str) -> GraphValue:
 
 
 def _is_accepted(
-    policy: Policy, score: GraphValue, x: GraphValue | None = None, group: str | None = None
+    policy: Thresholds, score: GraphValue, x: GraphValue | None = None, group: str | None = None
 ) -> GraphValue:
     """Append the nodes that compare each score with its threshold.
 
     Parameters
     ----------
-    policy : Policy
+    policy : Thresholds
         Single threshold, or thresholds by predicted class, by group, or by both.
 
     score : GraphValue of shape (n,)
@@ -267,25 +267,25 @@ def _is_accepted(
     -------
     GraphValue of shape (n,)
     """
-    if isinstance(policy, One):
+    if isinstance(policy, SingleThreshold):
         return score <= policy.threshold
     xp = score.xp
 
     def predicted_class() -> GraphValue:
         return xp.to("int64").op("ArgMax", x, axis=1, keepdims=0)
 
-    has_threshold_per_group_and_class = bool(policy.at)
+    has_threshold_per_group_and_class = bool(policy.decision_offsets)
     if policy.by == "class":
         threshold_index = predicted_class()
     elif has_threshold_per_group_and_class:
         threshold_index = _group_index(xp, policy, group) * 2 + predicted_class()
     else:
         threshold_index = _group_index(xp, policy, group)
-    thresholds = xp.name(policy.table.ravel().tolist())
+    thresholds = xp.name(policy.threshold_table.ravel().tolist())
     return score <= xp.take(thresholds, threshold_index)
 
 
-def _group_index(xp: OnnxOperations, policy: Thresholds, group: str | None) -> GraphValue:
+def _group_index(xp: OnnxOperations, policy: SubgroupThresholds, group: str | None) -> GraphValue:
     """Append the nodes that replace the index of an unknown group by the last index."""
     integers = xp.to("int64")
     n_groups = len(policy.names)

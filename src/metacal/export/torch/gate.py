@@ -76,16 +76,18 @@ class Gate(FixedDtypeModule):
             self.groups = thresholds.names
 
         # Log-odds above which the second of two classes is predicted, for all rows or per group.
-        self.has_group_offsets = bool(fitted.policy.at)
+        self.has_group_offsets = bool(fitted.policy.decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
         if self.has_group_offsets:
             offset_of_unknown_group = 0.0
-            decision_offsets = [*fitted.policy.at, offset_of_unknown_group]
+            decision_offsets = [*fitted.policy.decision_offsets, offset_of_unknown_group]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         self.register_numbers(
-            threshold=fitted.threshold if thresholds is None else thresholds.table.tolist()
+            threshold=fitted.threshold
+            if thresholds is None
+            else thresholds.threshold_table.tolist()
         )
         self.eval()
 

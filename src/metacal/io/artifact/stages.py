@@ -17,7 +17,7 @@ from metacal.errors import ArtifactError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
 from metacal.gate.gate import Source
 from metacal.gate.score_source import plain_name
-from metacal.gate.thresholds import One, Policy, policy_of
+from metacal.gate.thresholds import SingleThreshold, Thresholds, get_certified_thresholds
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
     check_classes,
@@ -180,13 +180,13 @@ def _build_stage(saved: SavedStage, certificate: Certificate | None, location: s
         grid = RELATIVE
         classes = np.empty(0)
 
-    policy: Policy = One(saved.threshold)
+    policy: Thresholds = SingleThreshold(saved.threshold)
     if certificate is not None:
         check_settled(certificate, grid, saved.threshold)
         check_classes(certificate, classes)
         is_cascade = certificate.stages is not None
         if not is_cascade:
-            policy = policy_of(certificate, classes)
+            policy = get_certified_thresholds(certificate, classes)
     return Stage(source, policy, saved.name)
 
 
