@@ -1,8 +1,15 @@
-"""Finite-sample bounds, one function each; nothing here draws a random number or sees a logit.
+"""Finite-sample bounds, one function per bound.
 
-The first half is what the certificates are made of. The second half is the paper's propositions
-(numbered as propositions alone, without its definitions), with the corrections that brute force
-asks for; each docstring says what was changed and why.
+All functions are deterministic, and take counts, rates and confidence levels rather than logits.
+
+The first half holds the bounds that certificates use. The second half holds the propositions of
+the Meta-Cal paper, numbered among the propositions alone (its definitions are not counted). Some
+of them are corrected, because brute-force enumeration contradicts the published version. The
+docstring of each corrected proposition states the correction and its reason.
+
+Throughout, n is a number of rows, `alpha` an upper limit on the miscoverage P(rejected | correct),
+`beta` a lower limit on the selective accuracy P(correct | accepted), and 1 - `delta` a confidence
+level. If `delta` is None, the limit holds in expectation over calibration samples instead.
 """
 
 from __future__ import annotations
@@ -18,13 +25,15 @@ from scipy.special import bdtr, bdtrc, betaincinv
 from metacal.errors import InputError
 from metacal.formulas import Float
 
-#: A tail probability in a file is recomputed by another SciPy than the one that compared it with
-#: delta.
+#: Factor by which a recomputed tail probability may exceed delta. A certificate read from a file may
+#: have been computed by another version of SciPy, whose tail probabilities are rounded differently.
 SLACK = 1.0 + 1e-9
 
 
 def exact(value: float) -> Fraction:
-    """The decimal a person wrote, as a fraction: 0.05 is 1/20, not the binary float next to it.
+    """Convert a float to the fraction that its shortest decimal form denotes.
+
+    The value 0.05 becomes 1/20, and not the binary fraction that is nearest to 1/20.
 
     >>> exact(0.05)
     Fraction(1, 20)
@@ -33,42 +42,53 @@ def exact(value: float) -> Fraction:
 
 
 def binomial_p_value(errors: ArrayLike, n: ArrayLike, error_rate: float) -> Float:
-    """P(Bin(n, error_rate) <= errors): the exact p-value of "the error rate is error_rate or more".
+    """Compute the exact p-value of the hypothesis "the error rate is at least `error_rate`".
+
+    The p-value is P(Bin(n, error_rate) <= errors).
 
     >>> float(binomial_p_value(0, 100, 0.03).round(4))
     0.0476
     """
-    return np.asarray(
-        bdtr(np.asarray(errors, dtype=np.float64), np.asarray(n, dtype=np.int64), error_rate)
-    )
+    error_counts = np.asarray(errors, dtype=np.float64)
+    row_counts = np.asarray(n, dtype=np.int64)
+    return np.asarray(bdtr(error_counts, row_counts, error_rate))
 
 
 def clopper_pearson_upper(errors: int, n: int, delta: float) -> float:
-    """Upper limit of a proportion at confidence 1 - delta: the Beta(errors+1, n-errors) quantile
-    (Clopper & Pearson).
+    """Compute the Clopper-Pearson upper limit of a proportion at confidence level 1 - delta.
+
+    The limit is the (1 - delta)-quantile of Beta(errors + 1, n - errors).
 
     >>> round(clopper_pearson_upper(0, 100, 0.1), 4)          # 1 - 0.1 ** (1 / 100)
     0.0228
     """
-    return 1.0 if errors >= n else float(betaincinv(errors + 1, n - errors, 1.0 - delta))
+    if errors >= n:
+        return 1.0
+    return float(betaincinv(errors + 1, n - errors, 1.0 - delta))
 
 
 def clopper_pearson_lower(successes: int, n: int, delta: float) -> float:
-    """Lower limit of a proportion at confidence 1 - delta: the Beta(successes, n-successes+1)
-    quantile.
+    """Compute the Clopper-Pearson lower limit of a proportion at confidence level 1 - delta.
+
+    The limit is the delta-quantile of Beta(successes, n - successes + 1).
 
     >>> round(clopper_pearson_lower(100, 100, 0.1), 4)        # 0.1 ** (1 / 100)
     0.9772
     """
-    return 0.0 if successes <= 0 else float(betaincinv(successes, n - successes + 1, delta))
+    if successes <= 0:
+        return 0.0
+    return float(betaincinv(successes, n - successes + 1, delta))
 
 
 def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
-    """The smallest rank k with E[P(h > r_(k))] = (n+1-k)/(n+1) <= alpha: the paper's, in exact
-    arithmetic.
+    """Return the threshold rank whose expected miscoverage is at most alpha.
 
-    k = n + 1 - floor((n+1)·alpha). The paper's float formula ceil((n+1)(1-alpha)) is off by one in
-    about 0.6% of cases. k = n + 1 means "accept everything".
+    The threshold is the k-th smallest score r_(k) of n correct rows. Its expected miscoverage is
+    E[P(h > r_(k))] = (n + 1 - k) / (n + 1), and the smallest k for which this is at most alpha is
+    k = n + 1 - floor((n + 1)·alpha). The value k = n + 1 means "accept everything".
+
+    The paper computes the same rank in floating point as ceil((n + 1)(1 - alpha)), which is off by
+    one in about 0.6% of cases. This function uses exact arithmetic.
 
     >>> expected_miscoverage_rank(99, 0.05)
     95
@@ -77,8 +97,10 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
 
 
 def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
-    """How many of n right rows must be accepted, certified or in expectation (delta None); n + 1:
-    all there can be.
+    """Return how many of n correct rows a threshold must accept to keep its miscoverage limit.
+
+    The limit is certified at confidence level 1 - delta, or holds in expectation if `delta` is
+    None. The value n + 1 means "accept everything".
     """
     if delta is None:
         return expected_miscoverage_rank(n_correct, alpha)
@@ -86,10 +108,10 @@ def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
 
 
 def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
-    """Whether so many of n rows at or below a threshold certify that at most alpha of their kind
-    lie above it.
+    """Check whether `kept` of n rows at or below a threshold certify P(above it) <= alpha.
 
-    It takes P(Bin(n, 1-alpha) >= kept) <= delta, or in expectation (n+1-kept)/(n+1) <= alpha.
+    The condition is P(Bin(n, 1 - alpha) >= kept) <= delta, or (n + 1 - kept) / (n + 1) <= alpha in
+    expectation (`delta` is None).
 
     >>> keeps_enough(1000, 960, 0.05, 0.1), keeps_enough(1000, 959, 0.05, 0.1)
     (True, False)
@@ -100,10 +122,11 @@ def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
 
 
 def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
-    """Whether so few wrong ones of n rows certify an accuracy of at least beta.
+    """Check whether `wrong` incorrect rows among n certify an accuracy of at least beta.
 
-    It takes P(Bin(n, 1-beta) <= wrong) <= delta, or in expectation wrong + 1 <= (1-beta)(n+1).
-    Every rule that tests ranks exactly, at shares of delta that sum to delta, ends at such a rank.
+    The condition is P(Bin(n, 1 - beta) <= wrong) <= delta, or wrong + 1 <= (1 - beta)(n + 1) in
+    expectation (`delta` is None). It is necessary for every rule that tests ranks exactly and
+    splits delta among its tests: the rank that such a rule returns satisfies it.
 
     >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
     (True, False)
@@ -114,31 +137,40 @@ def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
 
 
 def surely(delta: float | None) -> str:
-    """How surely, behind what is not certified."""
+    """Format the confidence level of a guarantee, as a suffix for error messages."""
     return " in expectation" if delta is None else f" (delta {delta:g})"
 
 
 def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> int:
-    """The smallest rank k with P(Bin(n, 1-alpha) >= k) <= delta; n + 1 ("accept everything") when
-    there is none.
+    """Return the threshold rank whose miscoverage is at most alpha with probability 1 - delta.
 
-    The umbrella algorithm of Tong, Feng & Li (Science Advances 2018): thresholding at the k-th
-    smallest score of n correct rows gives a miscoverage above alpha with probability at most delta.
+    The rank is the smallest k with P(Bin(n, 1 - alpha) >= k) <= delta, or n + 1 ("accept
+    everything") if no k satisfies this. It is the rank of the umbrella algorithm of Tong, Feng & Li
+    (Science Advances 2018): a threshold at the k-th smallest score of n correct rows has a
+    miscoverage above alpha with probability at most delta.
 
     >>> certified_miscoverage_rank(1000, 0.05, 0.1), expected_miscoverage_rank(1000, 0.05)
     (960, 951)
     """
-    ranks = range(1, n_correct + 1)  # P(... >= k) falls with k
-    return 1 + bisect_left(
-        ranks, True, key=lambda k: miscoverage_violation(n_correct, k, alpha) <= delta
-    )
+
+    def is_certified(rank: int) -> bool:
+        return miscoverage_violation(n_correct, rank, alpha) <= delta
+
+    # The violation probability falls as the rank rises, so bisection finds the first certified one.
+    candidate_ranks = range(1, n_correct + 1)
+    n_uncertified = bisect_left(candidate_ranks, True, key=is_certified)
+    return n_uncertified + 1
 
 
 def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
-    """P(F0 > alpha) for the threshold r_(rank) of n continuous scores: P(Bin(n, 1-alpha) >= rank).
+    """Compute the probability that a threshold at `rank` violates a miscoverage limit.
 
-    F0 ~ Beta(n+1-rank, rank) exactly. The paper reads its Equation (tong2018) as "small with high
-    probability"; for its own rank it is about one half.
+    The threshold is the `rank`-th smallest of n continuous scores of correct rows. Its miscoverage
+    F0 has exactly the distribution Beta(n + 1 - rank, rank), so that
+    P(F0 > alpha) = P(Bin(n, 1 - alpha) >= rank).
+
+    The paper reads its Equation (tong2018) as "small with high probability". For the rank that the
+    paper uses, this probability is about one half.
 
     >>> round(miscoverage_violation(500, expected_miscoverage_rank(500, 0.05), 0.05), 2)
     0.47
@@ -147,26 +179,33 @@ def miscoverage_violation(n_correct: int, rank: int, alpha: float) -> float:
 
 
 def miscoverage_quantile(n_correct: int, rank: int, level: float) -> float:
-    """The `level` quantile of F0 ~ Beta(n+1-rank, rank).
+    """Compute a quantile of the miscoverage of a threshold at `rank`.
+
+    The miscoverage has the distribution Beta(n + 1 - rank, rank), as in `miscoverage_violation`.
 
     >>> round(miscoverage_quantile(1000, 960, 0.9), 4)
     0.0492
     """
-    return 0.0 if rank > n_correct else float(betaincinv(n_correct + 1 - rank, rank, level))
+    if rank > n_correct:
+        return 0.0
+    return float(betaincinv(n_correct + 1 - rank, rank, level))
 
 
 def smallest_certifiable_miscoverage(n_correct: int, delta: float | None) -> float:
-    """The smallest alpha at which any row can be rejected: 1 - delta^(1/n), or 1/(n+1) in
-    expectation (delta None).
+    """Return the smallest miscoverage limit at which any row can be rejected.
+
+    It is 1 - delta^(1/n) for n correct rows, or 1 / (n + 1) in expectation (`delta` is None).
 
     >>> round(smallest_certifiable_miscoverage(100, 0.1), 4)
     0.0228
     """
-    return 1.0 / (n_correct + 1) if delta is None else -math.expm1(math.log(delta) / n_correct)
+    if delta is None:
+        return 1.0 / (n_correct + 1)
+    return -math.expm1(math.log(delta) / n_correct)
 
 
 def correct_rows_needed(alpha: float, delta: float | None) -> int:
-    """How many correct rows it takes before a miscoverage limit of alpha lets any row be rejected.
+    """Return how many correct rows are needed to reject any row at miscoverage limit alpha.
 
     >>> correct_rows_needed(0.05, 0.1)
     45
@@ -177,18 +216,22 @@ def correct_rows_needed(alpha: float, delta: float | None) -> int:
 
 
 def largest_certifiable_accuracy(n: int, delta: float | None) -> float:
-    """The cap on any certified accuracy from n rows, all of them right: delta^(1/n), or n/(n+1) in
-    expectation.
+    """Return the largest accuracy that n rows can certify, which takes n correct rows.
+
+    It is delta^(1/n), or n / (n + 1) in expectation (`delta` is None).
 
     >>> round(largest_certifiable_accuracy(100, 0.1), 4)
     0.9772
     """
-    return n / (n + 1) if delta is None else math.exp(math.log(delta) / n)
+    if delta is None:
+        return n / (n + 1)
+    return math.exp(math.log(delta) / n)
 
 
 def error_free_rows_needed(beta: float, level: float) -> int:
-    """m_min(level) = ceil(log level / log beta): rows without an error that certify accuracy beta
-    at that level.
+    """Return how many rows without an error certify an accuracy of beta at `level`.
+
+    The number is m_min(level) = ceil(log level / log beta).
 
     >>> error_free_rows_needed(0.97, 0.1)
     76
@@ -197,21 +240,25 @@ def error_free_rows_needed(beta: float, level: float) -> int:
 
 
 def two_digits(rows: int) -> int:
-    """About so many rows, rounded up."""
-    unit = 10 ** max(0, len(str(rows)) - 2)
-    return int(math.ceil(rows / unit) * unit)
+    """Round a number of rows up to two significant digits."""
+    rounding_step = 10 ** max(0, len(str(rows)) - 2)
+    return int(math.ceil(rows / rounding_step) * rounding_step)
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:
-    """Proposition 1: sup over binnings of the ECE of an accuracy-preserving map is more than (1 -
-    accuracy)/K.
+    """Compute the lower bound of Proposition 1 on the sup-ECE of an accuracy-preserving map.
 
-    Holds when no two confidences tie: the supremum is reached with one row per bin, and no binning
-    can tell tied rows apart. With ties it is false: K = 2 and four rows of confidence 0.75, three
-    of them right, are perfectly calibrated under every binning, while (1 - 0.75)/2 = 0.125. The
-    second half of the proposition, that an ECE is at least its binned estimate, is false on any
-    finite sample: of a calibrated model, whose ECE is 0, 1,000 rows show .029 on average (15 bins,
-    confidences uniform on [.5, 1]).
+    The sup-ECE is the supremum of the expected calibration error (ECE) over all binnings. For K
+    classes, Proposition 1 states that it is more than (1 - accuracy) / K.
+
+    The proposition holds if no two confidences tie: the supremum is reached with one row per bin,
+    and no binning separates tied rows. With ties it is false. For K = 2, four rows of confidence
+    0.75, three of them correct, are perfectly calibrated under every binning, while
+    (1 - 0.75) / 2 = 0.125.
+
+    The second half of the proposition, that an ECE is at least its binned estimate, is false on any
+    finite sample. For a calibrated model, whose ECE is 0, the binned estimate from 1,000 rows is
+    .029 on average (15 bins, confidences uniform on [.5, 1]).
 
     >>> accuracy_preserving_sup_ece(0.75, 2)
     0.125
@@ -226,38 +273,66 @@ def gate_sup_ece(
     rejected_accuracy: float | None = None,
     n_classes: int | None = None,
 ) -> float:
-    """Proposition 3, exactly: sup-ECE of the map that says 1 on accepted rows and 1/K on rejected
-    ones.
+    """Compute the exact sup-ECE of Proposition 3, for a gate with constant confidences.
 
-    R1·(1 - π0) + (n_rej/n)·|acc_rej - 1/K|. The paper has the first term alone, which is right when
-    a rejected row counts as 1/K correct (random tie breaking, in expectation): leave
-    `rejected_accuracy` out for that reading.
+    The gate assigns confidence 1 to accepted rows and 1/K to rejected rows. Its sup-ECE is
+    R1·(1 - π0) + (n_rej / n)·|acc_rej - 1/K|. The paper has the first term alone. That is correct
+    if a rejected row counts as 1/K correct (random tie breaking, in expectation). For this reading,
+    leave `rejected_accuracy` out.
 
+    Parameters
+    ----------
+    type_2_error : float
+        Share R1 of the incorrect rows that the gate accepts.
+    accuracy : float
+        Accuracy π0 of the classifier on all rows.
+    rejected_share : float
+        Share n_rej / n of the rows that the gate rejects.
+    rejected_accuracy : float, optional
+        Accuracy acc_rej of the classifier on rejected rows.
+    n_classes : int, optional
+        Number of classes K. It is required if `rejected_accuracy` is given.
+
+    Returns
+    -------
+    float
+        The sup-ECE.
+
+    Raises
+    ------
+    InputError
+        If `rejected_accuracy` is given without `n_classes`.
+
+    Examples
+    --------
     >>> gate_sup_ece(0.5, 0.75)
     0.125
     >>> gate_sup_ece(0.5, 0.75, rejected_share=0.25, rejected_accuracy=0.5, n_classes=4)
     0.1875
     """
-    accepted = type_2_error * (1.0 - accuracy)
+    accepted_error = type_2_error * (1.0 - accuracy)
     if rejected_accuracy is None:
-        return accepted
+        return accepted_error
     if n_classes is None:
         raise InputError(
             "gate_sup_ece needs n_classes to compare the accuracy of rejected rows with 1/K."
         )
-    return accepted + rejected_share * abs(rejected_accuracy - 1.0 / n_classes)
+    return accepted_error + rejected_share * abs(rejected_accuracy - 1.0 / n_classes)
 
 
 def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> float:
-    """Proposition 5, corrected: sup-ECE of Meta-Cal over an accuracy-preserving base is at least
-    R1·(1 - π0)/K.
+    """Compute the corrected lower bound of Proposition 5 on the sup-ECE of Meta-Cal.
 
-    The paper has w·(1 - π0)/K with w the accepted share. That is false: with K = 2, π0 = 1/2 and a
-    perfect gate, R1 = 0 and every accepted row is right, so sup-ECE comes as near to 0 as one likes
-    while w·(1 - π0)/K = 1/8. Only the accepted errors, R1·(1 - π0) of all rows, cost at least 1/K
-    each; and they do so one by one only where accepted confidences are all different. With ties
-    this bound fails as Proposition 1 does: accept four rows of confidence 3/4, K = 2, three of them
-    right, and sup-ECE is 0 against 1/8.
+    Over an accuracy-preserving base map, the sup-ECE of Meta-Cal is at least R1·(1 - π0) / K.
+
+    The paper has w·(1 - π0) / K, where w is the share of accepted rows. That is false. With K = 2,
+    π0 = 1/2 and a perfect gate, R1 = 0 and every accepted row is correct, so the sup-ECE can be
+    arbitrarily close to 0, while w·(1 - π0) / K = 1/8. Only the accepted errors, which are
+    R1·(1 - π0) of all rows, contribute at least 1/K each.
+
+    The bound requires that all accepted confidences differ. With ties it fails as Proposition 1
+    does: if four rows of confidence 3/4 are accepted, K = 2 and three of them are correct, then the
+    sup-ECE is 0, and the bound is 1/8.
 
     >>> meta_cal_sup_ece(0.5, 0.75, 2)
     0.0625
@@ -266,15 +341,19 @@ def meta_cal_sup_ece(type_2_error: float, accuracy: float, n_classes: int) -> fl
 
 
 def error_below(limit: float, values: ArrayLike) -> float:
-    """Proposition 7, corrected: with U = t(h) a calibrated error probability, P(error | U < limit)
-    = E[U | U < limit].
+    """Estimate the error rate of rows whose error probability is below a limit.
 
-    The paper writes ∫u du, which lacks the density of U (and so gives t²/2 whatever the
-    distribution). `values` are draws of U; nan when none is below the limit.
+    This is Proposition 7, corrected. If U = t(h) is a calibrated error probability, then
+    P(error | U < limit) = E[U | U < limit]. The paper writes ∫u du, which lacks the density of U
+    and therefore gives t²/2 for every distribution.
+
+    The argument `values` holds draws of U. The result is NaN if no draw is below the limit.
 
     >>> error_below(0.5, [0.1, 0.3, 0.9])
     0.2
     """
     draws = np.asarray(values, dtype=np.float64)
-    below = draws[draws < limit]
-    return float(below.mean()) if len(below) else math.nan
+    draws_below_limit = draws[draws < limit]
+    if not len(draws_below_limit):
+        return math.nan
+    return float(draws_below_limit.mean())
