@@ -29,7 +29,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
 from metacal.gate import Gate, LogitsSource, Recipe
-from metacal.gate.verbs import Verbs
+from metacal.gate.verbs import GateMethods
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
 from metacal.promises.promise import Promise
@@ -48,7 +48,7 @@ _TABLE_PARAMETERS = ("input", "classes", "positive", "n_jobs")
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
-class DataclassEstimator(Verbs, BaseEstimator):
+class DataclassEstimator(GateMethods, BaseEstimator):
     """Estimator whose dataclass fields are its parameters.
 
     Every subclass becomes a dataclass automatically. A field whose name ends in "_" is not a

@@ -1,4 +1,9 @@
-"""Decision: what a gate says of each row."""
+"""Decision of a gate on each row, and the options of a decision.
+
+A gate accepts or rejects the prediction of each row. A *cascade* has several *stages*, each with a
+model of its own. The first stage that accepts a row answers it, and rows that no stage accepts go
+to review.
+"""
 
 from __future__ import annotations
 
@@ -15,61 +20,76 @@ if TYPE_CHECKING:
     from metacal.gate.thresholds import Thresholds
 
 
-#: What probabilities a rejected row gets: the calibrated ones, or 1/K in every class, the paper's
-#: map.
+#: Probabilities of a rejected row: the calibrated ones, or 1/K for each of K classes, as in the
+#: Meta-Cal paper.
 Rejected = Literal["calibrated", "uniform"]
 
+#: Columns of a decision that a later stage of a cascade overwrites in the rows it decides.
+_COLUMNS_OF_STAGES = ("accept", "top", "confidence", "answer", "label", "probabilities")
 
-class Asked(NamedTuple):
-    """What a decision takes: what scores are compared with, by the numbers of rows' `groups`, and
-    what is wanted of it.
 
-    A `calibrator` promises nothing: its answer is the most probable class.
+class DecisionOptions(NamedTuple):
+    """Options for the decision of one stage.
+
+    Attributes
+    ----------
+    thresholds : SingleThreshold or SubgroupThresholds
+        Largest uncertainty score of an accepted row.
+    group_codes : ndarray of int, shape (n_rows,), or None
+        Code of the group of each row, if the thresholds depend on the group.
+    rejected : "calibrated" or "uniform"
+        Probabilities of rejected rows.
+    with_probabilities : bool
+        Whether to compute probabilities and confidence.
+    is_calibrator : bool
+        Whether the gate only calibrates. It then promises nothing, and its answer is the most
+        probable class, which may not have the largest logit.
     """
 
-    policy: Thresholds
-    groups: Codes | None = None
+    thresholds: Thresholds
+    group_codes: Codes | None = None
     rejected: Rejected = "calibrated"
-    probabilities: bool = True
-    calibrator: bool = False
+    with_probabilities: bool = True
+    is_calibrator: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What a gate says of each row.
+    """Decision of a gate on each row, with predictions and probabilities.
 
     Attributes
     ----------
-    accept : boolean array
-        Whether a model answers; of a cascade, any of them.
-    score : array
-        The score of the first stage as people know it: a ranking score of logits (higher = less
-        sure), or one that was given, NaN where there is none.
-    doubt : array
-        The same as promises see it, higher = less sure.
-    top : array
-        The code of the answer: the column of the largest logit. A row is right, in the sense of
-        scores and promises, where it is the code of the truth; of a score that was given the answer
-        is "right", 1.
-    confidence : array or None
-        The calibrated probability of the answer, of every row: what a reviewer wants to see.
-    answer : array or None
-        The class with the largest logit, of every row: what the promise is about. Of a calibrator,
-        which promises nothing and rejects nothing, the most probable class. None where there are no
-        classes.
-    label : array or None
-        The answer where the row is accepted, the gate's `reject_label` where it is not.
-    probabilities : array of shape (n, K) or None
-        Calibrated; of rejected rows too, or 1/K there, as asked.
-    by : array or None
-        Of a cascade: the number of the stage that answers, the first that accepts; people come
-        last.
-    later : array of shape (n, stages - 1) or None
-        Of a cascade: the doubt at each later stage, NaN where it was not asked.
+    accept : ndarray of bool, shape (n,)
+        Whether the row is accepted. For a cascade: whether any stage accepts it.
+    score : ndarray of shape (n,)
+        Score of each row at the first stage. For logits it is the ranking score, and higher is less
+        certain. A score that you pass is returned unchanged, NaN if a row has none.
+    doubt : ndarray of shape (n,)
+        Uncertainty score of each row at the first stage, which thresholds are compared with. Higher
+        is less certain, also if a higher `score` is more certain.
+    top : ndarray of int, shape (n,)
+        Code of the prediction: the column of the largest logit. The prediction is correct if the
+        true label has the same code. For given scores, the code is always 1, for "correct".
+    confidence : ndarray of shape (n,), or None
+        Calibrated probability that the answer is correct, also for rejected rows.
+    answer : ndarray of shape (n,), or None
+        Class with the largest logit, also for rejected rows. The promise is about this class. If
+        the gate is only a calibrator, it is the most probable class. None if there are no classes.
+    label : ndarray of shape (n,), or None
+        Answer of accepted rows, and the gate's `reject_label` for rejected rows.
+    probabilities : ndarray of shape (n, K), or None
+        Calibrated probabilities. Rejected rows have 1/K in each class if you ask for
+        `rejected="uniform"`.
+    by : ndarray of int, shape (n,), or None
+        For a cascade: index of the stage that answers the row, or the number of stages if none
+        does.
+    later : ndarray of shape (n, n_stages - 1), or None
+        For a cascade: uncertainty score of each row at each later stage, NaN if an earlier stage
+        answers the row.
     stages : tuple of str
-        What the stages are called.
+        Names of the stages.
     last : str
-        Who answers what no stage does.
+        Name of the reviewer, who answers rows that no stage accepts.
 
     Examples
     --------
@@ -101,54 +121,103 @@ class Decision:
 
     @property
     def answered_by(self) -> NDArray[np.str_] | None:
-        """Of a cascade: who answers each row, by name."""
-        return None if self.by is None else np.array([*self.stages, self.last])[self.by]
+        """Name of the stage or reviewer that answers each row of a cascade."""
+        if self.by is None:
+            return None
+        names = np.array([*self.stages, self.last])
+        return names[self.by]
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What is worth a column, by name: label, answer, confidence, answered_by, accept, score
-        and later scores.
+        """Columns of a result table by name, without those that are None.
+
+        The columns are label, answer, confidence, answered_by, accept, score, and the scores of
+        later stages. Without classes, the decision comes first.
         """
-        first, then = ("label", "answer", "confidence", "answered_by"), ("accept", "score")
-        order = (*first, *then) if self.answer is not None else (*then, "confidence", "answered_by")
-        named = {name: getattr(self, name) for name in order}
+        names = ["accept", "score", "confidence", "answered_by"]
+        if self.answer is not None:
+            names = ["label", "answer", "confidence", "answered_by", "accept", "score"]
+        columns = {name: getattr(self, name) for name in names}
         if self.later is not None:
-            named |= {
-                f"{name}_score": doubt
-                for name, doubt in zip(self.stages[1:], self.later.T, strict=True)
-            }
-        return {name: column for name, column in named.items() if column is not None}
+            later_stages = self.stages[1:]
+            for stage_name, stage_scores in zip(later_stages, self.later.T, strict=True):
+                columns[f"{stage_name}_score"] = stage_scores
+        return {name: column for name, column in columns.items() if column is not None}
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame` of the columns, a row for each row; no probabilities."""
+        """Return the columns as a `pandas.DataFrame`, without probabilities."""
         return display.make_column_frame(self.columns)
 
-    def none(self) -> Decision:
-        """No row, in the types of these."""
-        parts: dict[str, Any] = {
-            name: part[:0] for name, part in vars(self).items() if isinstance(part, np.ndarray)
+    def without_rows(self) -> Decision:
+        """Return a decision on no rows, with the same columns and types."""
+        empty_arrays: dict[str, Any] = {
+            name: value[:0] for name, value in vars(self).items() if isinstance(value, np.ndarray)
         }
-        return replace(self, **parts)
+        return replace(self, **empty_arrays)
 
 
-def joined(
-    first: Decision, answers: list[tuple[Codes, Decision]], stages: tuple[str, ...]
-) -> Decision:
-    """What a cascade says: the first stage's decision, and each later one's in the rows that it was
-    asked about.
+@dataclass(frozen=True)
+class LaterStageDecision:
+    """Decision of a later stage of a cascade on the rows that earlier stages reject.
+
+    Attributes
+    ----------
+    row_indices : ndarray of int
+        Indices of these rows among all rows of the cascade.
+    decision : Decision
+        Decision of the stage on these rows.
     """
-    n = len(first)
-    columns = {
-        one: getattr(first, one)
-        for one in ("accept", "top", "confidence", "answer", "label", "probabilities")
-    }
-    by, later = np.where(first.accept, 0, len(stages)), np.full((n, len(stages) - 1), np.nan)
-    for number, (rows, decision) in enumerate(answers, start=1):
+
+    row_indices: Codes
+    decision: Decision
+
+
+def merge_stage_decisions(
+    first_decision: Decision,
+    later_decisions: list[LaterStageDecision],
+    stage_names: tuple[str, ...],
+) -> Decision:
+    """Combine the decisions of the stages of a cascade into one decision on all rows.
+
+    Parameters
+    ----------
+    first_decision : Decision
+        Decision of the first stage, on all rows.
+    later_decisions : list of LaterStageDecision
+        Decisions of the second and further stages, in order. Stages that no row reached are absent.
+    stage_names : tuple of str
+        Names of all stages.
+
+    Returns
+    -------
+    Decision
+        Each row has the columns of the last stage that decided on it.
+    """
+    n_rows = len(first_decision)
+    n_stages = len(stage_names)
+    columns = {name: getattr(first_decision, name) for name in _COLUMNS_OF_STAGES}
+    # The index after the last stage stands for review.
+    answering_stage = np.where(first_decision.accept, 0, n_stages)
+    later_scores = np.full((n_rows, n_stages - 1), np.nan)
+    for stage_index, later in enumerate(later_decisions, start=1):
+        row_indices = later.row_indices
         for name, column in columns.items():
-            other = getattr(decision, name)
-            if column is not None and other is not None:
-                columns[name] = column = column.astype(np.result_type(column.dtype, other.dtype))
-                column[rows] = other
-        by[rows[decision.accept]] = number
-        later[rows, number - 1] = decision.doubt
-    return replace(first, **columns, by=by, later=later, stages=stages)
+            stage_column = getattr(later.decision, name)
+            if column is not None and stage_column is not None:
+                columns[name] = _overwrite_rows(column, row_indices, stage_column)
+        accepted_indices = row_indices[later.decision.accept]
+        answering_stage[accepted_indices] = stage_index
+        later_scores[row_indices, stage_index - 1] = later.decision.doubt
+    return replace(
+        first_decision, **columns, by=answering_stage, later=later_scores, stages=stage_names
+    )
+
+
+def _overwrite_rows(
+    column: NDArray[Any], row_indices: Codes, new_values: NDArray[Any]
+) -> NDArray[Any]:
+    """Return a copy of a column with new values in some rows, in a type that holds both."""
+    common_dtype = np.result_type(column.dtype, new_values.dtype)
+    merged_column = column.astype(common_dtype)
+    merged_column[row_indices] = new_values
+    return merged_column

@@ -24,7 +24,13 @@ from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.decision import Asked, Decision, Rejected, joined
+from metacal.gate.decision import (
+    Decision,
+    DecisionOptions,
+    LaterStageDecision,
+    Rejected,
+    merge_stage_decisions,
+)
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.thresholds import (
@@ -34,7 +40,7 @@ from metacal.gate.thresholds import (
     check_groups,
     get_certified_thresholds,
 )
-from metacal.gate.verbs import Verbs
+from metacal.gate.verbs import GateMethods
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
@@ -63,7 +69,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Gate(Verbs):
+class Gate(GateMethods):
     """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map
     of its source.
 
@@ -449,7 +455,7 @@ class Gate(Verbs):
         """
         check_choice("rejected", rejected, "calibrated", "uniform")
         rows = self.source.rows(given[0])
-        asked = Asked(
+        asked = DecisionOptions(
             self.policy,
             self.group_codes(groups, len(rows)),
             rejected,
@@ -467,18 +473,20 @@ class Gate(Verbs):
             first, label=replace_rejected_labels(self.reject_label, first.accept, first.answer)
         )
 
-    def _decide_on(self, first: Decision, given: tuple[Any, ...], asked: Asked) -> Decision:
+    def _decide_on(
+        self, first: Decision, given: tuple[Any, ...], asked: DecisionOptions
+    ) -> Decision:
         """The later stages of a cascade, each on the rows that those before it leave."""
-        answers: list[tuple[Codes, Decision]] = []
+        answers: list[LaterStageDecision] = []
         n, rest = len(first), np.flatnonzero(~first.accept)
         for number, stage in enumerate(self.stages[1:]):
             if not len(rest):
                 break
             rows = self._rest(stage, given[number] if number < len(given) else None, rest, n)
-            decision = stage.source.decide(rows, asked._replace(policy=stage.policy))
-            answers.append((rest, decision))
+            decision = stage.source.decide(rows, asked._replace(thresholds=stage.policy))
+            answers.append(LaterStageDecision(rest, decision))
             rest = rest[~decision.accept]
-        return joined(first, answers, tuple(stage.name for stage in self.stages))
+        return merge_stage_decisions(first, answers, tuple(stage.name for stage in self.stages))
 
     @staticmethod
     def _rest(stage: Stage, given: Any, rest: Codes, n: int) -> Any:

@@ -17,7 +17,7 @@ from metacal.certificates.certificate import accepts
 from metacal.certificates.counts import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.decision import Asked, Decision
+from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.thresholds import Thresholds, get_decision_offsets
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
@@ -195,7 +195,7 @@ class LogitsSource:
             policy.get_row_thresholds(top if groups is None else groups, top),
         )
 
-    def decide(self, rows: Rows, asked: Asked) -> Decision:
+    def decide(self, rows: Rows, asked: DecisionOptions) -> Decision:
         """Answer, confidence, decision and probabilities from one walk over the table; the gate
         gives labels.
         """
@@ -205,13 +205,13 @@ class LogitsSource:
         score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
         made = (
             [np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)]
-            if asked.probabilities
+            if asked.with_probabilities
             else []
         )
         columns = (
             [score, top, code, *made]
-            if asked.groups is None
-            else [score, top, code, *made, asked.groups]
+            if asked.group_codes is None
+            else [score, top, code, *made, asked.group_codes]
         )
         rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
         return self._decision(asked, code, top, score, *made)
@@ -244,7 +244,7 @@ class LogitsSource:
 
     def _decide_block(
         self,
-        asked: Asked,
+        asked: DecisionOptions,
         dtype: Any,
         block: NDArray[Any],
         score: Float,
@@ -255,34 +255,36 @@ class LogitsSource:
         """The columns of a block; `more` are its probabilities, their confidence, if wanted, and
         numbers of groups.
         """
-        groups = None if asked.groups is None else more[-1]
-        more = more[: 2 * asked.probabilities]
-        there = self._at(asked.policy, groups, block)
+        groups = None if asked.group_codes is None else more[-1]
+        more = more[: 2 * asked.with_probabilities]
+        there = self._at(asked.thresholds, groups, block)
         score[...] = ranked_block(resolve(self.score).unrounded, there, top)
         code[...] = top
-        if not more and not asked.calibrator:
+        if not more and not asked.is_calibrator:
             return
         table = more[0] if more else np.empty(block.shape, dtype=dtype)
         self.map.fill(block, table)
         table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
-        if asked.calibrator:
+        if asked.is_calibrator:
             code[...] = kernels.predicted(table)
         if more:
             more[1][...] = table[np.arange(len(block)), code]
         if more and asked.rejected == "uniform":
-            table[~self._accepts_block(asked.policy, score, there, groups)] = 1.0 / block.shape[1]
+            table[~self._accepts_block(asked.thresholds, score, there, groups)] = (
+                1.0 / block.shape[1]
+            )
 
-    def _decide_on_device(self, rows: Rows, asked: Asked) -> Decision:
-        there = moved_rows(rows, self._moved_by(asked.policy, asked.groups))
+    def _decide_on_device(self, rows: Rows, asked: DecisionOptions) -> Decision:
+        there = moved_rows(rows, self._moved_by(asked.thresholds, asked.group_codes))
         score, top = score_rows(there, self.score), there.collect(kernels.predicted)
-        if not asked.probabilities and not asked.calibrator:
+        if not asked.with_probabilities and not asked.is_calibrator:
             return self._decision(asked, top, top, score)
         device, share = kernels.device_kernels(), 1.0 / rows.n_classes
         table: Any = self.map(rows.table, rows=rows)
         if np.isnan(score).any():
             device.fill_rows(table, np.isnan(score), share)
-        code = Rows(table).collect(kernels.predicted) if asked.calibrator else top
-        if not asked.probabilities:
+        code = Rows(table).collect(kernels.predicted) if asked.is_calibrator else top
+        if not asked.with_probabilities:
             return self._decision(asked, code, top, score)
         decision = self._decision(asked, code, top, score, table, device.own_entries(table, code))
         if asked.rejected == "uniform" and not decision.accept.all():
@@ -291,7 +293,7 @@ class LogitsSource:
 
     def _decision(
         self,
-        asked: Asked,
+        asked: DecisionOptions,
         codes: Codes,
         top: Codes,
         score: Float,
@@ -301,7 +303,9 @@ class LogitsSource:
         score = kernels.rounded(score, grid_of(self.score))
         accept = accepts(
             score,
-            asked.policy.get_row_thresholds(top if asked.groups is None else asked.groups, top),
+            asked.thresholds.get_row_thresholds(
+                top if asked.group_codes is None else asked.group_codes, top
+            ),
         )
         return Decision(
             accept, score, score, top, confidence, self.classes[codes], probabilities=table

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.decision import Asked, Decision
+from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
@@ -145,11 +145,11 @@ class ScoreSource:
         )
         return accepts(self.turned(score), own[groups])
 
-    def decide(self, score: NDArray[np.floating[Any]], asked: Asked) -> Decision:
+    def decide(self, score: NDArray[np.floating[Any]], asked: DecisionOptions) -> Decision:
         """Decision and confidence of each row."""
-        confidence = self.confidence(score) if asked.probabilities else None
+        confidence = self.confidence(score) if asked.with_probabilities else None
         right = np.ones(len(score), dtype=np.intp)
-        accept = self.accepts(score, asked.policy, asked.groups)
+        accept = self.accepts(score, asked.thresholds, asked.group_codes)
         return Decision(accept, score, self.doubts(score), right, confidence)
 
     def confidence(self, score: Any) -> Float | None:

@@ -172,9 +172,8 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
             for name in part.names:
                 threshold_by_name[name] = part.threshold
 
-    names = tuple(sorted(threshold_by_name))
-    if subgroups.by == "class":
-        names = tuple(classes.tolist())
+    by_class = subgroups.by == "class"
+    names = tuple(classes.tolist() if by_class else sorted(threshold_by_name))
     decision_offsets: tuple[float, ...] = ()
     if offset_by_name:
         decision_offsets = tuple(offset_by_name[name] for name in names)

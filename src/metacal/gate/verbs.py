@@ -1,7 +1,8 @@
-"""Verbs: what one does with anything that is fitted: evaluate, verify, report, watch, save, export.
+"""Methods shared by a gate and by every estimator that contains one.
 
-Each calls the public function of its name (`metacal.evaluate`, ...), which stands in a room above
-this one, by the front door of the package: it is imported when it is called.
+Each method calls the public function for its task, such as `metacal.evaluate` for `evaluate`. These
+functions are defined in packages that import this one, so they are imported when a method is
+called.
 """
 
 from __future__ import annotations
@@ -16,20 +17,22 @@ if TYPE_CHECKING:
     from metacal.gate.watch import Watch
 
 
-class Verbs:
-    """The verbs of a gate, and of every estimator that holds one."""
+class GateMethods:
+    """Mixin with the methods that evaluate, monitor, save and export a fitted gate."""
 
     def evaluate(self, X: Any, y: Any, **options: Any) -> Any:
-        """Measure calibration, and whether the promise is kept, on labelled rows:
-        `metacal.evaluate`.
+        """Measure calibration and check the promise on labelled rows.
+
+        See `metacal.evaluate` for the options and the result.
         """
         import metacal
 
         return metacal.evaluate(self, X, y, **options)
 
     def verify(self, X: Any, y: Any = None, **options: Any) -> Any:
-        """Is the promise kept, undecided or refuted on labelled rows that the fit has not seen?
-        `metacal.verify`.
+        """Test on new labelled rows whether the promise is kept, undecided or refuted.
+
+        See `metacal.verify` for the options and the result.
 
         Examples
         --------
@@ -46,19 +49,28 @@ class Verbs:
     def report(
         self, X: Any, y: Any, path: str | os.PathLike[str] = "report.html", **options: Any
     ) -> int:
-        """Write one page on labelled rows, and return its size in bytes: `metacal.write_report`."""
+        """Write an HTML report on labelled rows, and return its size in bytes.
+
+        See `metacal.write_report` for the options.
+        """
         import metacal
 
         return metacal.write_report(self, X, y, path, **options)
 
     def watch(self, delta: float = 0.05, **options: Any) -> Watch:
-        """Watch the traffic, with false alarms at delta in all: `metacal.Watch.of`."""
+        """Create a monitor of new rows that raises a false alarm with probability at most delta.
+
+        See `metacal.Watch.of` for the options.
+        """
         import metacal
 
         return metacal.Watch.of(self, delta, **options)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write it as JSON; `metacal.load` gives it back, bit for bit: `metacal.save`."""
+        """Write the fitted object to a JSON file, which `metacal.load` restores bit for bit.
+
+        See `metacal.save` for the options.
+        """
         import metacal
 
         metacal.save(self, path, **options)
@@ -66,15 +78,37 @@ class Verbs:
     def export(
         self, path: str | os.PathLike[str] | None = None, *, to: str = "onnx", **options: Any
     ) -> Any:
-        """A model of its own: an ONNX file at `path` (`metacal.export.onnx.save`), or with
-        to="torch" a module.
+        """Export to an ONNX file, or to a PyTorch module.
 
-        The module needs no path (`metacal.export.torch.to_module`); save it as torch does.
+        Parameters
+        ----------
+        path : path-like or None, default=None
+            File to write. Required for `to="onnx"`. Must be None for `to="torch"`, because you save
+            a module with PyTorch.
+        to : "onnx" or "torch", default="onnx"
+            Target of the export.
+        **options
+            Options of `metacal.export.onnx.save` or of `metacal.export.torch.to_module`.
+
+        Returns
+        -------
+        object
+            Result of the function that `to` selects, such as the PyTorch module.
+
+        Raises
+        ------
+        InputError
+            If `to` is unknown, or does not fit `path`.
         """
-        if to not in ("onnx", "torch") or (path is None) != (to == "torch"):
+        is_known_target = to in ("onnx", "torch")
+        needs_path = to != "torch"
+        has_path = path is not None
+        if not is_known_target or has_path != needs_path:
             raise InputError(
                 f"export writes to='onnx' at a path, or makes to='torch'; got to={to!r},"
                 f" path={path!r}."
             )
-        made = import_module(f"metacal.export.{to}")
-        return made.to_module(self, **options) if path is None else made.save(self, path, **options)
+        export_module = import_module(f"metacal.export.{to}")
+        if path is None:
+            return export_module.to_module(self, **options)
+        return export_module.save(self, path, **options)

@@ -308,7 +308,7 @@ class BatchGate:
             groups=self._groups(batch),
         )
         if is_empty:
-            return decision.none()
+            return decision.without_rows()
         return decision
 
     def _read_rows(self, batch: Any, batch_table: _BatchTable) -> Any:
