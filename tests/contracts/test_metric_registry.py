@@ -153,7 +153,11 @@ def test_a_registered_metric_is_compared(gate):
 def test_a_registered_metric_is_reported(gate, n_resamples):
     """By blocks without intervals, and from the whole table with them."""
     cal, logits, labels = gate
-    found = summarise(logits, labels, cal, n_resamples=n_resamples).evaluation
+    summary = summarise(logits, labels, cal, n_resamples=n_resamples)
+    found = summary.evaluation
+    titles = {metric["name"]: metric["title"] for metric in summary.calibration_metrics}
+    assert titles["spherical"] == "Spherical score"
+    assert titles["overconfidence"] == "Too sure by"
     proba = cal.predict_proba(logits)
     for function in (spherical, overconfidence):
         assert found["all_rows"][function.__name__]["estimate"] == pytest.approx(

@@ -164,6 +164,7 @@ def test_the_types_describe_the_numbers(data):
         "Verdict": promise["verdicts"][0],
         "Estimate": data["evaluation"]["all_rows"]["ece"],
         "Evaluation": data["evaluation"],
+        "CalibrationMetric": data["calibration_metrics"][0],
         "Diagram": diagram[0],
         "Bins": diagram[0]["equal_width"],
         "Series": curves["accuracy"],

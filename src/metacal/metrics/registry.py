@@ -245,6 +245,41 @@ def list_evaluated_metrics(*inputs: Input | None) -> list[Metric]:
     return [metric for metric in METRICS.values() if metric.evaluated and metric.input in inputs]
 
 
+def describe_calibration_metrics(metric_names: Iterable[str]) -> list[dict[str, Any]]:
+    """Describe the metrics of probabilities among the given ones, as the report shows them.
+
+    Parameters
+    ----------
+    metric_names : iterable of str
+        Names of the metrics that were evaluated.
+
+    Returns
+    -------
+    list of dict
+        ``name``, ``title``, and ``is_share``: whether the metric is a share of the rows.
+
+    Examples
+    --------
+    >>> describe_calibration_metrics(["nll", "accuracy"])
+    [{'name': 'accuracy', 'title': 'Accuracy', 'is_share': True},
+     {'name': 'nll', 'title': 'Log loss', 'is_share': False}]
+    """
+    evaluated_names = set(metric_names)
+    descriptions = []
+    for metric in list_evaluated_metrics(PROBABILITIES, TOP_LABEL):
+        if metric.name not in evaluated_names or metric.words is None:
+            continue
+        title = metric.words or metric.title
+        descriptions.append(
+            {
+                "name": metric.name,
+                "title": title[0].upper() + title[1:],
+                "is_share": metric.counts is not None,
+            }
+        )
+    return descriptions
+
+
 def list_compared_metrics() -> list[Metric]:
     """List the metrics that `compare` shows, proper scoring rules first.
 

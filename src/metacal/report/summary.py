@@ -19,6 +19,7 @@ from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import opened
 from metacal.gate.thresholds import check_groups
+from metacal.metrics.registry import describe_calibration_metrics
 from metacal.report.fit_command import build_fit_command
 from metacal.report.json_types import to_json_types
 from metacal.report.measured import (
@@ -113,6 +114,9 @@ class Summary:
         Output of `metacal evaluate --json` for the same rows: n_rows, n_accepted, n_classes, level,
         n_bins, accepted_rows, all_rows, gate, uncalibrated.
 
+    calibration_metrics : list of dict
+        Output of `describe_calibration_metrics` for the metrics of all rows.
+
     diagrams : tuple of Diagram
         Reliability diagrams: before calibration on all rows; with a calibrator, after calibration on
         all rows; with a gate, before and after calibration on the accepted rows.
@@ -146,6 +150,7 @@ class Summary:
     settings: Settings
     promise: Promise | None
     evaluation: dict[str, Any]
+    calibration_metrics: list[dict[str, Any]]
     diagrams: tuple[Diagram, ...]
     curves: Curves
     frontier: dict[str, Any]
@@ -313,6 +318,7 @@ def summarise(
         settings=settings,
         promise=describe_promise(reading_gate, measured),
         evaluation=evaluation,
+        calibration_metrics=describe_calibration_metrics(evaluation["all_rows"]),
         diagrams=diagrams(measured, settings),
         curves=operating_curves(
             measured.doubt,

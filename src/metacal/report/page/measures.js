@@ -1,41 +1,35 @@
-// Calibration in numbers: each measure before and after, of the accepted rows and of all.
-/** @import { Column, Estimate, Evaluation, Maybe } from "./types.js" */
+// Table of calibration metrics: before and after calibration, for the accepted rows and for all rows.
+/** @import { CalibrationMetric, Column, Estimate, Evaluation, Maybe } from "./types.js" */
 import { make } from "./dom.js";
 import { NOTHING, between, down, four, percent, plainPercent, up } from "./format.js";
 import { table } from "./table.js";
 
-/** @typedef {[string, string, (value: Maybe) => string]} Measure */
+/** @param {CalibrationMetric} metric */
+const formatOf = (metric) => (metric.is_share ? percent : four);
 
-/** @type {Measure[]} */
-const MEASURES = [
-  ["accuracy", "Accuracy", percent],
-  ["ece", "ECE, equal width", four],
-  ["ece_equal_mass", "ECE, equal mass", four],
-  ["classwise_ece", "ECE, class-wise", four],
-  ["smooth_ece", "ECE, smooth", four],
-  ["nll", "Log loss", four],
-  ["brier", "Brier score", four],
-];
-
-/** @param {Record<string, Maybe> | null} group */
-function points(group) {
-  return (/** @type {Measure} */ [key, , format]) => (group ? format(group[key] ?? null) : NOTHING);
+/** @param {Record<string, Maybe> | null} values */
+function points(values) {
+  return (/** @type {CalibrationMetric} */ metric) =>
+    values ? formatOf(metric)(values[metric.name] ?? null) : NOTHING;
 }
 
-/** @param {Record<string, Estimate>} group */
-function intervals(group) {
-  return (/** @type {Measure} */ [key, , format]) => {
-    const { estimate, low, high } = group[key];
-    const ends = format === percent ? between(low, high) : `${down(low, 4)} to ${up(high, 4)}`;
-    return [format(estimate), low !== null && make("small", {}, ends)];
+/** @param {Record<string, Estimate>} estimates */
+function intervals(estimates) {
+  return (/** @type {CalibrationMetric} */ metric) => {
+    const { estimate, low, high } = estimates[metric.name];
+    const ends = metric.is_share ? between(low, high) : `${down(low, 4)} to ${up(high, 4)}`;
+    return [formatOf(metric)(estimate), low !== null && make("small", {}, ends)];
   };
 }
 
-/** @param {Evaluation} evaluation */
-export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibrated, level }) {
-  /** @type {Column<Measure>[]} */
-  const columns = [{ head: "Measure", name: true, cell: ([, name]) => name }];
-  const column = (/** @type {string} */ head, /** @type {Column<Measure>["cell"]} */ cell) =>
+/**
+ * @param {Evaluation} evaluation
+ * @param {CalibrationMetric[]} metrics
+ */
+export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibrated, level }, metrics) {
+  /** @type {Column<CalibrationMetric>[]} */
+  const columns = [{ head: "Measure", name: true, cell: ({ title }) => title }];
+  const column = (/** @type {string} */ head, /** @type {Column<CalibrationMetric>["cell"]} */ cell) =>
     columns.push({ head, number: true, cell });
   if (accepted && uncalibrated) column("Accepted rows, before", points(uncalibrated.accepted_rows));
   if (accepted) column(uncalibrated ? "Accepted rows, after" : "Accepted rows", intervals(accepted));
@@ -45,6 +39,5 @@ export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibra
     ? " Rejected rows have probability 1/K in every class: judge calibration by the accepted rows."
     : "";
   const caption = `Calibration in numbers, with ${plainPercent(level)} intervals.${mind}`;
-  const known = MEASURES.filter(([key]) => key in all);
-  return make("div", { class: "gap" }, table(caption, columns, known).node);
+  return make("div", { class: "gap" }, table(caption, columns, metrics).node);
 }

@@ -66,7 +66,7 @@ export function honesty(data) {
   });
   put("binning", make("div", { class: "switches" }, gated && rows, binning));
   // A diagram alone has room beside it.
-  byId(stages.length > 1 ? "metrics" : "reliability").append(metricsTable(data.evaluation));
+  byId(stages.length > 1 ? "metrics" : "reliability").append(metricsTable(data.evaluation, data.calibration_metrics));
 }
 
 /**

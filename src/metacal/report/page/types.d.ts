@@ -11,6 +11,7 @@ export interface Data {
   settings: Settings;
   promise: Promised | null;
   evaluation: Evaluation;
+  calibration_metrics: CalibrationMetric[];
   diagrams: Diagram[];
   curves: Curves;
   frontier: Frontier;
@@ -111,6 +112,14 @@ export interface Estimate {
   high: Maybe;
   level: number;
   method: string;
+}
+
+/** A row of the table of calibration metrics. */
+export interface CalibrationMetric {
+  name: string;
+  title: string;
+  /** Whether it is a share of the rows, shown in percent. */
+  is_share: boolean;
 }
 
 export interface Evaluation {
