@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from metacal.errors import InputError
-from metacal.io.apply import WrittenPart, make_missing_results
+from metacal.io.apply import WrittenResult, make_missing_results
 from metacal.io.disk import temporary_path_for
 from metacal.io.opening import NoRowsError
 from metacal.io.results import JOURNAL, ResultFolder
@@ -36,10 +36,10 @@ def result_of(content: bytes, gate: str) -> bytes:
 class Guarded(World):
     """A world in which only the holder of the folder's lock puts anything into its place."""
 
-    def replace(self, part, target):
+    def replace(self, temporary_path, target):
         self._guard(target)
         assert self.files.get(target) not in (EDITED, b"mine"), "it is not ours"
-        super().replace(part, target)
+        super().replace(temporary_path, target)
 
     def remove(self, path):
         self._guard(path)
@@ -91,8 +91,8 @@ class History:
         else:
             self.run()
 
-    def work(self, source: str, target: str, gate: str) -> WrittenPart:
-        part = temporary_path_for(target)
+    def work(self, source: str, target: str, gate: str) -> WrittenResult:
+        temporary_path = temporary_path_for(target)
 
         def write() -> int:
             content = self.world.read(source)
@@ -104,12 +104,12 @@ class History:
                 source
             )  # rows are read one after the other: the rest may be another file's
             mixed = content[:1] + (begun or b"??")[1:]
-            self.world.append(part, b"half")
-            self.world.write(part, result_of(mixed, gate))
+            self.world.append(temporary_path, b"half")
+            self.world.write(temporary_path, result_of(mixed, gate))
             return 1
 
         rows, known = read_unchanged(source, write, self.world)
-        return WrittenPart(known, part if rows else None, n_rows=rows, n_accepted=rows)
+        return WrittenResult(known, temporary_path if rows else None, n_rows=rows, n_accepted=rows)
 
     def run(self, *, prune: bool = False) -> bool:
         """One run; whether it came to its end."""

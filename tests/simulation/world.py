@@ -142,29 +142,29 @@ class World(Disk):
     def now_ns(self) -> int:
         return self.files.clock_ns
 
-    def replace(self, part: str, target: str) -> None:
-        content, written_ns = self.files[part], self.files.written_ns[part]
+    def replace(self, temporary_path: str, target: str) -> None:
+        content, written_ns = self.files[temporary_path], self.files.written_ns[temporary_path]
         if self.happens("unsynced"):
             raise OSError(errno.EIO, os.strerror(errno.EIO), target)
         killed = self.happens("killed")
         if not killed or self.rng.random() < 0.5:
-            del self.files[part]
+            del self.files[temporary_path]
             self.files[target] = content
             self.files.written_ns[target] = written_ns
         if killed:
             raise Killed
         self._fate()
 
-    def swap(self, part: str, target: str) -> None:
+    def swap(self, temporary_path: str, target: str) -> None:
         self._fate()
         if not self.swaps:
-            raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), part)
-        self._check_is_there(part)
+            raise UnsupportedError(errno.ENOSYS, os.strerror(errno.ENOSYS), temporary_path)
+        self._check_is_there(temporary_path)
         self._check_is_there(target)
         killed = self.happens("killed")
         if not killed or self.rng.random() < 0.5:
-            first, second = self.files[part], self.files[target]
-            self.files[part], self.files[target] = second, first
+            first, second = self.files[temporary_path], self.files[target]
+            self.files[temporary_path], self.files[target] = second, first
         if killed:
             raise Killed
         if self.happens("unsynced"):  # the exchange took place, but the folder could not be synced

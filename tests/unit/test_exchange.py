@@ -21,11 +21,11 @@ class Interrupted(Disk):
         self.acts = list(acts)
         self.swaps = swaps
 
-    def swap(self, part, target):
+    def swap(self, temporary_path, target):
         if not self.swaps:
-            raise UnsupportedError(38, "not implemented", part)
+            raise UnsupportedError(38, "not implemented", temporary_path)
         self._act()
-        super().swap(part, target)
+        super().swap(temporary_path, target)
 
     def rename_new(self, source, target):
         if not self.swaps:
@@ -117,9 +117,9 @@ def test_a_link_stays_a_link(sheet, tmp_path):
 
 def test_a_failed_sync_leaves_what_was_taken_out_where_it_is_found(sheet):
     class Failing(Disk):
-        def swap(self, part, target):
+        def swap(self, temporary_path, target):
             sheet.write_bytes(SAVED)
-            super().swap(part, target)
+            super().swap(temporary_path, target)
             raise OSError(5, "input/output error", target)
 
     disk = Failing()

@@ -17,7 +17,7 @@ from metacal.gate import Gate
 from metacal.io.artifact.document import Content, document_kind
 from metacal.io.artifact.encoding import construct
 from metacal.io.artifact.messages import with_article
-from metacal.io.artifact.sources import calibrator_kinds, method_of_table, unsupported_calibrator
+from metacal.io.artifact.sources import calibrator_kinds, find_source_method, unsupported_calibrator
 from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO
@@ -203,7 +203,7 @@ def _find_changed_parameter(estimator: Any) -> str | None:
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         chooser_names = [method.public_name for method in CHOOSERS.values()]
-        fitted_name = method_of_table(gate.source).public_name
+        fitted_name = find_source_method(gate.source).public_name
         if type(calibrator).__name__ not in (*chooser_names, fitted_name):
             return "calibrator"
 
@@ -275,5 +275,5 @@ def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
     """
     recipe = gate.source.recipe
     recipe_parameters = {} if recipe is None else recipe.parameters
-    calibrator_class = method_of_table(gate.source).estimator_class()
+    calibrator_class = find_source_method(gate.source).estimator_class()
     return construct(calibrator_class, {**recipe_parameters, **parameters}, "parameters")

@@ -16,5 +16,6 @@ if TYPE_CHECKING:
     from metacal.io.scores import read_scores as read_scores
     from metacal.io.writing import open_table as open_table
     from metacal.io.writing import write_table as write_table
-else:  # names are imported lazily, because the command line starts without NumPy
+else:
+    # Names are imported lazily, because the command line starts without NumPy.
     __getattr__, __dir__ = make_lazy_attributes(__name__)

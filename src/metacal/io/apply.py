@@ -36,7 +36,7 @@ _MAX_PENDING_FILES = 256
 
 
 @dataclass(frozen=True)
-class WrittenPart:
+class WrittenResult:
     """Result of one source, written to a temporary file.
 
     Attributes
@@ -44,7 +44,7 @@ class WrittenPart:
     source_fingerprint : dict or None
         Fingerprint of the source.
 
-    part : str or None
+    temporary_path : str or None
         Temporary file. None if the source has no rows.
 
     n_rows : int
@@ -55,15 +55,17 @@ class WrittenPart:
     """
 
     source_fingerprint: Fingerprint | None
-    part: str | None
+    temporary_path: str | None
     n_rows: int
     n_accepted: int | None
 
 
 #: Path of a source, and path of its result.
 SourceAndTarget = tuple[str, str]
-#: Writes the results of several sources to temporary files, in any order.
-WriteParts = Callable[[Sequence[SourceAndTarget]], Iterator[tuple[SourceAndTarget, WrittenPart]]]
+#: Function that writes the results of several sources to temporary files, in any order.
+ResultsWriter = Callable[
+    [Sequence[SourceAndTarget]], Iterator[tuple[SourceAndTarget, WrittenResult]]
+]
 
 
 def apply(
@@ -125,7 +127,7 @@ def apply(
     Raises
     ------
     InputError
-        If the sources cannot be read or the output cannot be written.
+        If the sources cannot be read or the output cannot be written_result.
 
     Examples
     --------
@@ -170,7 +172,7 @@ def apply(
 
 @dataclass(frozen=True)
 class FileApplier:
-    """Function that applies a gate to one file. It can be sent to a worker.
+    """Picklable function that applies a gate to one file.
 
     Attributes
     ----------
@@ -196,27 +198,27 @@ class FileApplier:
     output_format: str | None = None
     n_jobs: int | None = None
 
-    def __call__(self, source: str, target: str) -> WrittenPart:
+    def __call__(self, source: str, target: str) -> WrittenResult:
         """Write the result of a source to a temporary file beside `target`."""
         # The name is unique, because a worker that was given up may still write the same result.
-        part = temporary_path_for(target)
+        temporary_path = temporary_path_for(target)
 
-        def write_part() -> Applied:
+        def write_result() -> Applied:
             try:
-                return self.write(source, target, part)
+                return self.write(source, target, temporary_path)
             except NoRowsError:
                 return Applied(n_rows=0, n_accepted=0)
 
-        applied, source_fingerprint = read_unchanged(source, write_part)
-        return WrittenPart(
+        applied, source_fingerprint = read_unchanged(source, write_result)
+        return WrittenResult(
             source_fingerprint=source_fingerprint,
-            part=part if applied.n_rows else None,
+            temporary_path=temporary_path if applied.n_rows else None,
             n_rows=applied.n_rows,
             n_accepted=applied.n_accepted,
         )
 
-    def write(self, source: Any, target: str, part: str | None = None) -> Applied:
-        """Write the result of a source to `target`, or to the temporary file `part`."""
+    def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:
+        """Write the result of a source to `target`, or to a temporary file."""
         gate = self.gate.gate
         with deleting_downloads():
             predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
@@ -228,7 +230,7 @@ class FileApplier:
                 tables=(gate.source.read(predictions.table, by_rows=True),),
                 rejected=self.rejected,
                 n_jobs=self.n_jobs,
-                part=part,
+                temporary_path=temporary_path,
             )
 
     def describe(self) -> dict[str, Any]:
@@ -254,7 +256,7 @@ def _apply_to_folder(
     prune: bool,
     say: Callable[[str], object],
 ) -> Applied:
-    """Write a result to a directory for each source that has no current one.
+    """Write the results that are missing or outdated to a directory.
 
     Parameters
     ----------
@@ -288,12 +290,12 @@ def _apply_to_folder(
         names = results.choose_names(sources, suffix)
         source_of_result = dict(zip(names, sources, strict=True))
 
-        def write_parts(
+        def write_results(
             pairs: Sequence[SourceAndTarget],
-        ) -> Iterator[tuple[SourceAndTarget, WrittenPart]]:
-            return _write_parts(applier, pairs, executor)
+        ) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
+            return _write_results(applier, pairs, executor)
 
-        return make_missing_results(results, source_of_result, write_parts, prune=prune, say=say)
+        return make_missing_results(results, source_of_result, write_results, prune=prune, say=say)
 
 
 def _choose_suffix(output_format: str | None, first_source: str) -> str:
@@ -339,12 +341,12 @@ def _check_results_are_not_read(
 def make_missing_results(
     results: ResultFolder,
     source_of_result: Mapping[str, str],
-    write_parts: WriteParts,
+    write_results: ResultsWriter,
     *,
     prune: bool,
     say: Callable[[str], object],
 ) -> Applied:
-    """Make the results that a directory lacks.
+    """Compute and record the results that are missing in a directory.
 
     Parameters
     ----------
@@ -354,7 +356,7 @@ def make_missing_results(
     source_of_result : mapping of str to str
         Name and source of each result.
 
-    write_parts : callable
+    write_results : callable
         Writes the missing results to temporary files.
 
     prune : bool
@@ -379,19 +381,20 @@ def make_missing_results(
         say(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
-    results.check_no_foreign_files(missing_names)  # before any work is done
+    # This check comes first, so that no work is lost if it fails.
+    results.check_no_foreign_files(missing_names)
     missing_results = []
     for name in missing_names:
         missing_results.append((source_of_result[name], os.path.join(results.folder, name)))
     try:
-        for (source, target), written in write_parts(missing_results):
+        for (source, target), written_result in write_results(missing_results):
             name = os.path.basename(target)
             records[name] = results.finish(
                 name,
                 source,
-                written.source_fingerprint,
-                written.part,
-                counts={"n_rows": written.n_rows, "n_accepted": written.n_accepted},
+                written_result.source_fingerprint,
+                written_result.temporary_path,
+                counts={"n_rows": written_result.n_rows, "n_accepted": written_result.n_accepted},
             )
     finally:
         results.remove_leftovers(source_of_result)
@@ -445,17 +448,17 @@ def _summarize_records(
     )
 
 
-def _write_parts(
+def _write_results(
     applier: FileApplier, pairs: Sequence[SourceAndTarget], executor: ExecutorLike | None
-) -> Iterator[tuple[SourceAndTarget, WrittenPart]]:
+) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
     """Write results to temporary files, in this process or by workers."""
     pool = resolve_executor(executor)
     if pool is None or not is_remote(pool):
         yield from zip(pairs, starmap(applier, pairs))
         return
     worker_applier = replace(applier, n_jobs=1)
-    for pair, written in run_as_completed(
+    for pair, written_result in run_as_completed(
         pool, worker_applier, pairs, _MAX_PENDING_FILES, place=lambda pair: str(pair[0])
     ):
-        report_finished_rows(written.n_rows)
-        yield (pair[0], pair[1]), written
+        report_finished_rows(written_result.n_rows)
+        yield (pair[0], pair[1]), written_result

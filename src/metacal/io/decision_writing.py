@@ -107,7 +107,7 @@ def write_decisions(
     tables: Sequence[Any],
     rejected: Rejected = "calibrated",
     n_jobs: int | None = None,
-    part: str | None = None,
+    temporary_path: str | None = None,
 ) -> Applied:
     """Apply a gate block by block and write the decisions.
 
@@ -135,7 +135,7 @@ def write_decisions(
     n_jobs : int, optional
         Number of threads.
 
-    part : str, optional
+    temporary_path : str, optional
         File to write instead of `output`, if another process moves it there.
 
     Returns
@@ -149,13 +149,14 @@ def write_decisions(
         output_file = None
         if output is not None:
             output_file = stack.enter_context(
-                _open_output(gate, predictions, output, output_format, part)
+                _open_output(gate, predictions, output, output_format, temporary_path)
             )
         pool = stack.enter_context(open_executor(n_jobs))
 
         def decide_block(block: _Block) -> tuple[_Block, Decision]:
             n_rows = len(block.tables[0])
-            with report_progress_to(None):  # progress is reported when the rows are written
+            # Progress is reported later, when the rows are written.
+            with report_progress_to(None):
                 decision = _decide(
                     gate,
                     block.tables,
@@ -228,7 +229,7 @@ def _open_output(
     predictions: Any,
     output: str | os.PathLike[str],
     output_format: str | None,
-    part: str | None,
+    temporary_path: str | None,
 ) -> Iterator[_Output]:
     """Open the output file. It appears when the context ends without an error.
 
@@ -246,7 +247,7 @@ def _open_output(
     output_format : str or None
         Format of the output if its name does not determine it.
 
-    part : str or None
+    temporary_path : str or None
         File to write instead of `output`, if another process moves it there.
 
     Yields
@@ -261,7 +262,7 @@ def _open_output(
     if gate.source.classes_given:
         class_names = gate.classes.tolist()
     with open_table(
-        output, len(predictions), class_names=class_names, format=output_format, part=part
+        output, len(predictions), class_names=class_names, format=output_format, part=temporary_path
     ) as write_columns:
         yield _Output(gate, write_columns, predictions.ids, kept_columns)
 

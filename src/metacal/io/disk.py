@@ -145,29 +145,29 @@ class Disk:
     def write(self, path: str, content: bytes) -> None:
         """Replace the content of a file atomically and durably. A link remains a link."""
         target = os.path.realpath(path)
-        part = temporary_path_for(target)
+        temporary_path = temporary_path_for(target)
         try:
-            self.append(part, content)
-            self.replace(part, target)
+            self.append(temporary_path, content)
+            self.replace(temporary_path, target)
         finally:
-            self.remove(part)
+            self.remove(temporary_path)
 
-    def replace(self, part: str, target: str) -> None:
+    def replace(self, temporary_path: str, target: str) -> None:
         """Rename a complete file to `target` in the same directory, durably.
 
         An existing target is replaced, and its access mode is kept.
         """
-        with _open_descriptor(part, os.O_RDWR) as descriptor:
+        with _open_descriptor(temporary_path, os.O_RDWR) as descriptor:
             os.fsync(descriptor)
         with contextlib.suppress(FileNotFoundError):
-            os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
-        os.replace(part, target)
+            os.chmod(temporary_path, stat.S_IMODE(os.stat(target).st_mode))
+        os.replace(temporary_path, target)
         sync_folder(target)
 
-    def swap(self, part: str, target: str) -> None:
+    def swap(self, temporary_path: str, target: str) -> None:
         """Exchange two files of one directory atomically.
 
-        `part` gets the mode of `target`.
+        `temporary_path` gets the mode of `target`.
 
         Raises
         ------
@@ -176,14 +176,15 @@ class Disk:
         UnsupportedError
             If the operating system or file system has no such operation. Nothing was changed.
         """
-        os.chmod(part, stat.S_IMODE(os.stat(target).st_mode))
-        rename_with_flag(part, target, exchange=True)
+        os.chmod(temporary_path, stat.S_IMODE(os.stat(target).st_mode))
+        rename_with_flag(temporary_path, target, exchange=True)
         sync_folder(target)
 
     def rename_new(self, source: str, target: str) -> None:
         """Rename a file within a directory. Raise FileExistsError if `target` exists."""
         if os.name == "nt":
-            os.rename(source, target)  # on Windows this never replaces a file
+            # On Windows, os.rename never replaces an existing file.
+            os.rename(source, target)
             return
         try:
             rename_with_flag(source, target, exchange=False)
@@ -354,7 +355,8 @@ def _acquire_lock(descriptor: int) -> None:
     """Acquire the exclusive lock of an open file without waiting."""
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:
+        # Windows has no fcntl module.
         import msvcrt
 
         os.lseek(descriptor, _LOCKED_BYTE_OFFSET, os.SEEK_SET)
@@ -367,7 +369,8 @@ def _release_lock(descriptor: int) -> None:
     """Release the lock of an open file."""
     try:
         import fcntl
-    except ImportError:  # Windows
+    except ImportError:
+        # Windows has no fcntl module.
         import msvcrt
 
         os.lseek(descriptor, _LOCKED_BYTE_OFFSET, os.SEEK_SET)

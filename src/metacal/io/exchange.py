@@ -22,7 +22,7 @@ from metacal.io.disk import Disk, temporary_path_for
 
 @dataclass(frozen=True)
 class Replacement:
-    """Result of `replace_if_unchanged`.
+    """Outcome of an attempt to replace a file.
 
     Attributes
     ----------
@@ -66,38 +66,41 @@ def replace_if_unchanged(
         If the disk fails. The file then has the old or the new content.
     """
     target = disk.real_path(path)
-    part = temporary_path_for(target)
+    temporary_path = temporary_path_for(target)
     try:
-        disk.append(part, content)
+        disk.append(temporary_path, content)
     except OSError:
-        disk.remove(part)
+        disk.remove(temporary_path)
         raise
     try:
         if disk.read(target) != expected:
             return Replacement(done=False)
         if expected is None:
-            return _rename_to_new(disk, part, target)
+            return _rename_to_new(disk, temporary_path, target)
         try:
-            return _exchange(disk, part, target, content, expected)
+            return _exchange(disk, temporary_path, target, content, expected)
         except UnsupportedError:
-            return _replace_in_steps(disk, part, target, expected)
-    except FileNotFoundError:  # the file was removed in the meantime
+            return _replace_in_steps(disk, temporary_path, target, expected)
+    except FileNotFoundError:
+        # Another process removed the file in the meantime.
         return Replacement(done=False)
     finally:
-        if disk.read(part) == content:
-            disk.remove(part)
+        if disk.read(temporary_path) == content:
+            disk.remove(temporary_path)
 
 
-def _rename_to_new(disk: Disk, part: str, target: str) -> Replacement:
+def _rename_to_new(disk: Disk, temporary_path: str, target: str) -> Replacement:
     """Rename a temporary file to `target` if there is no such file."""
     try:
-        disk.rename_new(part, target)
+        disk.rename_new(temporary_path, target)
     except FileExistsError:
         return Replacement(done=False)
     return Replacement(done=True)
 
 
-def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: bytes) -> Replacement:
+def _exchange(
+    disk: Disk, temporary_path: str, target: str, content: bytes, expected: bytes
+) -> Replacement:
     """Exchange two files, and undo that if the old file is not the expected one.
 
     Parameters
@@ -105,7 +108,7 @@ def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: byte
     disk : Disk
         File system.
 
-    part : str
+    temporary_path : str
         Temporary file with the new content.
 
     target : str
@@ -121,29 +124,30 @@ def _exchange(disk: Disk, part: str, target: str, content: bytes, expected: byte
     -------
     Replacement
     """
-    disk.swap(part, target)
-    if disk.read(part) == expected:
-        disk.remove(part)
+    disk.swap(temporary_path, target)
+    if disk.read(temporary_path) == expected:
+        disk.remove(temporary_path)
         return Replacement(done=True)
     try:
-        disk.swap(part, target)
-    except FileNotFoundError:  # the new file was removed, so the old one gets its name back
-        return Replacement(done=False, backup=_restore(disk, part, target))
-    if disk.read(part) == content:
+        disk.swap(temporary_path, target)
+    except FileNotFoundError:
+        # Another process removed the new file, so the old one gets its name back.
+        return Replacement(done=False, backup=_restore(disk, temporary_path, target))
+    if disk.read(temporary_path) == content:
         return Replacement(done=False)
     # Somebody saved once more, and replaced the new file.
-    return Replacement(done=False, backup=rename_to_backup(disk, part, target))
+    return Replacement(done=False, backup=rename_to_backup(disk, temporary_path, target))
 
 
-def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Replacement:
-    """Replace a file in two renames: the old file away, then the new one in.
+def _replace_in_steps(disk: Disk, temporary_path: str, target: str, expected: bytes) -> Replacement:
+    """Replace a file by two renames, if an atomic exchange is not supported.
 
     Parameters
     ----------
     disk : Disk
         File system.
 
-    part : str
+    temporary_path : str
         Temporary file with the new content.
 
     target : str
@@ -160,7 +164,7 @@ def _replace_in_steps(disk: Disk, part: str, target: str, expected: bytes) -> Re
     disk.rename_new(target, old_file)
     if disk.read(old_file) != expected:
         return Replacement(done=False, backup=_restore(disk, old_file, target))
-    replacement = _rename_to_new(disk, part, target)
+    replacement = _rename_to_new(disk, temporary_path, target)
     disk.remove(old_file)
     return replacement
 
@@ -180,7 +184,7 @@ def _restore(disk: Disk, old_file: str, target: str) -> str | None:
     return None
 
 
-def rename_to_backup(disk: Disk, part: str, target: str) -> str:
+def rename_to_backup(disk: Disk, temporary_path: str, target: str) -> str:
     """Rename a temporary file to a visible backup, such as `labels.saved-1.csv`.
 
     Returns
@@ -193,7 +197,7 @@ def rename_to_backup(disk: Disk, part: str, target: str) -> str:
     while True:
         backup = f"{stem}.saved-{number}{suffix}"
         try:
-            disk.rename_new(part, backup)
+            disk.rename_new(temporary_path, backup)
         except FileExistsError:
             number += 1
         else:
@@ -204,9 +208,14 @@ def find_leftovers(disk: Disk, path: str) -> list[str]:
     """Return the temporary files of `path` that killed processes have left."""
     folder, name = os.path.split(disk.real_path(path))
     suffix = re.escape(os.path.splitext(name)[1])
-    part_pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part{suffix}")
+    temporary_name_pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part{suffix}")
     try:
         names_in_folder = disk.names(folder or ".")
-    except PermissionError:  # the directory may be written but not listed
+    except PermissionError:
+        # The user may write to the directory but not list it.
         return []
-    return [os.path.join(folder, name) for name in names_in_folder if part_pattern.fullmatch(name)]
+    return [
+        os.path.join(folder, name)
+        for name in names_in_folder
+        if temporary_name_pattern.fullmatch(name)
+    ]

@@ -115,12 +115,13 @@ def _without_special_files(paths: Sequence[str]) -> list[str]:
     return file_paths
 
 
-def is_same_file(path: str, other: str) -> bool:
+def is_same_file(path: str, other_path: str) -> bool:
     """Check whether two names denote the same file, also through links or letter case."""
-    if os.path.realpath(path) == os.path.realpath(other):
+    if os.path.realpath(path) == os.path.realpath(other_path):
         return True
-    with contextlib.suppress(OSError, ValueError):  # one of the files does not exist
-        return os.path.samefile(path, other)
+    # os.path.samefile raises an error if one of the files does not exist.
+    with contextlib.suppress(OSError, ValueError):
+        return os.path.samefile(path, other_path)
     return False
 
 

@@ -150,7 +150,7 @@ def _check_named_column(
 
 
 def missing_table_error(
-    request: Request, what: str, names: Collection[str], content: str, advice: str
+    request: Request, item_kind: str, names: Collection[str], content: str, advice: str
 ) -> InputError:
     """Build the error for a file without the requested table.
 
@@ -159,8 +159,8 @@ def missing_table_error(
     request : Request
         Description of the wanted columns.
 
-    what : {"array", "column"}
-        What the file consists of.
+    item_kind : {"array", "column"}
+        Kind of the named items in the file.
 
     names : collection of str
         Names that could be the table.
@@ -177,7 +177,7 @@ def missing_table_error(
         An `OtherKindError` if the file holds the other kind of input.
     """
     other_input = next(kind for kind in TABLE_KEYS if kind != request.input)
-    problem = f"{request.path}: there is no {what} {TABLE_KEYS[request.input][0]!r}; {content}"
+    problem = f"{request.path}: there is no {item_kind} {TABLE_KEYS[request.input][0]!r}; {content}"
     if any(name in names for name in TABLE_KEYS[other_input]):
         solution = option("input", other_input)
         return OtherKindError(f"{problem}; to read its {other_input} say {solution}.")

@@ -245,7 +245,9 @@ def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
         )
 
 
-def check_text_array_size(path: str, what: str, texts: Sequence[str], file_size: int) -> None:
+def check_text_array_size(
+    path: str, column_text: str, texts: Sequence[str], file_size: int
+) -> None:
     """Raise InputError if a NumPy array of the texts would be larger than the limit.
 
     NumPy stores every text of an array with the width of the longest.
@@ -255,8 +257,8 @@ def check_text_array_size(path: str, what: str, texts: Sequence[str], file_size:
     path : str
         Name of the file in messages.
 
-    what : str
-        Name of the column in messages, for example "labels".
+    column_text : str
+        Description of the column in messages, for example "labels".
 
     texts : sequence of str
         Texts of the column.
@@ -269,7 +271,7 @@ def check_text_array_size(path: str, what: str, texts: Sequence[str], file_size:
     limit = unpack_limit(file_size)
     if array_size > limit:
         raise InputError(
-            f"{path}: the longest of the {len(texts):,} {what} has {max_length:,} characters, and"
+            f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,} characters, and"
             f" NumPy would make all as wide, {_format_size(array_size)} (the limit is"
             f" {_format_size(limit)}); shorten it."
         )

@@ -201,7 +201,8 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
     try:
         file_system, path = _open_file_system(url)
         info = file_system.info(path)
-    except Exception:  # downloading the file reports the reason
+    except Exception:
+        # The error is reported when the file is downloaded.
         return None
     versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
     if not versions:
@@ -220,7 +221,8 @@ def is_remote_file_gone(url: str) -> bool:
     try:
         file_system, path = _open_file_system(url)
         return not file_system.exists(path)
-    except Exception:  # every store raises its own exceptions
+    except Exception:
+        # Every file store raises exceptions of its own types.
         return False
 
 
@@ -260,7 +262,8 @@ def _plain_remote_errors(url: str) -> Iterator[None]:
         yield
     except MetacalError:
         raise
-    except Exception as error:  # every store raises its own exceptions
+    except Exception as error:
+        # Every file store raises exceptions of its own types.
         raise InputError(f"{url}: {_describe_remote_error(error)}.") from error
 
 

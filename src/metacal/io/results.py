@@ -40,7 +40,7 @@ from metacal.io.source_fingerprint import Fingerprint, is_unchanged
 #: Name of the journal. Readers of a directory skip names that begin with "_".
 JOURNAL = "_metacal.journal"
 #: Names of temporary files: a dot, the name of the result, twelve digits.
-_PART_PATTERN = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
+_TEMPORARY_NAME_PATTERN = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
 
 #: Size in bytes and modification time in nanoseconds.
 _SizeAndTime = tuple[int, int]
@@ -87,10 +87,10 @@ class ResultFolder:
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
-    ...     part = temporary_path_for(f"{folder}/out.csv")
-    ...     DISK.write(part, b"result")
+    ...     temporary_path = temporary_path_for(f"{folder}/out.csv")
+    ...     DISK.write(temporary_path, b"result")
     ...     record = results.finish(
-    ...         "out.csv", source, fingerprint(source), part, counts={"n_rows": 1}
+    ...         "out.csv", source, fingerprint(source), temporary_path, counts={"n_rows": 1}
     ...     )
     ...     record["bytes"]
     6
@@ -151,7 +151,7 @@ class ResultFolder:
         name: str,
         source: str,
         source_fingerprint: Fingerprint | None,
-        part: str | None,
+        temporary_path: str | None,
         counts: Record,
     ) -> Record:
         """Record a complete result and move it to its place.
@@ -167,7 +167,7 @@ class ResultFolder:
         source_fingerprint : dict or None
             Fingerprint of the source.
 
-        part : str or None
+        temporary_path : str or None
             Temporary file with the result. None if the source has no rows; a former result of the
             source is then removed.
 
@@ -186,12 +186,12 @@ class ResultFolder:
             "fingerprint": source_fingerprint,
             **counts,
         }
-        if part is None:
-            if self._is_ours(name):
+        if temporary_path is None:
+            if self._is_unchanged_result(name):
                 self.disk.remove(target)
         else:
             self.check_no_foreign_files([name])
-            record |= self._describe_part(part, target)
+            record |= self._describe_temporary_file(temporary_path, target)
             if self._size_and_time(name) == _recorded_size_and_time(record):
                 # After a crash, the old file could be mistaken for the new one.
                 self.disk.remove(target)
@@ -199,9 +199,9 @@ class ResultFolder:
         if self._last_made_with != self.made_with:
             self._append_record({"made_with": self.made_with})
         self._append_record(record)
-        if part is not None:
+        if temporary_path is not None:
             with plain_write_errors(target):
-                self.disk.replace(part, target)
+                self.disk.replace(temporary_path, target)
         return record
 
     def choose_names(self, sources: Sequence[str], suffix: str) -> list[str]:
@@ -250,7 +250,7 @@ class ResultFolder:
                 if n_sources_of_name[key] > 1 or key in reused_names:
                     result_name = distinct_name(source, suffix)
                 else:
-                    self._refuse_taken_name(result_name, source)
+                    self._check_name_is_free(result_name, source)
             result_names.append(result_name)
         _check_distinct(result_names, sources)
         return result_names
@@ -259,7 +259,7 @@ class ResultFolder:
         """Raise InputError if one of the files exists and is not an unchanged result."""
         foreign_names = []
         for name in names:
-            if self.disk.exists(self._path(name)) and not self._is_ours(name):
+            if self.disk.exists(self._path(name)) and not self._is_unchanged_result(name):
                 foreign_names.append(name)
         if not foreign_names:
             return
@@ -291,7 +291,7 @@ class ResultFolder:
                 continue
             if not self._is_orphan(record, current_sources):
                 continue
-            if self._is_ours(name):
+            if self._is_unchanged_result(name):
                 unchanged_names.append(name)
             else:
                 edited_names.append(name)
@@ -300,7 +300,7 @@ class ResultFolder:
     def prune(self, names: Iterable[str]) -> None:
         """Remove the results that are as they were written. Edited files are not removed."""
         for name in names:
-            if self._is_ours(name):
+            if self._is_unchanged_result(name):
                 self.disk.remove(self._path(name))
                 self._append_record({"removed": name})
 
@@ -311,22 +311,24 @@ class ResultFolder:
         """
         known_names = {*names, *self.records, JOURNAL}
         for name in self.disk.names(self.folder):
-            match = _PART_PATTERN.fullmatch(name)
+            match = _TEMPORARY_NAME_PATTERN.fullmatch(name)
             if match is not None and match["name"] in known_names:
                 self.disk.remove(self._path(name))
 
     def _path(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
-    def _describe_part(self, part: str, target: str) -> Record:
+    def _describe_temporary_file(self, temporary_path: str, target: str) -> Record:
         """Return the size, time and checksum of a temporary file, as a part of its record."""
-        stamp = self.disk.stamp(part)
+        stamp = self.disk.stamp(temporary_path)
         if stamp is None:
-            raise InputError(f"cannot write {target}: {part} is gone; did somebody else remove it?")
+            raise InputError(
+                f"cannot write {target}: {temporary_path} is gone; did somebody else remove it?"
+            )
         return {
             "bytes": stamp.bytes,
             "written_ns": stamp.written_ns,
-            "checksum": self.disk.checksum(part),
+            "checksum": self.disk.checksum(temporary_path),
         }
 
     def _recorded_names(self, suffix: str) -> dict[str | None, str]:
@@ -340,7 +342,7 @@ class ResultFolder:
                 recorded_names[source] = name
         return recorded_names
 
-    def _refuse_taken_name(self, name: str, source: str) -> None:
+    def _check_name_is_free(self, name: str, source: str) -> None:
         """Raise InputError if the name belongs to a result of another source that exists."""
         for recorded_name, (record, _) in self.records.items():
             owner = record["source"]
@@ -363,7 +365,7 @@ class ResultFolder:
             return None
         return stamp.bytes, stamp.written_ns
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_unchanged_result(self, name: str) -> bool:
         """Check whether a file is a result that was not changed since it was put there."""
         size_and_time = self._size_and_time(name)
         if size_and_time is None:
@@ -398,7 +400,7 @@ class ResultFolder:
         self._apply_record(record)
 
     def _apply_record(self, record: Record) -> None:
-        """Update what is known of the results with one record of the journal."""
+        """Update the recorded results with one record of the journal."""
         if "made_with" in record:
             self._last_made_with = record["made_with"]
             return

@@ -64,20 +64,20 @@ def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     )
 
 
-def is_unchanged(known: Fingerprint, source: str, disk: Disk = DISK) -> bool:
+def is_unchanged(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Check whether a source still has the given fingerprint."""
-    known_stamp = _without_checksum(known)
+    known_stamp = _without_checksum(known_fingerprint)
     # The content is read only if everything else is equal.
     current_fingerprint = _compute_fingerprint(
         source,
         disk,
-        needs_checksum=lambda stamp: stamp == known_stamp and "checksum" in known,
+        needs_checksum=lambda stamp: stamp == known_stamp and "checksum" in known_fingerprint,
     )
-    return current_fingerprint == known
+    return current_fingerprint == known_fingerprint
 
 
 def read_unchanged(
-    source: str, work: Callable[[], _Result], disk: Disk = DISK
+    source: str, read_source: Callable[[], _Result], disk: Disk = DISK
 ) -> tuple[_Result, Fingerprint | None]:
     """Call a function that reads a source, again if the source has changed.
 
@@ -86,7 +86,7 @@ def read_unchanged(
     source : str
         Path or URL.
 
-    work : callable
+    read_source : callable
         Reads the source. An InputError that it raises is ignored if the source has changed.
 
     disk : Disk, optional
@@ -95,7 +95,7 @@ def read_unchanged(
     Returns
     -------
     result : object
-        Result of `work` for a source that was the same before and after the call.
+        Result of `read_source` for a source that was the same before and after the call.
 
     fingerprint : dict or None
         Fingerprint of the source, None if it has none.
@@ -108,7 +108,7 @@ def read_unchanged(
     for _ in range(MAX_ATTEMPTS):
         initial_fingerprint = fingerprint(source, disk)
         try:
-            result = work()
+            result = read_source()
         except InputError:
             if initial_fingerprint is None or is_unchanged(initial_fingerprint, source, disk):
                 raise
@@ -159,15 +159,15 @@ def _compute_fingerprint(
             return stamp_fields
         return {**stamp_fields, "checksum": disk.checksum(source)}
     except OSError:
-        # Reading the source reports the reason.
+        # The error is reported when the source is read.
         return None
 
 
-def _without_checksum(known: Fingerprint) -> Fingerprint:
-    return {name: value for name, value in known.items() if name != "checksum"}
+def _without_checksum(source_stamp: Fingerprint) -> Fingerprint:
+    return {name: value for name, value in source_stamp.items() if name != "checksum"}
 
 
 def _is_settled(stamp: Fingerprint, now_ns: int) -> bool:
-    """Check whether a file is settled: a new change would have another time."""
+    """Check whether any later change of a file would have a later file time."""
     last_change_ns = max(stamp["written_ns"], stamp["changed_ns"])
     return bool(now_ns - last_change_ns >= SETTLED_NS)

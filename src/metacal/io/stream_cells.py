@@ -113,12 +113,12 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
     raise invalid_line_error(f"the entry {name!r} is no list of numbers")
 
 
-def parse_identifier(what: str, value: Any) -> str | None:
+def parse_identifier(role: str, value: Any) -> str | None:
     """Convert an id or a unit to text, which is the same for all file formats.
 
     Parameters
     ----------
-    what : str
+    role : str
         Meaning of the value in messages.
 
     value : str, int or None
@@ -137,7 +137,7 @@ def parse_identifier(what: str, value: Any) -> str | None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise invalid_line_error(
-            f"the {what} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number"
+            f"the {role} {str(value)[:_MAX_SHOWN]!r} is neither text nor a number"
         )
     return str(value)
 

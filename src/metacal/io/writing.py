@@ -35,8 +35,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with atomic_path(folder / "a.txt") as part:
-    ...     _ = part.write_text("whole")
+    >>> with atomic_path(folder / "a.txt") as temporary_path:
+    ...     _ = temporary_path.write_text("whole")
     >>> [item.name for item in folder.iterdir()]
     ['a.txt']
     """
@@ -48,17 +48,17 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     if is_special_file:
         yield Path(path)
         return
-    part = Path(temporary_path_for(target))
+    temporary_path = Path(temporary_path_for(target))
     try:
         with plain_write_errors(path):
             # os.open respects the umask, tempfile does not.
-            os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _NEW_FILE_MODE))
-        yield part
+            os.close(os.open(temporary_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _NEW_FILE_MODE))
+        yield temporary_path
         with plain_write_errors(path):
-            DISK.replace(str(part), str(target))
+            DISK.replace(str(temporary_path), str(target))
     finally:
         with contextlib.suppress(NotADirectoryError):
-            part.unlink(missing_ok=True)
+            temporary_path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ def open_table(
     3,true
     """
     suffix = table_suffix(path, format)
-    with _open_target(path, suffix, part) as target:
+    with _open_target(path, suffix, unfinished_path=part) as target:
 
         def plain_errors() -> contextlib.AbstractContextManager[None]:
             if isinstance(target, Path):
@@ -126,7 +126,7 @@ def open_table(
         try:
             yield write_block
         except BaseException:
-            # The incomplete file is removed, so it need not be finished. It must be closed, though.
+            # The incomplete file will be removed, so it is closed but not completed.
             with contextlib.suppress(Exception):
                 abandon = getattr(writer, "abandon", writer.close)
                 abandon()
@@ -136,8 +136,10 @@ def open_table(
 
 
 @contextlib.contextmanager
-def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) -> Iterator[Any]:
-    """Yield what a writer writes to: a temporary file, or standard output for text.
+def _open_target(
+    path: str | os.PathLike[str], suffix: str, unfinished_path: str | None
+) -> Iterator[Any]:
+    """Yield the destination of a writer: a temporary file or standard output.
 
     Parameters
     ----------
@@ -147,15 +149,15 @@ def _open_target(path: str | os.PathLike[str], suffix: str, part: str | None) ->
     suffix : str
         Key of the format in `FORMATS`.
 
-    part : str or None
+    unfinished_path : str or None
         Temporary file that another process moves to `path`, and removes after a failure.
 
     Yields
     ------
     Path or text stream
     """
-    if part is not None:
-        yield Path(part)
+    if unfinished_path is not None:
+        yield Path(unfinished_path)
     elif os.fspath(path) != "-":
         with atomic_path(path) as temporary_path:
             yield temporary_path

@@ -27,7 +27,7 @@ from metacal.io.artifact.messages import check_keys, describe_json, prefix_error
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.registry import CHOICES, field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.sources import calibrator_kinds, check_jobs, method_of_table
+from metacal.io.artifact.sources import calibrator_kinds, check_jobs, find_source_method
 from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
 from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, file_text, parse_file, read_file
 from metacal.maps.methods import find_method_by_public_name
@@ -114,7 +114,7 @@ def document_kind(gate: Gate) -> str:
     """Return the kind of a gate's document, which determines what `load` returns."""
     if gate.certificate is not None:
         return KINDS[gate.kind]
-    return method_of_table(gate.source).public_name
+    return find_source_method(gate.source).public_name
 
 
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────

@@ -68,7 +68,9 @@ def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
     require(names == set(classes.tolist()), "its parts are not the classes of the file")
 
 
-def check_reach(certificate: Certificate, n_classes: int, score: str, threshold: float) -> None:
+def check_score_range(
+    certificate: Certificate, n_classes: int, score: str, threshold: float
+) -> None:
     """Check that thresholds and calibration scores are values that the score can have.
 
     Parameters
@@ -122,7 +124,7 @@ def _threshold_scores(certificate: Certificate, threshold: float) -> list[tuple[
     return values
 
 
-def check_settled(certificate: Certificate, grid: Grid, threshold: float) -> None:
+def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: float) -> None:
     """Check that no threshold coincides with a possible score.
 
     Otherwise rounding would decide whether such a row is accepted.

@@ -103,7 +103,7 @@ def recipe_parameter_types(method: Method) -> dict[str, Any]:
     return dict(sorted(parameter_types.items()))
 
 
-def method_of_table(source: LogitsSource) -> Method:
+def find_source_method(source: LogitsSource) -> Method:
     """Return the calibration method that fitted the map of a source.
 
     Parameters
@@ -165,12 +165,13 @@ def _stored_recipe_classes() -> LazyClassMapping:
 def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
     """Convert a recipe to its stored form, with default values for missing parameters."""
     method = find_method_by_public_name(recipe.estimator)
-    assert method is not None  # checked by `method_of_table`
-    values: dict[str, Any] = {name: option.default for name, option in method.options.items()}
-    values |= {"input": "logits", "n_jobs": None, "classes": None}
-    values |= recipe.parameters
+    # `find_source_method` has already rejected unknown estimators.
+    assert method is not None
+    parameters: dict[str, Any] = {name: option.default for name, option in method.options.items()}
+    parameters |= {"input": "logits", "n_jobs": None, "classes": None}
+    parameters |= recipe.parameters
     stored_class = _stored_recipe_class(method)
-    return stored_class(**{name: values[name] for name in recipe_parameter_types(method)})
+    return stored_class(**{name: parameters[name] for name in recipe_parameter_types(method)})
 
 
 def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:

@@ -22,10 +22,10 @@ from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
     check_classes,
     check_cost,
-    check_reach,
-    check_settled,
+    check_score_range,
+    check_thresholds_off_grid,
 )
-from metacal.io.artifact.sources import RANKERS, method_of_table
+from metacal.io.artifact.sources import RANKERS, find_source_method
 from metacal.kernels.grid import RELATIVE
 from metacal.scores import NAMED, grid_of, name_of, needs_logits
 
@@ -77,7 +77,7 @@ def _saved_source(source: Source) -> Source:
     """Return a source as it is stored. Raise ArtifactError if its map or score is code."""
     if not isinstance(source, LogitsSource):
         return source
-    method_of_table(source)
+    find_source_method(source)
     # Class names always come from the user. Numbers may be the default.
     has_class_names = source.classes.dtype.kind == "U"
     source = replace(source, classes_given=source.classes_given or has_class_names)
@@ -176,13 +176,13 @@ def _build_stage(saved: SavedStage, certificate: Certificate | None, location: s
         grid = grid_of(source.score)
         classes = source.classes
     else:
-        source = _certified_marks(source, certificate, location)
+        source = _check_and_complete_source(source, certificate, location)
         grid = RELATIVE
         classes = np.empty(0)
 
     policy: Thresholds = SingleThreshold(saved.threshold)
     if certificate is not None:
-        check_settled(certificate, grid, saved.threshold)
+        check_thresholds_off_grid(certificate, grid, saved.threshold)
         check_classes(certificate, classes)
         is_cascade = certificate.stages is not None
         if not is_cascade:
@@ -215,7 +215,7 @@ def _check_table(
         If they do not agree.
     """
     n_classes = source.n_classes
-    method_of_table(source)
+    find_source_method(source)
     check_cost(source.map, n_classes)
     n_score_classes = getattr(source.score, "n_classes_", n_classes)
     if n_score_classes != n_classes:
@@ -235,13 +235,13 @@ def _check_table(
             " two classes."
         )
     if certificate is not None:
-        check_reach(certificate, n_classes, source.score_name, threshold)
+        check_score_range(certificate, n_classes, source.score_name, threshold)
 
 
-def _certified_marks(
+def _check_and_complete_source(
     source: ScoreSource, certificate: Certificate | None, location: str
 ) -> ScoreSource:
-    """Check a source of given scores, and add the information in the certificate."""
+    """Check a source of given scores, and complete it from the certificate."""
     if plain_name(source.score) != source.score:
         raise ArtifactError(
             f"{location}.source.score must be one line of plain text, not"

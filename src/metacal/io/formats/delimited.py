@@ -279,7 +279,7 @@ class _Cells:
         is_class_column[list(class_columns)] = True
         field_starts = [0, *(np.flatnonzero(np.diff(is_class_column)) + 1).tolist()]
         field_stops = [*field_starts[1:], len(header)]
-        # Index of the first column in the field of each column.
+        # This array maps each column to the first column of its field.
         self._field_start = np.repeat(field_starts, np.subtract(field_stops, field_starts))
         fields = []
         for start, stop in zip(field_starts, field_stops):

@@ -265,7 +265,8 @@ def _iterate_batches(
             next_row += batch.num_rows
     except (MetacalError, MemoryError):
         raise
-    except Exception as error:  # pyarrow raises errors of many types for damaged files
+    except Exception as error:
+        # For a damaged file, pyarrow raises errors of many types.
         # ArrowInvalid is a ValueError. It is not imported here, because pyarrow may be gone
         # already when the interpreter exits.
         if isinstance(error, ValueError):

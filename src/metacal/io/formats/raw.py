@@ -130,7 +130,7 @@ class RawFile:
         """Return `count` bytes that start at `offset`, or fewer if the file ends before."""
         count = max(0, min(count, self.size - offset))
         if hasattr(os, "pread"):
-            # Avoids the second copy that `fill` and `tobytes` need.
+            # os.pread avoids the second copy that `fill` and `tobytes` make.
             with plain_read_errors(self.shown):
                 content = os.pread(self._open(), count, offset)
             if len(content) == count:
@@ -310,7 +310,7 @@ def load_array(
     dtype = location.dtype
     n_dimensions = len(location.shape)
     if conversion is None and dtype.kind == "f" and dtype.itemsize > 8:
-        # Extended-precision floats of some processors.
+        # Extended-precision floats depend on the processor, so they are converted to float64.
         conversion = Conversion(partial(np.asarray, dtype=np.float64), np.float64)
     if dtype.kind not in "fiubU" or n_dimensions not in (1, 2):
         zero = np.zeros((), dtype if conversion is None else conversion.dtype)
