@@ -13,7 +13,7 @@ import pytest
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.gate.traffic import Late
+from metacal.gate.traffic import LateLabel
 from metacal.gate.watch import MOST_POINTS
 from metacal.io.artifact.watch import decode_watch, encode_watch
 from metacal.promises.sequential.alarms import Alarms
@@ -58,7 +58,9 @@ def fed(watch, rows, cuts):
     logits, now, truth = rows
     late = [k for k in range(1300) if now[k] is None]
     for start, stop in zip([0, *cuts], [*cuts, 1300]):
-        some = [Late(k + 100 - start, k, int(truth[k])) for k in late if start <= k + 100 < stop]
+        some = [
+            LateLabel(k + 100 - start, k, int(truth[k])) for k in late if start <= k + 100 < stop
+        ]
         watch = watch.update(
             logits[start:stop], now[start:stop], ids=list(range(start, stop)), late=some
         )
@@ -121,7 +123,7 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
 def test_labels_alone_and_nothing_at_all(cal, rows):
     logits, _, truth = rows
     watch = mc.Watch.of(cal).update(logits[:3], ids=["a", "b" * 500, "c"])
-    watch.update(logits[:0], late=[Late(0, "a", int(truth[0]))]).update([]).label([], [])
+    watch.update(logits[:0], late=[LateLabel(0, "a", int(truth[0]))]).update([]).label([], [])
     assert (watch.counts.rows, watch.counts.labelled, len(watch.waiting)) == (3, 1, 2)
     assert watch.label(["b" * 499], [0]).unknown == 1  # another id, though it begins alike
     assert watch.label(["b" * 500], [0]).counts.labelled == 2
@@ -541,7 +543,7 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
         mc.Watch.of(of_units, horizon=horizon),
     )
     ids = [str(k) for k in range(1200)]
-    late = [Late(k + 3, ids[k], bool(right[k])) for k in range(0, 1197, 14)]
+    late = [LateLabel(k + 3, ids[k], bool(right[k])) for k in range(0, 1197, 14)]
     whole.update(score, known, ids=ids, units=unit, late=late)
     for start, stop in zip([0, 7, 250, 251, 640], [7, 250, 251, 640, 1200]):
         part = slice(start, stop)

@@ -17,7 +17,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate.judged import by_model
-from metacal.gate.traffic import Late, kept_id
+from metacal.gate.traffic import LateLabel, make_stored_id
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
@@ -275,7 +275,7 @@ class LineSource:
         """Return the sampling probability of an earlier row, or None."""
         if row_id in self._batch_probabilities:
             return self._batch_probabilities[row_id]
-        waiting_row = self.watch.waiting.get(kept_id(row_id))
+        waiting_row = self.watch.waiting.get(make_stored_id(row_id))
         return None if waiting_row is None else waiting_row.probability
 
 
@@ -350,13 +350,15 @@ def _build_taken(
     """
     row_records = list[StreamRecord]()
     row_indices = list[int]()
-    late_labels = list[Late]()
+    late_labels = list[LateLabel]()
     for index, record in batch.records.items():
         if record.row is not None:
             row_records.append(record)
             row_indices.append(index)
         elif record.id is not None:
-            late_labels.append(Late(len(row_records), record.id, record.label, record.probability))
+            late_labels.append(
+                LateLabel(len(row_records), record.id, record.label, record.probability)
+            )
     probabilities = [record.probability for record in row_records]
     has_probabilities = any(probability is not None for probability in probabilities)
     has_units = any(record.unit is not None for record in row_records)

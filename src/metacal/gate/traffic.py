@@ -1,5 +1,8 @@
-"""Traffic: what a watch keeps of rows, of those that wait for a label, and of the counts over
-time.
+"""Records of the rows, late labels and counts that a watch on a gate stores.
+
+A *pending row* has been decided by the gate and waits for its label, or for the rest of its
+cluster. A *late label* arrives after its row, and refers to the row by its id. A *cluster*
+(`units=`) is a set of dependent rows that is monitored as a whole.
 """
 
 from __future__ import annotations
@@ -16,18 +19,36 @@ from metacal.certificates.certificate import Certificate
 from metacal.certification.row_selection import unit_codes
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.sequential.profile import drawn_from_positions
-from metacal.promises.sequential.wager import Together
+from metacal.promises.sequential.profile import uniform_numbers_at_positions
+from metacal.promises.sequential.wager import UnitMembership
 
 Id = str | int
 
-#: Where the numbers begin that draw a row from each unit: others order rows of one score.
-_DRAWS = 1 << 40
-LONGEST_ID = 200  # longer ones are kept by a digest of 128 bits
+# First position of the random numbers that draw a row from each cluster. Positions below it order
+# rows with equal scores.
+_FIRST_CLUSTER_DRAW = 1 << 40
+
+#: Largest length of a stored id. Longer ids are replaced by a digest of 128 bits.
+LONGEST_ID = 200
+
+_MIN_INT64 = -(2**63)
+_MAX_INT64 = 2**63 - 1
 
 
-class Late(NamedTuple):
-    """A label of an earlier row, which came after so many rows of a batch."""
+class LateLabel(NamedTuple):
+    """Label of an earlier row.
+
+    Attributes
+    ----------
+    after : int
+        Number of rows of the batch that arrived before the label.
+    id : str or int
+        Id of the row.
+    label : object
+        Label of the row.
+    probability : float or None
+        Probability with which the row was selected for labelling, if it is known.
+    """
 
     after: int
     id: Id
@@ -35,42 +56,67 @@ class Late(NamedTuple):
     probability: float | None = None
 
 
-class Lines(NamedTuple):
-    """The lines of a batch: which could not be read, and on which each row stood."""
+class BatchLines(NamedTuple):
+    """Lines of text that a batch of rows was read from.
+
+    Attributes
+    ----------
+    unreadable : boolean array
+        True for each line that could not be read.
+    rows : sequence of int
+        Index of the line of each row.
+    """
 
     unreadable: Flags
     rows: Sequence[int]
 
 
-def kept_id(name: Id) -> Id:
-    """An id as it is kept: itself, or a digest where it is long, no plain text, or a number beyond
-    64 bits.
+def make_stored_id(row_id: Id) -> Id:
+    """Return an id, or its digest if the id is too long to store.
+
+    Ids with unprintable characters and integers beyond 64 bits are replaced by a digest too.
 
     Examples
     --------
-    >>> kept_id("a"), kept_id("a" * 300) == kept_id("a" * 301), len(kept_id("a" * 300))
-    ('a', False, 39)
+    >>> make_stored_id("a"), make_stored_id("a" * 300) == make_stored_id("a" * 301)
+    ('a', False)
+    >>> len(make_stored_id("a" * 300))
+    39
     """
-    plain = (
-        len(name) <= LONGEST_ID and name.isprintable()
-        if isinstance(name, str)
-        else -(2**63) <= name < 2**63
-    )
-    if plain:
-        return name
-    return (
-        "digest:"
-        + hashlib.blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    )
+    if isinstance(row_id, str):
+        can_be_stored = len(row_id) <= LONGEST_ID and row_id.isprintable()
+    else:
+        can_be_stored = _MIN_INT64 <= row_id <= _MAX_INT64
+    if can_be_stored:
+        return row_id
+    id_bytes = str(row_id).encode("utf-8", "surrogatepass")
+    return "digest:" + hashlib.blake2b(id_bytes, digest_size=16).hexdigest()
 
 
 @dataclass
-class Waiting:
-    """A row that waits for its label, and the row's number in the stream.
+class PendingRow:
+    """Decided row that waits for its label, or for the rest of its cluster.
 
-    `group` is None where the gate goes by none. `code` is the label where it has come and the row
-    waits for its cohort; -1 before. Of a row that waits for the rest of its `unit` the `doubt` is
-    kept, None where there is no score.
+    Attributes
+    ----------
+    accept : bool
+        True if the gate accepted the row.
+    top : int
+        Code of the prediction.
+    confidence : float or None
+        Calibrated probability of the prediction. None if the gate has no confidence.
+    group : str, int or None
+        Group of the row. None if the gate does not use groups.
+    probability : float or None
+        Probability with which the row was selected for labelling, if it is known.
+    position : int
+        Index of the row in the stream.
+    code : float
+        Code of the label. -1 as long as the label is not known.
+    unit : str, int or None
+        Cluster of the row. None if the gate was certified on independent rows.
+    doubt : float or None
+        Ranking score of a row of a cluster. None if the row has no score.
     """
 
     accept: bool
@@ -83,10 +129,25 @@ class Waiting:
     unit: Id | None = None
     doubt: float | None = None
 
+    @property
+    def has_label(self) -> bool:
+        """True if the label of the row is known."""
+        return self.code >= 0
+
 
 @dataclass
 class Counts:
-    """Rows so far: all, accepted, labelled, labelled and accepted, right among those."""
+    """Numbers of rows by decision and label.
+
+    Attributes
+    ----------
+    rows, accepted : int
+        All rows, and accepted rows.
+    labelled, labelled_accepted : int
+        Rows with a label, and accepted rows with a label.
+    right_accepted : int
+        Accepted rows with a label whose prediction is correct.
+    """
 
     rows: int = 0
     accepted: int = 0
@@ -94,16 +155,22 @@ class Counts:
     labelled_accepted: int = 0
     right_accepted: int = 0
 
-    def add(self, **more: int) -> None:
-        """Add others to these."""
-        for name, value in more.items():
-            setattr(self, name, getattr(self, name) + value)
+    def add(self, **increments: int) -> None:
+        """Increase the counts that are named by the keyword arguments."""
+        for name, increment in increments.items():
+            setattr(self, name, getattr(self, name) + increment)
 
 
 @dataclass
 class Point:
-    """The state after some rows: counts, and the logarithm of the evidence of each alarm by its
-    name.
+    """Counts and evidence after some rows of the stream.
+
+    Attributes
+    ----------
+    rows, accepted, labelled_accepted, right_accepted : int
+        Counts, as in `Counts`.
+    evidence : tuple of float
+        Logarithm of the evidence of each alarm, in the order of the alarms.
     """
 
     rows: int
@@ -113,57 +180,112 @@ class Point:
     evidence: tuple[float, ...]
 
 
-def known(column: Float) -> list[float | None]:
-    """The numbers of a column, None where there is none."""
-    return [one if one == one else None for one in np.asarray(column, dtype=np.float64).tolist()]
+def to_list_without_nan(column: Float) -> list[float | None]:
+    """Convert an array to a list in which None replaces NaN.
+
+    >>> to_list_without_nan(np.array([0.5, np.nan]))
+    [0.5, None]
+    """
+    values = np.asarray(column, dtype=np.float64).tolist()
+    return [None if value != value else value for value in values]
 
 
-def together(rows: Sequence[Waiting], largest: int | None) -> Together:
-    """Rows of whole units, unit after unit, with a row of each, drawn at random.
+def assign_rows_to_units(rows: Sequence[PendingRow], largest_unit: int | None) -> UnitMembership:
+    """Number the clusters of some rows and draw one row of each cluster at random.
 
-    `largest` is S where every row counts, 0 where a unit counts by its mean.
+    Parameters
+    ----------
+    rows : sequence of PendingRow
+        All rows of complete clusters, one cluster after another.
+    largest_unit : int or None
+        Divisor of the sum over a cluster: None for the number of its rows, 0 if a cluster counts
+        by the mean of its labelled rows, or one number for all clusters if every row counts.
 
-    >>> rows = [Waiting(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
-    >>> together(rows, None).codes.tolist(), together(rows, None).sizes.tolist()
+    Returns
+    -------
+    UnitMembership
+
+    Examples
+    --------
+    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
+    >>> membership = assign_rows_to_units(rows, None)
+    >>> membership.unit_index.tolist(), membership.divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
-    n_rows = np.array(
-        [len(list(own)) for _, own in groupby(rows, key=lambda row: row.unit)], dtype=np.intp
+    unit_sizes = np.array(
+        [len(list(unit_rows)) for _, unit_rows in groupby(rows, key=lambda row: row.unit)],
+        dtype=np.intp,
     )
-    first = np.cumsum(n_rows) - n_rows
-    draw = [drawn_from_positions(_DRAWS + rows[at].position, 1)[0] for at in first]
-    drawn = np.zeros(len(rows), dtype=bool)
-    drawn[first + (np.array(draw) * n_rows).astype(np.intp)] = True
-    sizes = np.asarray(
-        n_rows if largest is None else np.full(len(n_rows), largest), dtype=np.float64
-    )
-    return Together(np.repeat(np.arange(len(n_rows)), n_rows), drawn, sizes)
+    n_units = len(unit_sizes)
+    first_rows = np.cumsum(unit_sizes) - unit_sizes
+    uniform_numbers = [
+        uniform_numbers_at_positions(_FIRST_CLUSTER_DRAW + rows[first_row].position, 1)[0]
+        for first_row in first_rows
+    ]
+    drawn_rows = first_rows + (np.array(uniform_numbers) * unit_sizes).astype(np.intp)
+    is_drawn = np.zeros(len(rows), dtype=bool)
+    is_drawn[drawn_rows] = True
+    if largest_unit is None:
+        divisors = unit_sizes.astype(np.float64)
+    else:
+        divisors = np.full(n_units, largest_unit, dtype=np.float64)
+    unit_index = np.repeat(np.arange(n_units), unit_sizes)
+    return UnitMembership(unit_index=unit_index, is_drawn=is_drawn, divisors=divisors)
 
 
-def check_units(certificate: Certificate | None, *, given: bool) -> None:
-    """InputError where a gate was certified by units and none are given, or the other way round."""
-    by_unit = certificate is not None and certificate.circumstances.units is not None
-    if by_unit and not given:
+def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
+    """Raise InputError if clusters are missing, or given for a gate that has none.
+
+    Parameters
+    ----------
+    certificate : Certificate or None
+        Certificate of the gate, which records whether the gate was certified by clusters.
+    has_units : bool
+        True if the cluster of each new row is known.
+    """
+    certified_by_units = certificate is not None and certificate.circumstances.units is not None
+    if certified_by_units and not has_units:
         raise InputError(
             "this gate was certified by units, rows that belong together: say of which unit each"
             " row is (units=, --unit-key), the rows of a unit one after another or within the"
             " horizon."
         )
-    if given and not by_unit:
+    if has_units and not certified_by_units:
         raise InputError(
             "this gate was certified on independent rows: watch it without units, or fit it with"
             " units= (fit --unit-key) and watch that."
         )
 
 
-def unit_names(certificate: Certificate | None, units: Any, n: int) -> list[Id] | None:
-    """The unit of each of n rows as it is kept; InputError where one is missing, or the gate wants
-    none.
+def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
+    """Return the cluster id of each row, in the form in which ids are stored.
+
+    Parameters
+    ----------
+    certificate : Certificate or None
+        Certificate of the gate.
+    units : array-like or None
+        Cluster of each row.
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    list of str or int, or None
+        None if no clusters are given.
+
+    Raises
+    ------
+    InputError
+        If a cluster is missing, or the gate was certified on independent rows.
     """
-    if n or units is not None:
-        check_units(certificate, given=units is not None)
+    if n_rows or units is not None:
+        check_units(certificate, has_units=units is not None)
     if units is None:
         return None
-    unit_codes(units, n)
-    given = units.tolist() if hasattr(units, "tolist") else list(units)
-    return [kept_id(one if isinstance(one, str | int) else str(one)) for one in given]
+    # This call checks the length and that no entry is missing. Its result is not needed.
+    unit_codes(units, n_rows)
+    unit_list = units.tolist() if hasattr(units, "tolist") else list(units)
+    return [
+        make_stored_id(unit if isinstance(unit, str | int) else str(unit)) for unit in unit_list
+    ]

@@ -27,16 +27,16 @@ from metacal.gate.gate import Gate, gate_in
 from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
+    BatchLines,
     Counts,
     Id,
-    Late,
-    Lines,
+    LateLabel,
+    PendingRow,
     Point,
-    Waiting,
-    kept_id,
-    known,
-    together,
-    unit_names,
+    assign_rows_to_units,
+    make_stored_id,
+    read_unit_ids,
+    to_list_without_nan,
 )
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
@@ -82,7 +82,7 @@ class Watch:
     alarms: Alarms
     counts: Counts = field(default_factory=Counts)
     classes: list[Counts] = field(default_factory=list)
-    waiting: dict[Id, Waiting] = field(default_factory=dict)
+    waiting: dict[Id, PendingRow] = field(default_factory=dict)
     unknown: int = 0
     forgotten: int = 0
     gaps: int = 0
@@ -199,8 +199,8 @@ class Watch:
         probability: Any = None,
         groups: Any = None,
         units: Sequence[Id] | None = None,
-        late: Sequence[Late] = (),
-        lines: Lines | None = None,
+        late: Sequence[LateLabel] = (),
+        lines: BatchLines | None = None,
     ) -> Watch:
         """Take in rows in the order they came: what the gate reads, and labels where they are
         known.
@@ -217,7 +217,7 @@ class Watch:
         n, upto = len(X), 0
         codes, names = (
             self._codes(of_the_given(self.gate, X, y), n),
-            unit_names(self.gate.certificate, units, n),
+            read_unit_ids(self.gate.certificate, units, n),
         )
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
         chances = None if probability is None else np.asarray(probability, dtype=np.float64)
@@ -273,13 +273,15 @@ class Watch:
             else np.asarray(probability, dtype=np.float64).tolist()
         )
         labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
-        late = [(Late(0, name, None, chance), code) for name, code, chance in labels if code >= 0]
+        late = [
+            (LateLabel(0, name, None, chance), code) for name, code, chance in labels if code >= 0
+        ]
         self._labelled([row for one in late for row in self._late(*one)])
         return self
 
-    def _late(self, one: Late, code: float) -> list[Waiting]:
+    def _late(self, one: LateLabel, code: float) -> list[PendingRow]:
         """The row that a label is for, with its code; nothing where nobody waits for it."""
-        name = kept_id(one.id)
+        name = make_stored_id(one.id)
         row = self.waiting.get(name)
         if row is None or row.code >= 0:
             self.unknown += 1
@@ -288,14 +290,14 @@ class Watch:
         row.probability = row.probability if one.probability is None else one.probability
         return [] if self.horizon or row.unit is not None else [self.waiting.pop(name)]
 
-    def _complete(self, n_rows: int, unit: Id | None = None) -> list[Waiting]:
+    def _complete(self, n_rows: int, unit: Id | None = None) -> list[PendingRow]:
         """The rows whose horizon has passed when so many have come, in their order, those that have
         a label.
 
         Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has
         come.
         """
-        told: list[Waiting] = []
+        told: list[PendingRow] = []
         while self.waiting:
             name, row = next(iter(self.waiting.items()))
             if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
@@ -307,7 +309,7 @@ class Watch:
             )
         return told
 
-    def _ended(self, names: list[Id]) -> list[Waiting]:
+    def _ended(self, names: list[Id]) -> list[PendingRow]:
         """Rows that wait no longer, whatever comes: one, or those of a unit."""
         rows = [self.waiting.pop(name) for name in names]
         if (unit := rows[0].unit) is not None:
@@ -353,7 +355,7 @@ class Watch:
 
     def _decide(
         self, X: Any, codes: NDArray[Any], groups: Any, chances: Float | None
-    ) -> list[Waiting]:
+    ) -> list[PendingRow]:
         """Decide a block of rows, count them, and say of each what its label will be compared
         with.
         """
@@ -381,8 +383,8 @@ class Watch:
             self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
             self.variance = float(np.cumsum(np.append(self.variance, kept * (1.0 - kept)))[-1])
         named = check_groups(groups).tolist() if self.gate.by_group else nothing
-        chance = nothing if chances is None else known(chances)
-        doubts = known(decision.doubt) if self.by_unit else nothing
+        chance = nothing if chances is None else to_list_without_nan(chances)
+        doubts = to_list_without_nan(decision.doubt) if self.by_unit else nothing
         # In the order of a waiting row's fields.
         columns = (
             accept.tolist(),
@@ -395,15 +397,15 @@ class Watch:
             nothing,
             doubts,
         )
-        return [Waiting(*row) for row in zip(*columns)]
+        return [PendingRow(*row) for row in zip(*columns)]
 
-    def _parts(self, rows: list[Waiting]) -> NDArray[Any] | None:
+    def _parts(self, rows: list[PendingRow]) -> NDArray[Any] | None:
         return self.gate.part_names(
             np.array([row.top for row in rows]), [row.group for row in rows]
         )
 
-    def _wait(self, name: Id, row: Waiting) -> None:
-        name = kept_id(name)
+    def _wait(self, name: Id, row: PendingRow) -> None:
+        name = make_stored_id(name)
         self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
         self.waiting[name] = row
         if len(self.waiting) > MOST_WAITING:
@@ -423,13 +425,13 @@ class Watch:
             else self.gate.certificate.circumstances
         )
 
-    def _labelled(self, rows: list[Waiting]) -> None:
+    def _labelled(self, rows: list[PendingRow]) -> None:
         """Rows whose truth has become known, in that order; of units that are complete all rows,
         known or not.
         """
         units = None
         if rows and self.by_unit:
-            units = together(
+            units = assign_rows_to_units(
                 rows, 0 if self._certified.units == "mean" else self._certified.largest_unit
             )
             accept, doubt = (
@@ -437,7 +439,7 @@ class Watch:
                 np.array([row.doubt for row in rows], np.float64),
             )
             self.alarms.decided(accept, doubt, self._parts(rows), units)
-            units = units.of(np.array([row.code >= 0 for row in rows]))
+            units = units.select(np.array([row.code >= 0 for row in rows]))
             rows = [row for row in rows if row.code >= 0]
             self._notice()
         if not rows:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.gate.traffic import LONGEST_ID, Counts, Id, Point, Waiting
+from metacal.gate.traffic import LONGEST_ID, Counts, Id, PendingRow, Point
 from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
 from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.encoding import decode_entries, encode
@@ -85,9 +85,9 @@ FIELD_TYPES[Watch] = {
     name: field_type for name, field_type in field_types(Watch).items() if name != "gate"
 }
 # There are many of these objects, so they are stored as lists.
-for _record_class in (Counts, Waiting, Point):
+for _record_class in (Counts, PendingRow, Point):
     STORED_FORMS[_record_class] = list_form(_record_class)
-STORED_FORMS[dict[Id, Waiting]] = _pairs_form(tuple[tuple[Id, Waiting], ...])
+STORED_FORMS[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
 STORED_FORMS[dict[str, int]] = _pairs_form(
     tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
 )

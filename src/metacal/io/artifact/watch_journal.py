@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
 from metacal.gate.judged import by_model
-from metacal.gate.traffic import Late, Lines, kept_id
+from metacal.gate.traffic import BatchLines, LateLabel, make_stored_id
 from metacal.gate.watch import Watch
 from metacal.io.artifact.encoding import decode
 from metacal.io.artifact.messages import check_keys, prefix_errors_with
@@ -81,7 +81,7 @@ class ReceivedBatch:
     groups, units : list of str, default=None
         Group and cluster of each row.
 
-    late : list of Late
+    late : list of LateLabel
         Labels of earlier rows.
 
     rows_on : list of int
@@ -98,7 +98,7 @@ class ReceivedBatch:
 
     Examples
     --------
-    >>> late_labels = [Late(1, "b", "dog")]
+    >>> late_labels = [LateLabel(1, "b", "dog")]
     >>> rows = np.array([[2.5, -1.0]])
     >>> taken = ReceivedBatch(rows, ["cat"], ["a"], late=late_labels, rows_on=[0], lines=2)
     >>> ReceivedBatch.from_json(taken.to_json()).to_json() == taken.to_json()
@@ -111,7 +111,7 @@ class ReceivedBatch:
     probability: list[float | None] | None = None
     groups: list[str] | None = None
     units: list[str] | None = None
-    late: list[Late] = field(default_factory=list)
+    late: list[LateLabel] = field(default_factory=list)
     rows_on: list[int] = field(default_factory=list)
     lines: int = 0
     unreadable: list[UnreadableLine] = field(default_factory=list)
@@ -131,7 +131,7 @@ class ReceivedBatch:
         if self.lines:
             if len(self.rows_on) != len(self.rows):
                 raise ArtifactError("a record holds other rows than lines.")
-            lines = Lines(is_unreadable, self.rows_on)
+            lines = BatchLines(is_unreadable, self.rows_on)
         watch.update(
             by_model(watch.gate, self.rows),
             self.labels,
@@ -150,13 +150,13 @@ class ReceivedBatch:
         row_bytes = np.ascontiguousarray(self.rows, dtype=dtype_name).tobytes()
         late_labels = []
         for late in self.late:
-            late_labels.append([late.after, kept_id(late.id), late.label, late.probability])
+            late_labels.append([late.after, make_stored_id(late.id), late.label, late.probability])
         return {
             "dtype": dtype_name,
             "shape": list(self.rows.shape),
             **vars(self),
             "rows": base64.b64encode(row_bytes).decode("ascii"),
-            "ids": [None if row_id is None else kept_id(row_id) for row_id in self.ids],
+            "ids": [None if row_id is None else make_stored_id(row_id) for row_id in self.ids],
             "late": late_labels,
             "unreadable": [list(astuple(line)) for line in self.unreadable],
         }
@@ -172,7 +172,7 @@ class ReceivedBatch:
             stored_rows = np.frombuffer(row_bytes, dtype=dtype_name).reshape(data["shape"])
             values = {each_field.name: data[each_field.name] for each_field in fields(cls)}
             values["rows"] = stored_rows.astype(np.dtype(dtype_name).newbyteorder("="))
-            values["late"] = [Late(*entries) for entries in data["late"]]
+            values["late"] = [LateLabel(*entries) for entries in data["late"]]
             values["unreadable"] = [UnreadableLine(*entries) for entries in data["unreadable"]]
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:

@@ -41,7 +41,7 @@ from metacal.promises.sequential.drift import (
 )
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import Profile
-from metacal.promises.sequential.wager import Monitor, Together
+from metacal.promises.sequential.wager import Monitor, UnitMembership
 from metacal.rows.arrays import check_fraction
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.
@@ -156,12 +156,12 @@ class Alarms:
         accepted: Flags,
         scores: Float,
         parts: NDArray[Any] | None = None,
-        together: Together | None = None,
+        together: UnitMembership | None = None,
     ) -> None:
         """Take in decisions in the order they were made, labelled or not; of units that are
         complete, whole ones.
         """
-        one = slice(None) if together is None else together.drawn
+        one = slice(None) if together is None else together.is_drawn
         for monitor in self.abstention:
             monitor.update(accepted[one], None if parts is None else parts[one])
         for spread in self.score:
@@ -184,7 +184,7 @@ class Alarms:
         losses: Losses | None = None,
         parts: NDArray[Any] | None = None,
         probability: Float | None = None,
-        together: Together | None = None,
+        together: UnitMembership | None = None,
     ) -> None:
         """Take in rows whose truth has become known, in the order in which it did; of units as
         `decided` does.
@@ -199,7 +199,7 @@ class Alarms:
                     probability=probability,
                     together=together,
                 )
-        own = accepted if together is None else accepted & together.drawn
+        own = accepted if together is None else accepted & together.is_drawn
         for monitor in self.calibration:
             if confidence is not None:
                 monitor.update(

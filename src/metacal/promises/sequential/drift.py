@@ -58,16 +58,16 @@ from metacal.promises.sequential.profile import (
     CONFIDENCES,
     Profile,
     confidence_bins,
-    drawn_from_positions,
+    uniform_numbers_at_positions,
 )
 from metacal.promises.sequential.wager import (
-    MOST,
+    MAX_LOSS,
+    Bets,
     Capital,
     Monitor,
-    Play,
     Wager,
-    above,
-    sampling_weights,
+    bet_on_mean_above,
+    compute_sampling_weights,
 )
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, quantiles_at
@@ -108,14 +108,14 @@ class AbstentionMonitor(Monitor):
     capital: Capital | None = None
     called: Name | None = field(default=None, metadata=OPTIONAL)
 
-    of_bets: ClassVar[float] = 1.0 - _INTERVAL
+    betting_share: ClassVar[float] = 1.0 - _INTERVAL
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
             raise InputError(f"{self.n_accepted} of {self.n_rows} rows cannot have been accepted.")
         low, high = self.interval
         guesses = (1.0 / max(high, 0.01), 1.0 / max(1.0 - low, 0.01))
-        self.begin(*(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
+        self.start_betting(*(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
 
     @classmethod
     def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
@@ -150,11 +150,13 @@ class AbstentionMonitor(Monitor):
 
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
         kept = np.atleast_1d(np.asarray(accepted, dtype=bool))
-        kept = kept[self.own(len(kept), parts)]
+        kept = kept[self.find_monitored_rows(len(kept), parts)]
         if len(kept):
             low, high = self.interval
             sides = ((~kept, high), (kept, 1.0 - low))
-            self.money.bet([above(events.astype(np.float64), limit) for events, limit in sides])
+            self.current_capital.bet(
+                [bet_on_mean_above(events.astype(np.float64), limit) for events, limit in sides]
+            )
             self.rows += len(kept)
             self.rejected += int((~kept).sum())
         return self
@@ -191,7 +193,7 @@ class ScoreMonitor(Monitor):
         self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)
         if len(self.counts) != len(self.profile.edges) + 1 or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
-        self.begin(Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS))
+        self.start_betting(Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS))
 
     @property
     def rows(self) -> int:
@@ -199,12 +201,14 @@ class ScoreMonitor(Monitor):
 
     def update(self, scores: ArrayLike) -> Self:
         given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        bins = self.profile.bins(given, drawn_from_positions(self.rows, len(given)))
+        bins = self.profile.bins(given, uniform_numbers_at_positions(self.rows, len(given)))
         single = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
         seen = np.cumsum(single, axis=0) - single + np.array(self.counts)
         chance = (self.profile.urn + seen) / (self.profile.n_rows + 1.0 + seen.sum(axis=1))[:, None]
         place = np.linspace(-1.0, 1.0, len(self.counts))
-        self.money.bet([_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)])
+        self.current_capital.bet(
+            [_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)]
+        )
         self.counts = tuple((np.array(self.counts) + single.sum(axis=0)).tolist())
         return self
 
@@ -250,11 +254,11 @@ class UnreadableMonitor(Monitor):
             raise InputError(
                 f"{self.unreadable} of {self.lines} lines cannot have been unreadable."
             )
-        self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
         events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
-        self.money.bet([above(events.astype(np.float64), self.limit)])
+        self.current_capital.bet([bet_on_mean_above(events.astype(np.float64), self.limit)])
         self.lines += len(events)
         self.unreadable += int(events.sum())
         return self
@@ -290,7 +294,7 @@ class CalibrationMonitor(Monitor):
     confidence: float = 0.0
     capital: Capital | None = None
 
-    of_bets: ClassVar[float] = 1.0 - _INTERVAL
+    betting_share: ClassVar[float] = 1.0 - _INTERVAL
 
     def __post_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
@@ -306,7 +310,7 @@ class CalibrationMonitor(Monitor):
             )
         # The first guess is a gap of as much again as is tolerated, held with the weight of
         # 1/tolerance rows.
-        self.begin(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
+        self.start_betting(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
 
     @classmethod
     def of(
@@ -333,7 +337,7 @@ class CalibrationMonitor(Monitor):
         right = np.atleast_1d(np.asarray(correct, dtype=bool))
         if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
             raise InputError("give one confidence between 0 and 1 and one flag for each row.")
-        weight = sampling_weights(probability, len(sure), self.least_probability)
+        weight = compute_sampling_weights(probability, len(sure), self.least_probability)
         gap, bins = sure - right, confidence_bins(sure)
         inside = [(0.0, np.ones(len(sure), dtype=bool))] + [
             (low, bins == k) for k, low in enumerate(CONFIDENCES)
@@ -344,8 +348,8 @@ class CalibrationMonitor(Monitor):
             # stake depends on it.
             own, middle = weight * here, 0.5 * (1.0 + max(low, 0.9))
             for gain, loss in ((gap - over, 1.0 - low + over), (-gap - under, 1.0 + under)):
-                plays.append(Play(own * gain, own, middle * (1.0 - middle), 0.0, MOST / loss))
-        self.money.bet(plays, _SHARES)
+                plays.append(Bets(own * gain, own, middle * (1.0 - middle), 0.0, MAX_LOSS / loss))
+        self.current_capital.bet(plays, _SHARES)
         self.rows += len(sure)
         self.right += int(right.sum())
         # In the order of the rows: the same sum whatever the batches.
@@ -373,9 +377,9 @@ def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[floa
     return min(2.0, mean - of_right + reach), min(2.0, of_right - mean + reach)
 
 
-def _play(values: Float, bins: Codes, chance: Float) -> Play:
+def _play(values: Float, bins: Codes, chance: Float) -> Bets:
     """A play on a function of the bin, up or down, whose mean under the urn is taken off."""
     mean = (chance * values).sum(axis=1)
     spread = np.maximum((chance * values**2).sum(axis=1) - mean**2, 1e-12)
-    most = MOST / np.maximum(values.max() - mean, mean - values.min())
-    return Play(values[bins] - mean, 1.0, spread, -most, most)
+    most = MAX_LOSS / np.maximum(values.max() - mean, mean - values.min())
+    return Bets(values[bins] - mean, 1.0, spread, -most, most)

@@ -31,10 +31,10 @@ from metacal.formulas import Flags
 from metacal.promises.sequential.wager import (
     Capital,
     Monitor,
-    Together,
+    UnitMembership,
     Wager,
-    above,
-    sampling_weights,
+    bet_on_mean_above,
+    compute_sampling_weights,
 )
 from metacal.rows.arrays import check_fraction
 
@@ -142,7 +142,7 @@ class PromiseMonitor(Monitor):
                 f" {self.least_probability!r}."
             )
         # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
-        self.begin(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
     def of(
@@ -215,7 +215,7 @@ class PromiseMonitor(Monitor):
         *,
         parts: ArrayLike | None = None,
         probability: ArrayLike | None = None,
-        together: Together | None = None,
+        together: UnitMembership | None = None,
     ) -> Self:
         """Take in labelled rows in the order they came: whether each was accepted, whether its
         prediction was right.
@@ -227,23 +227,23 @@ class PromiseMonitor(Monitor):
         time.
         """
         kept = _flags(accepted, "accepted")
-        weight = sampling_weights(probability, len(kept), self.least_probability)
+        weight = compute_sampling_weights(probability, len(kept), self.least_probability)
         right = None if correct is None else _flags(correct, "correct")
         if right is not None and kept.shape != right.shape:
             raise InputError(
                 f"accepted and correct must have one entry per row each; got {len(kept)} and"
                 f" {len(right)}."
             )
-        own = self.own(len(kept), parts)
+        own = self.find_monitored_rows(len(kept), parts)
         if (
             self.promised.of_class
         ):  # all rows of a class, by what they are called and whether that is right
             called = np.zeros(len(kept), dtype=bool)
             called[own] = True
             kept, right = kept & called, None if right is None else called == right
-            own = slice(None) if self.called is None else self.among(len(kept), parts)
+            own = slice(None) if self.called is None else self.find_group_rows(len(kept), parts)
         kept, right, weight = kept[own], None if right is None else right[own], weight[own]
-        together = None if together is None else together.of(own)
+        together = None if together is None else together.select(own)
         counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
         if not self.promised.mean:
             happened = self.promised.events(kept, right).astype(np.float64)
@@ -257,8 +257,8 @@ class PromiseMonitor(Monitor):
         if len(happened):
             values, weights = happened, weight[counts]
             if together is not None:
-                values, weights = together.of(counts).summed(happened, weights)
-            self.money.bet([above(values, self.limit, weights)])
+                values, weights = together.select(counts).average_by_unit(happened, weights)
+            self.current_capital.bet([bet_on_mean_above(values, self.limit, weights)])
             self.rows += len(happened)
             self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
         return self
@@ -268,7 +268,7 @@ class PromiseMonitor(Monitor):
         """The rate of events so far, rows weighted as they were sampled (since the last merge);
         None without rows.
         """
-        (wager,) = self.money.wagers
+        (wager,) = self.current_capital.wagers
         _, _, payoffs, *_ = wager.gamblers[0]  # the one that looks back on all rows
         return self.limit + payoffs / wager.weights if wager.weights > 0.0 else None
 
@@ -302,7 +302,7 @@ class PromiseMonitor(Monitor):
                     f"monitors of different promises cannot be merged: {name} is"
                     f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the other."
                 )
-        capital = self.money.merged(other.money)
+        capital = self.current_capital.merged(other.current_capital)
         return replace(
             self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital
         )

@@ -164,11 +164,11 @@ def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:
     return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
-def drawn_from_positions(start: int, n: int) -> Float:
+def uniform_numbers_at_positions(start: int, n: int) -> Float:
     """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked
     for (SplitMix64).
 
-    >>> bool((drawn_from_positions(0, 10)[4:] == drawn_from_positions(4, 6)).all())
+    >>> bool((uniform_numbers_at_positions(0, 10)[4:] == uniform_numbers_at_positions(4, 6)).all())
     True
     """
     with np.errstate(over="ignore"):

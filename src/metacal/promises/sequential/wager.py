@@ -1,30 +1,34 @@
-r"""Wagers: money staked row after row against a hypothesis, whose growth is evidence that may be
-looked at at any time.
+r"""Evidence by betting: capital staked row by row against a hypothesis.
 
-A hypothesis says of each coming row that a payoff g_t is at most zero on average, given all rows
-before. Whoever doubts it stakes λ_t, fixed before g_t is seen: the capital is multiplied by 1 + λ_t
-g_t, never below 0. While the hypothesis is true the capital is a nonnegative supermartingale that
-begins at 1, and P(it ever reaches 1/δ) <= δ (Ville 1939).
+The hypothesis is that each payoff g_t has a conditional mean of at most zero, given all earlier
+rows. Before g_t is observed, a stake λ_t is chosen, and the row multiplies the capital by
+1 + λ_t g_t, which is never negative. If the hypothesis is true, the capital is a nonnegative
+supermartingale that starts at 1, and P(the capital ever reaches 1/δ) <= δ (Ville 1939). The capital
+is therefore evidence that you may inspect after every row.
 
-**The stake** is Kelly's for the mean payoff seen lately: λ_t = Δ_t / (v_t s), between `low` and
-`high`, where Δ_t is the weighted mean of the payoffs *before* t with a first guess that counts as a
-few rows, v_t the variance of a payoff under the hypothesis, and s the mean weight. For 0/1 events
-against a limit m (g = x - m, v = m(1 - m)) the factor is the likelihood ratio q/m or (1-q)/(1-m) at
-the plug-in rate q = m + Δ.
+**The stake** is Kelly's stake for the recent mean payoff: λ_t = Δ_t / (v_t s), clipped to the range
+from `min_stake` to `max_stake`. Δ_t is the weighted mean of the payoffs *before* t, including a
+first guess that counts as a few rows, v_t is the variance of a payoff under the hypothesis, and s is
+the mean weight. For 0/1 events against a limit m (g = x - m, v = m(1 - m)), the factor is the
+likelihood ratio q/m or (1-q)/(1-m) at the plug-in rate q = m + Δ.
 
-**When will it break?** Four gamblers share the capital. One looks back on all rows; the others on
-the last 3,000, 600 and 120 (to twice as many: whole stretches of that length and the one that
-runs), for after a long good time an average over all of it notices nothing. Each of these three
-puts 1/2 of its money to work in the first stretch and 1/(2k(k+1)) more at the start of the k-th;
-the rest lies idle, so that losses in good times never ruin what a break later needs.
+**Unknown time of change.** Four gamblers share the capital. The first estimates the mean payoff from
+all rows. The others use a window of the last 3,000, 600 and 120 rows, because an average over a long
+good period hides a later change. Time is divided into stretches of the length of the window, and a
+gambler uses the current stretch and the one before it. Each of these three gamblers invests 1/2 of
+its capital in the first stretch and 1/(2k(k+1)) more at the start of the k-th later stretch. The
+rest stays idle, so that losses in good periods do not use up the capital that a later change needs.
 
-*Proof.* λ_t depends on earlier rows alone, so each gambler's working capital is a supermartingale
-between two payments; a payment moves idle money, which neither grows nor shrinks, into it; the
-shares of the payments sum to one: 1/2 and Σ_k 1/(2k(k+1)) = 1/2. Sums with fixed weights of
-supermartingales are supermartingales. ∎
+*Proof.*
 
-The sums are taken in the order of the rows, with what was there before as their first term, so that
-rows taken one by one, in batches or after a restart give the same numbers.
+1. λ_t depends on earlier rows only, so the invested capital of each gambler is a supermartingale
+   between two investments.
+2. An investment moves idle capital, which neither grows nor shrinks, to the invested capital.
+3. The invested shares sum to one: 1/2 and Σ_k 1/(2k(k+1)) = 1/2.
+4. Sums of supermartingales with fixed weights are supermartingales. ∎
+
+All sums run in the order of the rows, and start from the stored sum. Rows that arrive one by one, in
+batches or after a restart therefore give the same numbers.
 
 References
 ----------
@@ -50,106 +54,165 @@ from metacal.errors import InputError, option
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.arrays import check_fraction
 
-#: How far back each gambler looks, in rows; 0: on all.
+#: Length of the window of each gambler, in rows. 0 stands for all rows.
 WINDOWS = (0, 3000, 600, 120)
-#: What each has: payoffs and weights of the stretch before and of the one that runs, and the
-#: logarithm of its money: of none a number far below any, as JSON has no infinity.
-_FRESH = (0.0, 0.0, 0.0, 0.0, -1e99)
-#: The most that is staked, of what a single payoff could take.
-MOST = 0.5
+
+# Initial state of a gambler: sum of payoffs and of weights in the previous stretch, the same sums in
+# the current stretch, and the logarithm of the invested capital. JSON has no infinity, so the
+# logarithm of zero is a very small number.
+_INITIAL_GAMBLER = (0.0, 0.0, 0.0, 0.0, -1e99)
+
+#: Largest share of the capital that a single payoff may lose.
+MAX_LOSS = 0.5
 
 
-class Play(NamedTuple):
-    """What is bet on, row by row.
+class Bets(NamedTuple):
+    """Payoffs of consecutive rows, and the terms on which a wager bets on them.
 
-    `gain` is the payoff g_t, weight included; `weight` says how much the row counts in the mean (0:
-    not at all); `spread` is the variance of an unweighted payoff under the hypothesis; the stake is
-    kept between `low` and `high`. One number stands for all rows.
+    A float stands for the same value in every row.
+
+    Attributes
+    ----------
+    payoffs : array
+        Payoff g_t of each row, multiplied by its weight.
+    weights : array or float
+        Weight of each row in the mean payoff. 0 excludes the row.
+    variance : array or float
+        Variance of an unweighted payoff under the hypothesis.
+    min_stake, max_stake : array or float
+        Range of the stake.
     """
 
-    gain: Float
-    weight: Float | float
-    spread: Float | float
-    low: Float | float
-    high: Float | float
+    payoffs: Float
+    weights: Float | float
+    variance: Float | float
+    min_stake: Float | float
+    max_stake: Float | float
 
 
-def above(values: Float, limit: float, weights: Float | float = 1.0) -> Play:
-    """A play against "the mean is at most the limit", for values in [0, 1]; a limit of one cannot
-    be beaten.
+def bet_on_mean_above(values: Float, limit: float, weights: Float | float = 1.0) -> Bets:
+    """Build bets against the hypothesis that a mean is at most a limit.
 
-    With weights w in [0, 1] the payoff is w (x - m): of a row that was labelled with probability π
-    give π_min/π.
+    Parameters
+    ----------
+    values : array
+        Observations in [0, 1].
+    limit : float
+        Largest mean under the hypothesis. A limit of 1 is never violated, so nothing is bet.
+    weights : array or float, default=1.0
+        Weights w in [0, 1]. The payoff is w (x - limit). If a row was labelled with probability π,
+        its weight is π_min/π.
+
+    Returns
+    -------
+    Bets
     """
-    m, w = min(max(limit, 1e-12), 1.0 - 1e-12), weights if limit < 1.0 else 0.0
-    return Play(w * (values - m), w, m * (1.0 - m), 0.0, MOST / m)
+    clipped_limit = min(max(limit, 1e-12), 1.0 - 1e-12)
+    if limit >= 1.0:
+        weights = 0.0
+    return Bets(
+        payoffs=weights * (values - clipped_limit),
+        weights=weights,
+        variance=clipped_limit * (1.0 - clipped_limit),
+        min_stake=0.0,
+        max_stake=MAX_LOSS / clipped_limit,
+    )
 
 
-def sampling_weights(probability: ArrayLike | None, n: int, least: float) -> Float:
-    """How much each of n labelled rows counts: the least probability of being labelled over its
-    own.
+def compute_sampling_weights(
+    probability: ArrayLike | None, n_rows: int, least_probability: float
+) -> Float:
+    """Compute the weight of each labelled row: least probability over its own probability.
 
-    >>> sampling_weights([0.1, 0.5], 2, 0.1), sampling_weights(None, 2, 0.1)
+    >>> compute_sampling_weights([0.1, 0.5], 2, 0.1), compute_sampling_weights(None, 2, 0.1)
     (array([1. , 0.2]), array([1., 1.]))
     """
     if probability is None:
-        return np.ones(n)
-    chance = np.atleast_1d(np.asarray(probability, dtype=np.float64))
-    if chance.shape != (n,) or not ((chance > 0.0) & (chance <= 1.0)).all():
+        return np.ones(n_rows)
+    probabilities = np.atleast_1d(np.asarray(probability, dtype=np.float64))
+    has_valid_range = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
+    if probabilities.shape != (n_rows,) or not has_valid_range:
         raise InputError(
-            f"probability must be one number for each of the {n} rows, above 0 and at most 1."
+            f"probability must be one number for each of the {n_rows} rows, above 0 and at most 1."
         )
-    if n and chance.min() < least:
+    if n_rows and probabilities.min() < least_probability:
         raise InputError(
-            f"a row had been chosen with probability {chance.min():g}, below the least probability"
-            f" {least:g} that was said beforehand; begin again with a lower one:"
-            f" {option('least_probability', metavar='P')}."
+            f"a row had been chosen with probability {probabilities.min():g}, below the least"
+            f" probability {least_probability:g} that was said beforehand; begin again with a lower"
+            f" one: {option('least_probability', metavar='P')}."
         )
-    return np.asarray(least / chance)
+    return np.asarray(least_probability / probabilities)
 
 
-class Together(NamedTuple):
-    """Rows of whole units: the unit of each row, 0, 1, …; one row of each, drawn at random; what
-    sums are divided by.
+class UnitMembership(NamedTuple):
+    """Cluster of each row, for rows of complete clusters.
 
-    That is the number of a unit's rows, labelled or not, where a unit counts as one, and the same
-    number for all where each row does; 0 where a unit counts by the mean of its labelled rows.
+    Attributes
+    ----------
+    unit_index : array of int
+        Index of the cluster of each row: 0, 1, ...
+    is_drawn : boolean array
+        True for one random row of each cluster.
+    divisors : array of float
+        Divisor of the sum over the rows of each cluster. It is the number of rows of the cluster,
+        labelled or not, if every cluster counts the same, and one number for all clusters if every
+        row counts the same. It is 0 if a cluster counts by the mean of its labelled rows.
     """
 
-    codes: Codes
-    drawn: Flags
-    sizes: Float
+    unit_index: Codes
+    is_drawn: Flags
+    divisors: Float
 
-    def of(self, rows: Flags | slice) -> Together:
-        """The same of some of the rows."""
-        return self._replace(codes=self.codes[rows], drawn=self.drawn[rows])
+    def select(self, rows: Flags | slice) -> UnitMembership:
+        """Return the membership of the selected rows."""
+        return self._replace(unit_index=self.unit_index[rows], is_drawn=self.is_drawn[rows])
 
-    def summed(self, values: Float, weights: Float) -> tuple[Float, Float]:
-        """A value and a weight for each unit that has rows with a weight: their mean, and their sum
-        over its size.
+    def average_by_unit(self, values: Float, weights: Float) -> tuple[Float, Float]:
+        """Compute the weighted mean and the total weight of each cluster.
 
-        >>> units = Together(np.array([0, 0, 1]), np.array([True, False, True]), np.array([4.0, 1.0]))
-        >>> units.summed(np.array([1.0, 0.0, 1.0]), np.ones(3))
+        The total weight is divided by the divisor of the cluster. Clusters without weight are left
+        out.
+
+        >>> is_drawn = np.array([True, False, True])
+        >>> membership = UnitMembership(np.array([0, 0, 1]), is_drawn, np.array([4.0, 1.0]))
+        >>> membership.average_by_unit(np.array([1.0, 0.0, 1.0]), np.ones(3))
         (array([0.5, 1. ]), array([0.5, 1. ]))
         """
-        total = np.bincount(self.codes, weights, len(self.sizes))
-        there = total > 0.0
-        means = np.bincount(self.codes, weights * values, len(self.sizes))[there] / total[there]
-        return (
-            means,
-            np.divide(total, self.sizes, out=np.ones(len(total)), where=self.sizes > 0.0)[there],
+        n_units = len(self.divisors)
+        weight_sums = np.bincount(self.unit_index, weights, n_units)
+        value_sums = np.bincount(self.unit_index, weights * values, n_units)
+        has_weight = weight_sums > 0.0
+        means = value_sums[has_weight] / weight_sums[has_weight]
+        unit_weights = np.divide(
+            weight_sums, self.divisors, out=np.ones(n_units), where=self.divisors > 0.0
         )
+        return means, unit_weights[has_weight]
 
 
 @dataclass
 class Wager:
-    """The gamblers' money on one hypothesis, and what they remember. `guess` rows were seen
-    beforehand, so to speak, with payoffs of `guess_gain` in all.
+    """Capital of the gamblers who bet against one hypothesis.
 
+    Parameters
+    ----------
+    guess : float
+        Number of rows that the first guess of the mean payoff counts as.
+    guess_gain : float
+        Sum of the payoffs of these rows.
+    rows : int
+        Rows so far.
+    weights, squares : float
+        Sum of the weights of the rows, and of their squares.
+    gamblers : tuple of tuple of float
+        State of each gambler: sums of payoffs and weights in the previous and in the current
+        stretch, and the logarithm of the invested capital.
+
+    Examples
+    --------
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
-    >>> path = wager.bet(above(events, 0.1))
-    >>> bool(path[-1] > 3.0), wager.rows
+    >>> log_capital = wager.bet(bet_on_mean_above(events, 0.1))
+    >>> bool(log_capital[-1] > 3.0), wager.rows
     (True, 40)
     """
 
@@ -158,97 +221,150 @@ class Wager:
     rows: int = 0
     weights: float = 0.0
     squares: float = 0.0
-    gamblers: tuple[tuple[float, ...], ...] = (_FRESH,) * len(WINDOWS)
+    gamblers: tuple[tuple[float, ...], ...] = (_INITIAL_GAMBLER,) * len(WINDOWS)
 
     def __post_init__(self) -> None:
-        self.gamblers = tuple(tuple(map(float, one)) for one in self.gamblers)
+        self.gamblers = tuple(tuple(map(float, gambler)) for gambler in self.gamblers)
+        n_numbers = len(_INITIAL_GAMBLER)
         if len(self.gamblers) != len(WINDOWS) or any(
-            len(one) != len(_FRESH) for one in self.gamblers
+            len(gambler) != n_numbers for gambler in self.gamblers
         ):
-            raise InputError(f"a wager has {len(WINDOWS)} gamblers, of {len(_FRESH)} numbers each.")
+            raise InputError(f"a wager has {len(WINDOWS)} gamblers, of {n_numbers} numbers each.")
         if self.rows < 0 or not self.guess > 0.0:
             raise InputError(
                 "a wager has seen no fewer than 0 rows, and its first guess counts as more than 0."
             )
 
-    def bet(self, play: Play) -> Float:
-        """Bet on rows in the order they came; the logarithm of the money after each."""
-        n = len(play.gain)
-        columns = [np.full(n, column) if isinstance(column, float) else column for column in play]
-        _, weight, *_ = columns
-        sums = np.cumsum(np.concatenate(([self.weights], weight)))
-        squares = np.cumsum(np.concatenate(([self.squares], weight**2)))
-        # The mean weight of the rows before each, Σw²/Σw, one row of weight one thought of
-        # beforehand.
-        scale = (squares[:-1] + 1.0) / (sums[:-1] + 1.0)
-        working, idle, gamblers = np.empty((len(WINDOWS), n)), np.zeros(n), []
-        for k, (window, state) in enumerate(zip(WINDOWS, self.gamblers)):
-            gamblers.append(self._one(columns, scale, window, state, working[k], idle))
-        self.rows, self.weights, self.squares = self.rows + n, float(sums[-1]), float(squares[-1])
-        self.gamblers = tuple(gamblers)
-        return log_sum(working, idle) - math.log(len(WINDOWS))
-
-    def _one(
-        self,
-        play: Sequence[Float],
-        scale: Float,
-        window: int,
-        state: tuple[float, ...],
-        path: Float,
-        idle: Float,
-    ) -> tuple[float, ...]:
-        """One gambler, stretch by stretch: its path, its idle money on top of the others', what it
-        is left with.
-        """
-        n, at = len(path), 0
-        before_gain, before_weight, gain, weight, money = state
-        while at < n:
-            row = self.rows + at
-            stretch, within = divmod(row, window) if window else (0, row)
-            if within == 0:
-                paid = (
-                    1.0
-                    if not window
-                    else 0.5
-                    if stretch == 0
-                    else 0.5 / (stretch * (stretch + 1.0))
+    def bet(self, bets: Bets) -> Float:
+        """Bet on consecutive rows and return the logarithm of the capital after each."""
+        n_rows = len(bets.payoffs)
+        columns = Bets(
+            *(np.full(n_rows, column) if isinstance(column, float) else column for column in bets)
+        )
+        weight_sums = _cumulative_sums(self.weights, columns.weights)
+        square_sums = _cumulative_sums(self.squares, np.square(columns.weights))
+        # The mean weight of the rows before each row is Σw²/Σw. One imaginary row of weight one
+        # avoids a division by zero.
+        mean_weights = (square_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
+        log_invested = np.empty((len(WINDOWS), n_rows))
+        idle_capital = np.zeros(n_rows)
+        new_gamblers = []
+        for k, (window, gambler) in enumerate(zip(WINDOWS, self.gamblers)):
+            new_gamblers.append(
+                self._bet_as_gambler(
+                    columns,
+                    mean_weights,
+                    window=window,
+                    gambler=gambler,
+                    log_invested=log_invested[k],
+                    idle_capital=idle_capital,
                 )
-                money = float(np.logaddexp(money, math.log(paid)))
-                before_gain, before_weight, gain, weight = gain, weight, 0.0, 0.0
-            part = slice(at, min(n, at + window - within) if window else n)
-            payoff, counts, spread, low, high = (column[part] for column in play)
-            gains = np.cumsum(np.concatenate(([gain], payoff)))
-            weights = np.cumsum(np.concatenate(([weight], counts)))
-            mean = (before_gain + gains[:-1] + self.guess_gain) / (
-                before_weight + weights[:-1] + self.guess
             )
-            stake = np.clip(mean / (spread * scale[part]), low, high)
-            monies = np.cumsum(np.concatenate(([money], np.log1p(stake * payoff))))
-            path[part] = monies[1:]
-            if window:  # what it has still to put to work: 1/2 less Σ_{k <= stretch} 1/(2k(k+1))
-                idle[part] += 0.5 / (stretch + 1.0)
-            gain, weight, money, at = (
-                float(gains[-1]),
-                float(weights[-1]),
-                float(monies[-1]),
-                part.stop,
+        self.rows += n_rows
+        self.weights = float(weight_sums[-1])
+        self.squares = float(square_sums[-1])
+        self.gamblers = tuple(new_gamblers)
+        return log_sum_exp(log_invested, idle_capital) - math.log(len(WINDOWS))
+
+    def _bet_as_gambler(
+        self,
+        bets: Bets,
+        mean_weights: Float,
+        *,
+        window: int,
+        gambler: tuple[float, ...],
+        log_invested: Float,
+        idle_capital: Float,
+    ) -> tuple[float, ...]:
+        """Bet the capital of one gambler on consecutive rows.
+
+        Parameters
+        ----------
+        bets : Bets
+            Bets with one entry per row in every column.
+        mean_weights : array
+            Mean weight of the rows before each row.
+        window : int
+            Length of a stretch of the gambler. 0 stands for all rows.
+        gambler : tuple of float
+            State before the first row.
+        log_invested : array
+            Output: logarithm of the invested capital after each row.
+        idle_capital : array
+            Output: the idle capital of the gambler is added to each row.
+
+        Returns
+        -------
+        tuple of float
+            State after the last row.
+        """
+        n_rows = len(log_invested)
+        previous_payoff, previous_weight, payoff_sum, weight_sum, log_capital = gambler
+        start = 0
+        while start < n_rows:
+            row = self.rows + start
+            stretch, offset = divmod(row, window) if window else (0, row)
+            if offset == 0:
+                log_capital = float(
+                    np.logaddexp(log_capital, math.log(_invested_share(window, stretch)))
+                )
+                previous_payoff, previous_weight = payoff_sum, weight_sum
+                payoff_sum = 0.0
+                weight_sum = 0.0
+            stop = min(n_rows, start + window - offset) if window else n_rows
+            block = slice(start, stop)
+            payoffs, weights, variance, min_stake, max_stake = (column[block] for column in bets)  # type: ignore[index]
+            payoff_sums = _cumulative_sums(payoff_sum, payoffs)
+            weight_sums = _cumulative_sums(weight_sum, weights)
+            mean_payoffs = (previous_payoff + payoff_sums[:-1] + self.guess_gain) / (
+                previous_weight + weight_sums[:-1] + self.guess
             )
-        return before_gain, before_weight, gain, weight, money
+            stakes = np.clip(mean_payoffs / (variance * mean_weights[block]), min_stake, max_stake)
+            log_capitals = _cumulative_sums(log_capital, np.log1p(stakes * payoffs))
+            log_invested[block] = log_capitals[1:]
+            if window:
+                # The gambler has not invested 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) yet.
+                idle_capital[block] += 0.5 / (stretch + 1.0)
+            payoff_sum = float(payoff_sums[-1])
+            weight_sum = float(weight_sums[-1])
+            log_capital = float(log_capitals[-1])
+            start = stop
+        return previous_payoff, previous_weight, payoff_sum, weight_sum, log_capital
 
 
-def log_sum(logs: Float, plain: Float | float = 0.0) -> Float:
-    """log(Σ exp(logs) + plain) of each column, without overflow."""
-    largest = logs.max(axis=0)
-    capped = np.maximum(largest, 0.0)
-    return np.asarray(capped + np.log(np.exp(logs - capped).sum(axis=0) + plain * np.exp(-capped)))
+def _invested_share(window: int, stretch: int) -> float:
+    """Return the share of its capital that a gambler invests at the start of a stretch."""
+    if not window:
+        return 1.0
+    if stretch == 0:
+        return 0.5
+    return 0.5 / (stretch * (stretch + 1.0))
+
+
+def _cumulative_sums(initial_sum: float, values: Any) -> Float:
+    """Return the initial sum, followed by the running sums after each value."""
+    return np.cumsum(np.concatenate(([initial_sum], values)))
+
+
+def log_sum_exp(logs: Float, extra: Float | float = 0.0) -> Float:
+    """Compute log(Σ exp(logs) + extra) of each column without overflow."""
+    offset = np.maximum(logs.max(axis=0), 0.0)
+    scaled_sum = np.exp(logs - offset).sum(axis=0) + extra * np.exp(-offset)
+    return np.asarray(offset + np.log(scaled_sum))
 
 
 @dataclass
 class Capital:
-    """Several wagers of fixed shares, looked at together: their sum, and the highest it ever was.
+    """Total capital of several wagers, and the highest value that it reached.
 
-    `log_before` is evidence from elsewhere, a factor: that of monitors which were merged into this
-    one.
+    Parameters
+    ----------
+    wagers : tuple of Wager
+        Wagers, each with a fixed share of the capital.
+    log_before : float
+        Logarithm of the evidence of merged monitors, which multiplies the capital.
+    log_now, log_peak : float
+        Logarithm of the capital now, and at its highest.
     """
 
     wagers: tuple[Wager, ...]
@@ -257,122 +373,163 @@ class Capital:
     log_peak: float = 0.0
 
     def __post_init__(self) -> None:
-        self.wagers = tuple(one if isinstance(one, Wager) else Wager(**one) for one in self.wagers)
+        self.wagers = tuple(
+            wager if isinstance(wager, Wager) else Wager(**wager) for wager in self.wagers
+        )
         if any(math.isnan(value) for value in (self.log_before, self.log_now, self.log_peak)):
             raise InputError("evidence must be a number.")
 
-    def bet(self, plays: Sequence[Play], shares: Sequence[float] | None = None) -> Float:
-        """One play for each wager, of the same rows; the logarithm of the capital after each
-        row.
+    def bet(self, bets: Sequence[Bets], shares: Sequence[float] | None = None) -> Float:
+        """Bet with all wagers on the same rows.
+
+        Parameters
+        ----------
+        bets : sequence of Bets
+            Bets of each wager.
+        shares : sequence of float, optional
+            Share of the capital of each wager. By default all shares are equal.
+
+        Returns
+        -------
+        array
+            Logarithm of the total capital after each row.
         """
-        given = [1.0 / len(plays)] * len(plays) if shares is None else shares
-        paths = [
-            wager.bet(play) + math.log(share)
-            for wager, play, share in zip(self.wagers, plays, given)
+        if shares is None:
+            shares = [1.0 / len(bets)] * len(bets)
+        log_capitals = [
+            wager.bet(wager_bets) + math.log(share)
+            for wager, wager_bets, share in zip(self.wagers, bets, shares)
         ]
-        path: Float = self.log_before + (log_sum(np.array(paths)) if len(paths) > 1 else paths[0])
-        if len(path):
-            self.log_now, self.log_peak = float(path[-1]), max(self.log_peak, float(path.max()))
-        return path
+        log_total = log_capitals[0]
+        if len(log_capitals) > 1:
+            log_total = log_sum_exp(np.array(log_capitals))
+        log_total = self.log_before + log_total
+        if len(log_total):
+            self.log_now = float(log_total[-1])
+            self.log_peak = max(self.log_peak, float(log_total.max()))
+        return log_total
 
     def merged(self, other: Self) -> Self:
-        """One capital from two that saw different rows: their product, and wagers that begin anew.
+        """Return the product of two capitals that bet on different rows.
 
-        *Proof that it is valid.* Order all rows of both by the time they came. Each row changes one
-        of the two by a factor whose mean, given everything before on both sides, is at most one
-        under the hypothesis; the product therefore is a supermartingale too, begun at one. It is
-        looked at when merged: its peak is its value then. What either had reached alone before
-        counts for that one's own δ, and is not carried over. ∎
+        The wagers of the result start anew.
+
+        *Proof that the product is valid.*
+
+        1. Order all rows of both by their time of arrival. Each row multiplies one of the two
+           capitals by a factor. Under the hypothesis, the mean of the factor is at most one, given
+           everything before on both sides.
+        2. The product is therefore a supermartingale too, and starts at one.
+        3. The product is inspected when it is formed, so its peak is its value at that time. It is
+           not valid to multiply the two peaks, or to keep one of them: a peak that one capital
+           reached alone counts for its own δ. ∎
         """
-        both = self.log_now + other.log_now
-        fresh = tuple(Wager(one.guess, one.guess_gain) for one in self.wagers)
-        return type(self)(fresh, both, both, max(0.0, both))
+        log_product = self.log_now + other.log_now
+        new_wagers = tuple(Wager(wager.guess, wager.guess_gain) for wager in self.wagers)
+        return type(self)(
+            wagers=new_wagers,
+            log_before=log_product,
+            log_now=log_product,
+            log_peak=max(0.0, log_product),
+        )
 
 
 class Monitor:
-    """What every monitor has: its `delta`, the chance of ever raising an alarm while all is as it
-    should be, and the capital that is bet against what it watches.
+    """Base class of monitors, which bet a capital against a hypothesis.
 
-    A capital that was saved as a mapping, as `dataclasses.asdict` makes it, goes on from there.
+    A subclass has a field `delta`, the probability of ever raising an alarm while the hypothesis
+    is true, and a field `capital`. `capital` may be a mapping from `dataclasses.asdict`, from which
+    the monitor continues.
     """
 
     delta: float
     capital: Capital | None
-    #: The share of delta that the bets have.
-    of_bets: ClassVar[float] = 1.0
-    #: The class or group that is watched, several where they are pooled; empty: all rows.
+    #: Share of delta that is spent on the bets.
+    betting_share: ClassVar[float] = 1.0
+    #: Classes or groups that are monitored. Empty if all rows are.
     parts: tuple[Name, ...] = ()
-    #: Where groups have two sides: the class that the rows which are watched are called by.
+    #: Predicted class of the monitored rows, if both predicted classes of a group are certified.
     called: Name | None = None
 
-    def begin(self, *wagers: Wager) -> None:
-        """Check delta, and begin with these wagers unless there is a capital already."""
+    def start_betting(self, *wagers: Wager) -> None:
+        """Check delta, and start with these wagers unless a capital was given."""
         check_fraction("delta", self.delta)
         self.parts = tuple(self.parts)
-        saved: Any = self.capital
-        self.capital = (
-            Capital(wagers)
-            if saved is None
-            else Capital(**saved)
-            if isinstance(saved, Mapping)
-            else saved
-        )
+        saved_capital: Any = self.capital
+        if saved_capital is None:
+            self.capital = Capital(wagers)
+        elif isinstance(saved_capital, Mapping):
+            self.capital = Capital(**saved_capital)
 
     @property
-    def money(self) -> Capital:
-        """The capital, which is there once it has begun."""
+    def current_capital(self) -> Capital:
+        """Capital, which exists once `start_betting` was called."""
         assert self.capital is not None
         return self.capital
 
     @property
     def log_evidence(self) -> float:
-        return self.money.log_now
+        """Logarithm of the evidence now."""
+        return self.current_capital.log_now
 
     @property
     def log_peak(self) -> float:
-        return self.money.log_peak
+        """Logarithm of the highest evidence so far."""
+        return self.current_capital.log_peak
 
     @property
     def log_needed(self) -> float:
-        """The logarithm of the evidence that is an alarm."""
-        return -math.log(self.of_bets * self.delta)
+        """Logarithm of the evidence that raises an alarm."""
+        return -math.log(self.betting_share * self.delta)
 
     @property
     def alarm(self) -> bool:
-        """Whether the evidence has ever reached what is needed. It stays: begin anew after you have
-        acted.
+        """True if the evidence has ever been high enough for an alarm.
+
+        An alarm is permanent. Start a new monitor after you have acted on it.
         """
         return self.log_peak >= self.log_needed
 
     @property
     def seen(self) -> str:
-        """What was seen, and what is no reason for an alarm."""
+        """Description of the observed rows and of the values that are tolerated."""
         return f"{self.watched}: {self}" if self.parts else str(self)
 
     @property
     def watched(self) -> str:
-        """The first few classes or groups; empty: all rows."""
-        shown = [side_of(name, self.called) for name in self.parts[:5]]
-        return ", ".join(shown if len(self.parts) < 6 else [*shown, "..."])
+        """First five monitored classes or groups, as text. Empty if all rows are monitored."""
+        descriptions = [side_of(name, self.called) for name in self.parts[:5]]
+        if len(self.parts) > 5:
+            descriptions.append("...")
+        return ", ".join(descriptions)
 
-    def own(self, n: int, parts: ArrayLike | None) -> Flags | slice:
-        """Those of n rows that belong to the class or group that is watched, or to this side of it;
-        all where none is.
+    def find_monitored_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags | slice:
+        """Return an index of the rows that the monitor counts.
 
-        `parts` has the class or group of each row, and what it is called where groups have two
-        sides.
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows.
+        parts : array-like or None
+            Class or group of each row. If both predicted classes of a group are certified, a
+            second column contains the predicted class.
+
+        Returns
+        -------
+        boolean array or slice
         """
         if not self.parts:
             return slice(None)
+        in_group = self.find_group_rows(n_rows, parts)
         if self.called is None:
-            return self.among(n, parts)
-        return self.among(n, parts) & (np.asarray(parts)[:, 1].astype(str) == str(self.called))
+            return in_group
+        return in_group & (np.asarray(parts)[:, 1].astype(str) == str(self.called))
 
-    def among(self, n: int, parts: ArrayLike | None) -> Flags:
-        """The same, on both sides of a group."""
-        if parts is None or len(names := np.atleast_1d(np.asarray(parts))) != n:
+    def find_group_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags:
+        """Return a mask of the rows of the monitored groups, whatever their prediction."""
+        if parts is None or len(row_parts := np.atleast_1d(np.asarray(parts))) != n_rows:
             raise InputError(
                 f"this monitor watches {self.watched}; give the class or group of each row."
             )
-        groups = names if self.called is None else names[:, 0]
-        return np.isin(groups.astype(str), np.array(self.parts).astype(str))
+        row_groups = row_parts if self.called is None else row_parts[:, 0]
+        return np.isin(row_groups.astype(str), np.array(self.parts).astype(str))
