@@ -104,9 +104,9 @@ def test_its_own_rows_are_recognised_with_and_without_labels(data):
         mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels).gate_,
     ):
         right = logits.argmax(axis=1) == labels
-        assert gate.find_fit_rows(gate.doubts(rows), right).n_fit_rows == len(rows)
-        assert gate.find_fit_rows(gate.doubts(rows), None).n_fit_rows == len(rows)
-        assert gate.find_fit_rows(gate.doubts(rows) + 0.1, right) is None
+        assert gate.find_fit_rows(gate.uncertainty_scores(rows), right).n_fit_rows == len(rows)
+        assert gate.find_fit_rows(gate.uncertainty_scores(rows), None).n_fit_rows == len(rows)
+        assert gate.find_fit_rows(gate.uncertainty_scores(rows) + 0.1, right) is None
 
 
 def test_too_few_rows_for_a_budget_accept_everything():

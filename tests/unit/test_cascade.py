@@ -83,7 +83,7 @@ def test_the_next_threshold_would_not_pass(data, relative):
     """The largest one is chosen: of all thresholds that were walked, the next fails."""
     small, large, y = (part[:2000] for part in data)
     right = [table.argmax(axis=1) == y for table in (small, large)]
-    score = relative.gate_.doubts(mc.Rows(small))
+    score = relative.gate_.uncertainty_scores(mc.Rows(small))
     agree = small.argmax(axis=1) == large.argmax(axis=1)
     aside = set_aside(small, large)
     tested = np.setdiff1d(np.arange(2000), aside)

@@ -215,8 +215,8 @@ def test_rows_without_a_score_are_left_out_and_spoken_of():
     assert gate.certificate.n_rows == 2000
     assert any("always rejected" in str(note) for note in gate.certificate.notes)
     assert gate.data_hash == whole.data_hash
-    assert gate.find_fit_rows(gate.doubts(more), flags).n_fit_rows == 2000
-    assert gate.find_fit_rows(gate.doubts(mark) + 0.1, right) is None
+    assert gate.find_fit_rows(gate.uncertainty_scores(more), flags).n_fit_rows == 2000
+    assert gate.find_fit_rows(gate.uncertainty_scores(mark) + 0.1, right) is None
 
 
 def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certified():

@@ -241,7 +241,7 @@ def _score_to_uncertainty(score: float, higher_is: Any) -> float:
 
     from metacal.gate import ScoreSource
 
-    return float(ScoreSource("score", higher_is).doubts(np.array([score]))[0])
+    return float(ScoreSource("score", higher_is).uncertainty_scores(np.array([score]))[0])
 
 
 def _fit_logits(predictions: Predictions, options: Options) -> Gate:

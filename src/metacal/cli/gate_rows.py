@@ -127,11 +127,11 @@ def read_gate_and_rows(
 def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, GateRows]:
     """Read scores, and build a gate that ranks by them and accepts every row."""
     from metacal.gate import Gate, ScoreSource
-    from metacal.gate.score_source import plain_name
+    from metacal.gate.score_source import clean_score_name
 
     scores = read_score_table(file, reading)
     higher_is: Any = reading.higher_is or "surer"
-    gate = Gate.of(ScoreSource(plain_name(scores.name), higher_is))
+    gate = Gate.of(ScoreSource(clean_score_name(scores.name), higher_is))
     return gate, GateRows(file, (scores.score,), scores.correct, scores)
 
 

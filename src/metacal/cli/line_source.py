@@ -240,7 +240,7 @@ class LineSource:
         """Convert a loss to a number from 0 to 1."""
         with suppress(TypeError, ValueError):
             loss = float(loss)
-        if self.watch.gate.source.code(loss) is None:
+        if self.watch.gate.source.encode_one_truth(loss) is None:
             raise invalid_line_error(f"the loss {str(loss)[:40]!r} is no number from 0 to 1")
         return loss
 

@@ -277,7 +277,7 @@ def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
     if gate.has_classes:
         if truth is None:
             return None
-        return gate.classes[gate.source.codes(truth, len(gate_rows.columns))]
+        return gate.classes[gate.source.encode_truth(truth, len(gate_rows.columns))]
     if not gate.is_cascade:
         return truth
     if truth is None:

@@ -304,7 +304,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def ranking_scores(self, X: ArrayLike) -> Float:
         """Return the ranking score h(x) of each row; a higher score is more uncertain."""
         with self._rows(X, reset=False, later=True) as rows:
-            return self.gate_.doubts(rows)
+            return self.gate_.uncertainty_scores(rows)
 
     @match_array_library
     def accepts(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Flags:

@@ -17,7 +17,12 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate, Source, Stage
 from metacal.gate.logits_source import LogitsSource
-from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
+from metacal.gate.score_source import (
+    HigherIs,
+    ScoreSource,
+    check_score_gate_options,
+    clean_score_name,
+)
 from metacal.gate.thresholds import SingleThreshold
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
@@ -142,7 +147,7 @@ def fit_scored_cascade(
     >>> gate.decide(*sure).by[:8]
     array([0, 2, 1, 2, 0, 0, 0, 0])
     """
-    check_scored(promise, higher_is)
+    check_score_gate_options(promise, higher_is)
     given = [check_scores(column) for column in scores]
     if len({len(column) for column in given}) > 1:
         raise InputError(
@@ -165,11 +170,15 @@ def fit_scored_cascade(
             f"of both{', and the last one says whether it is right' if every else ''}"
             f"{', and has a score too, with people behind it: two models or more' if people else ''}."
         )
-    names = [plain_name(name) for name in score_names or [f"score {j + 1}" for j in range(m + 1)]]
+    names = [
+        clean_score_name(name) for name in score_names or [f"score {j + 1}" for j in range(m + 1)]
+    ]
     sources = [
         ScoreSource(name, higher_is) for name in [*names, f"score {m + 1}"][: m + (not people)]
     ]
-    doubt = np.stack([source.doubts(column) for source, column in zip(sources, given[:m])], axis=1)
+    doubt = np.stack(
+        [source.uncertainty_scores(column) for source, column in zip(sources, given[:m])], axis=1
+    )
     if np.isnan(doubt).any():
         raise InputError(
             f"row {np.argwhere(np.isnan(doubt))[0][0]} lacks a score; leave out rows that lack one."

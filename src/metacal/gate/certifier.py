@@ -40,7 +40,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled import check_asked, gate_of, remarks_on_pool
 from metacal.gate.logits_source import check_score
-from metacal.gate.score_source import HigherIs, ScoreSource, plain_name
+from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws, check_random_state
@@ -120,7 +120,7 @@ class Certifier:
                 "an extension takes a share of delta, and this promise has none; leave may_extend"
                 " out."
             )
-        self.may_extend, self.score_name = bool(self.may_extend), plain_name(self.score_name)
+        self.may_extend, self.score_name = bool(self.may_extend), clean_score_name(self.score_name)
         self.rows: Rows | None = None
         #: What whoever asks people wants to remember with it: which columns they see.
         self.sheet: dict[str, Any] = {}
@@ -154,7 +154,9 @@ class Certifier:
 
     def _doubts(self, pool: ArrayLike) -> Float:
         if np.ndim(pool) == 1:
-            return ScoreSource(self.score_name, self.higher_is).doubts(check_scores(pool))
+            return ScoreSource(self.score_name, self.higher_is).uncertainty_scores(
+                check_scores(pool)
+            )
         check_score(self.score, self.input)
         self.rows = Rows(validate.read_logits(pool, self.input)).validated()
         self.classes_ = validate.check_classes(self.classes, self.rows.n_classes)

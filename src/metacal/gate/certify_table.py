@@ -31,7 +31,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_data import CalibrationData, CertificationResult, RowColumns
-from metacal.gate.logits_source import moved_rows
+from metacal.gate.logits_source import shift_rows
 from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
@@ -188,7 +188,7 @@ class SortedLogOdds:
         decision_offset: float | Float = certificate.decision_at
         if data.subgroup_codes is not None:
             decision_offset = get_decision_offsets(policy, data.subgroup_codes)
-        decided_rows = moved_rows(rows, decision_offset)
+        decided_rows = shift_rows(rows, decision_offset)
         _, scores, correct = ranked(decided_rows, self.score, true_codes)
         scores = np.asarray(on_host(scores))
         correct = np.asarray(on_host(correct))

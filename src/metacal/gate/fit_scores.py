@@ -24,7 +24,12 @@ from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.gate import Gate
-from metacal.gate.score_source import HigherIs, ScoreSource, check_scored, plain_name
+from metacal.gate.score_source import (
+    HigherIs,
+    ScoreSource,
+    check_score_gate_options,
+    clean_score_name,
+)
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE
@@ -80,18 +85,18 @@ def fit_scored(
     >>> gate.decide([0.95, 0.2, None]).accept
     array([ True, False, False])
     """
-    check_scored(promise, higher_is)
+    check_score_gate_options(promise, higher_is)
     given, right, lost = _columns(score, correct, loss, promise)
     there = ~np.isnan(given)
     if not there.any():
         raise InputError(
-            f"no row has a score (n_samples={len(given)}): {plain_name(score_name)!r} is a number"
+            f"no row has a score (n_samples={len(given)}): {clean_score_name(score_name)!r} is a number"
             " in none of them."
         )
     source = ScoreSource(
-        plain_name(score_name), higher_is, truth="correct" if lost is None else "losses"
+        clean_score_name(score_name), higher_is, truth="correct" if lost is None else "losses"
     )
-    doubt, right = source.doubts(given[there]), right[there]
+    doubt, right = source.uncertainty_scores(given[there]), right[there]
     lost = None if lost is None else lost[there]
     if lost is None and not right.any():
         raise InputError(
@@ -133,7 +138,7 @@ def fit_scored(
         own, policy.get_row_thresholds(None if subgroup_codes is None else subgroup_codes[seen])
     )
     profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
-    source = replace(source, curve=curve).of(certificate)
+    source = replace(source, curve=curve).with_certificate(certificate)
     known_rows = {
         "data_hash": fingerprint.data_hash,
         "sketch": fingerprint.sketch,
@@ -151,14 +156,14 @@ def _scale(marks: Any, source: ScoreSource, given: Float) -> Float | None:
         raise InputError(
             f"marks must be the values that a score can have, two or more numbers; got {marks!r}."
         )
-    other = given[~np.isin(source.doubts(given), source.doubts(scale))]
+    other = given[~np.isin(source.uncertainty_scores(given), source.uncertainty_scores(scale))]
     if len(other):
         listed = ", ".join(f"{mark:g}" for mark in scale[:10])
         raise InputError(
             f"{len(other):,} scores are none of the marks {listed}: {float(other[0]):g}, for one;"
             " add it to marks, or leave marks out."
         )
-    return np.unique(source.doubts(scale))
+    return np.unique(source.uncertainty_scores(scale))
 
 
 def _columns(

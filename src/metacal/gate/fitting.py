@@ -31,7 +31,7 @@ from metacal.gate.certify_table import certify_table, subgroups_of_table
 from metacal.gate.gate import Gate
 from metacal.gate.helping import helping
 from metacal.gate.learned_decision import learn_decision, note_on_predictions
-from metacal.gate.logits_source import LogitsSource, Recipe, check_score, moved
+from metacal.gate.logits_source import LogitsSource, Recipe, check_score, shift_second_class
 from metacal.gate.long_rows import remarks_on_long_rows
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.maps.composed import make_softmax_map
@@ -394,7 +394,10 @@ def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> ND
     """
     room = np.empty(block.shape, dtype=np.float64 if block.dtype == np.float64 else np.float32)
     fitted.fill(block, room)
-    return room[np.arange(len(block)), kernels.predicted(moved(at, block) if at.any() else block)]
+    return room[
+        np.arange(len(block)),
+        kernels.predicted(shift_second_class(block, at) if at.any() else block),
+    ]
 
 
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:

@@ -421,20 +421,20 @@ class Gate(GateMethods):
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────
 
-    def doubts(self, given: Any) -> Float:
+    def uncertainty_scores(self, given: Any) -> Float:
         """The ranking score of each row at the first stage: higher is less sure."""
         if self.policy.decision_offsets:
             raise InputError(
                 "rows of each group are ranked from where its decision changes; decide(...,"
                 " groups=...).score has it."
             )
-        return self.source.doubts(self.source.rows(given))
+        return self.source.uncertainty_scores(self.source.to_rows(given))
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
         """Whether the first stage accepts each row; `groups` has the group of each, where the gate
         goes by them.
         """
-        rows = self.source.rows(given)
+        rows = self.source.to_rows(given)
         return self.source.accepts(rows, self.policy, self.group_codes(groups, len(rows)))
 
     def decide(
@@ -454,7 +454,7 @@ class Gate(GateMethods):
         gate has a threshold for each.
         """
         check_choice("rejected", rejected, "calibrated", "uniform")
-        rows = self.source.rows(given[0])
+        rows = self.source.to_rows(given[0])
         asked = DecisionOptions(
             self.policy,
             self.group_codes(groups, len(rows)),
@@ -496,7 +496,7 @@ class Gate(GateMethods):
                 f"{len(rest):,} of {n:,} rows need the {stage.name} model: give its logits for them"
                 " (needs_large says which)."
             )
-        rows = stage.source.rows(given)
+        rows = stage.source.to_rows(given)
         if len(rows) == len(rest):
             return rows
         if len(rows) != n:
@@ -530,7 +530,7 @@ class Gate(GateMethods):
             more = () if numbers is None else (numbers,)
             room = get_probability_buffer(logits, out)
             return rows.fill(
-                partial(source.write, self.policy), room, *more, whole=source.whole_blocks
+                partial(source.write_block, self.policy), room, *more, whole=source.whole_blocks
             )
         accept, probabilities = self.accepts(rows, groups), source.map(logits, rows=rows, out=out)
         if not accept.all():

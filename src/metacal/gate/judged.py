@@ -148,8 +148,8 @@ def judged(
     """
     if gate.is_cascade:
         return _judged_cascade(gate, given, truth, probabilities=probabilities)
-    rows = gate.source.rows(given[0])
-    codes = None if truth is None else gate.source.codes(truth, len(rows))
+    rows = gate.source.to_rows(given[0])
+    codes = None if truth is None else gate.source.encode_truth(truth, len(rows))
     places = np.arange(len(rows))
     if gate.is_score_gate:
         places = np.flatnonzero(~np.isnan(rows))
@@ -182,7 +182,7 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     if not gate.has_classes:
         return _judged_scores(gate, given, truth)
     tables: list[Any] = [
-        stage.source.rows(table) for stage, table in zip(gate.stages, given, strict=True)
+        stage.source.to_rows(table) for stage, table in zip(gate.stages, given, strict=True)
     ]
     if len({len(table) for table in tables}) > 1:
         counts = " and ".join(f"{len(table):,}" for table in tables)

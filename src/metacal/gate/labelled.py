@@ -13,7 +13,7 @@ from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.gate.gate import Gate, Source
 from metacal.gate.logits_source import LogitsSource, Recipe
-from metacal.gate.score_source import ScoreSource, check_scored
+from metacal.gate.score_source import ScoreSource, check_score_gate_options
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -38,9 +38,9 @@ def gate_of(certifier: Certifier) -> Gate:
     if certifier.rows is None:
         asked = np.flatnonzero(certifier.right != UNKNOWN)
         curve = fit_confidence(certifier.doubts[asked], certifier.right[asked] == CORRECT)
-        source: Source = ScoreSource(certifier.score_name, certifier.higher_is, curve).of(
-            certificate
-        )
+        source: Source = ScoreSource(
+            certifier.score_name, certifier.higher_is, curve
+        ).with_certificate(certificate)
     else:
         base, notes = _base(certifier)
         certificate, given = certificate.with_notes(*notes), certifier.classes is not None
@@ -89,7 +89,7 @@ def _base(certifier: Certifier) -> tuple[Map, tuple[Note, ...]]:
 
 def check_asked(promise: Any, higher_is: Any) -> None:
     """Raise, with the reason, unless labels of rows that were drawn can certify it."""
-    check_scored(promise, higher_is)
+    check_score_gate_options(promise, higher_is)
     name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
         raise InputError(

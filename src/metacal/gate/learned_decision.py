@@ -19,7 +19,7 @@ from metacal.certification.ranking import even_odds
 from metacal.certification.row_selection import Counted, RowSelection
 from metacal.formulas import Flags
 from metacal.gate.certify_table import check_two_classes
-from metacal.gate.logits_source import moved_rows
+from metacal.gate.logits_source import shift_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.rows import Rows
@@ -102,7 +102,7 @@ def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> Le
     speaker[certifying_index] = np.arange(len(certifying_index))
     note = decision_learned(aside=n_decision_rows, at=decision_offset)
     return LearnedDecision(
-        rows=moved_rows(rows, decision_offset),
+        rows=shift_rows(rows, decision_offset),
         decision_offset=decision_offset,
         counted=Counted(certifying_index, speaker, circumstances, (*notes, note)),
     )

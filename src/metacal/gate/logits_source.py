@@ -1,5 +1,13 @@
-"""LogitsSource: rows of logits or probabilities as the source of a stage, with the map that calibrates
-them and a score.
+"""Source of a stage that reads logits or probabilities of classes.
+
+A source calibrates the probabilities of a stage with a *map*, and ranks rows by a *ranking score*
+such as the entropy, where higher means less certain. The code of a class is the index of its
+column. The prediction of a row is the column of its largest logit.
+
+With two classes, the prediction may depend on a *decision offset*: the second class is predicted if
+its log-odds exceed the offset. We then subtract the offset from the second column before scoring.
+The shifted table is called *decision logits*. Probabilities are computed from the logits without
+this shift.
 """
 
 from __future__ import annotations
@@ -34,9 +42,7 @@ from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a map was fitted: the estimator's public name and its parameters, for whoever wants to
-    fit it again.
-    """
+    """Public name and parameters of the estimator that fitted a map, for fitting it again."""
 
     estimator: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -44,27 +50,27 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class LogitsSource:
-    """Rows of logits or probabilities: a map to calibrated probabilities, and a ranking score.
+    """Source with a map to calibrated probabilities and a ranking score of logits.
 
     Attributes
     ----------
     map : Map
-        The base map: logits to calibrated probabilities.
-    classes : array of shape (K,)
-        The labels in column order.
+        Map from logits to calibrated probabilities.
+    classes : ndarray of shape (n_classes,)
+        Labels in column order.
     score : str or callable
-        The ranking score, by its name where it has one.
+        Ranking score, by its name if it has one.
     input : "logits" or "probabilities"
-        What the columns of a table are.
+        Content of the tables that callers pass.
     recipe : Recipe or None
-        How the base map was fitted.
+        Estimator that fitted the map.
     classes_given : bool
-        Whether the classes were named, and are not just the column numbers.
+        Whether the classes have names. If not, they are the column indices.
     decision_at : float
-        Of two classes: the log-odds above which a row is answered by the second. The score ranks
-        rows by how far from there they are; probabilities are those of the logits as they come.
+        Decision offset for two classes, 0 if the class with the larger logit is predicted.
     score_column : str or None
-        Of two classes: how files call the one score that speaks for the second, where a file did.
+        For two classes: name of the file column with the score of the second class, if the
+        calibration file had one score per row.
     """
 
     map: Map
@@ -78,18 +84,18 @@ class LogitsSource:
     kind: ClassVar[str] = "logits"
 
     def __post_init__(self) -> None:
-        classes = np.array(self.classes)
-        classes.flags.writeable = False
-        object.__setattr__(self, "classes", classes)
+        read_only_classes = np.array(self.classes)
+        read_only_classes.flags.writeable = False
+        object.__setattr__(self, "classes", read_only_classes)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LogitsSource):
             return NotImplemented
-        same = all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("map", "score", "input", "decision_at")
+        compared_fields = ("map", "score", "input", "decision_at")
+        has_equal_fields = all(
+            getattr(self, name) == getattr(other, name) for name in compared_fields
         )
-        return same and np.array_equal(self.classes, other.classes)
+        return has_equal_fields and np.array_equal(self.classes, other.classes)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -98,42 +104,50 @@ class LogitsSource:
 
     @property
     def n_classes(self) -> int:
-        """K."""
+        """Number of classes."""
         return len(self.classes)
 
     @cached_property
-    def code_of(self) -> dict[Any, int]:
-        """Each label's code: its column."""
-        return {name: column for column, name in enumerate(self.classes.tolist())}
+    def _column_by_label(self) -> dict[Any, int]:
+        """Column index of each label."""
+        return {label: column for column, label in enumerate(self.classes.tolist())}
 
     @property
     def score_name(self) -> str:
-        """What certificates call the score."""
+        """Name of the ranking score in certificates."""
         return name_of(self.score)
 
     @property
     def calibrator_name(self) -> str:
-        """The public name of what fitted the map, as far as it is known."""
+        """Public name of the estimator that fitted the map, or the map's class if unknown."""
         if self.recipe is not None:
             return self.recipe.estimator
         method = find_map_method(type(self.map))
-        return type(self.map).__name__ if method is None else method.public_name
+        if method is None:
+            return type(self.map).__name__
+        return method.public_name
 
     @property
     def whole_blocks(self) -> bool:
-        """Whether both score and map give the same bits whatever block their rows come in, and want
-        no strips.
-        """
-        return self.map.whole_blocks and getattr(
-            resolve(self.score).unrounded, "takes_whole_blocks", False
-        )
+        """Whether map and score compute the same bits however rows are split into blocks."""
+        score_kernel = resolve(self.score).unrounded
+        return self.map.whole_blocks and getattr(score_kernel, "takes_whole_blocks", False)
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:
-        """A caller's table as checked logits: the right number of columns, finite or masked, never
-        guessed at.
+        """Convert a table to checked logits with one column per class.
 
-        With `by_rows` no second table is made: what has to be converted is converted when its rows
-        are read.
+        Parameters
+        ----------
+        table : array-like of shape (n_rows, n_classes)
+            Logits or probabilities, as `input` states. For two classes, one score per row is
+            accepted too.
+        by_rows : bool, default=False
+            Whether to convert rows only when they are read, without a second table in memory.
+
+        Raises
+        ------
+        InputError
+            If the number of columns differs from the number of classes, or a value is invalid.
         """
         if self.n_classes == 2 and has_one_score_per_row(table):
             table = scores_to_two_columns(table, self.input)
@@ -145,197 +159,312 @@ class LogitsSource:
             )
         return logits
 
-    def rows(self, given: Any) -> Rows:
-        """What a caller gives, read, unless it is rows already."""
-        return given if isinstance(given, Rows) else Rows(self.read(given))
+    def to_rows(self, table: Any) -> Rows:
+        """Read and check a table, and wrap it in `Rows`. `Rows` are returned unchanged."""
+        if isinstance(table, Rows):
+            return table
+        return Rows(self.read(table))
 
-    def checked(self, logits: Any) -> Rows:
-        """What `read` gave, to be decided on without being checked again."""
+    def wrap_checked(self, logits: Any) -> Rows:
+        """Wrap logits that `read` has already checked, without checking them again."""
         return Rows(logits)
 
-    def code(self, label: Any) -> int | None:
-        """The column of a label; None where it is none of the classes."""
-        return self.code_of.get(label)
+    def encode_one_truth(self, label: Any) -> int | None:
+        """Return the column of a label, or None if it is not one of the classes."""
+        return self._column_by_label.get(label)
 
-    def codes(self, truth: Any, n_rows: int) -> Codes:
-        """Each label's column."""
+    def encode_truth(self, truth: Any, n_rows: int) -> Codes:
+        """Return the column of the true label of each row."""
         return encode_labels(truth, n_rows, self.classes)
 
-    def doubts(self, rows: Rows) -> Float:
-        """The ranking score of each row."""
-        return score_rows(moved_rows(rows, self.decision_at), self.score)
+    def uncertainty_scores(self, rows: Rows) -> Float:
+        """Compute the ranking score of each row. Higher is less certain."""
+        return score_rows(shift_rows(rows, self.decision_at), self.score)
 
-    def _moved_by(self, policy: Thresholds, groups: Codes | None) -> float | Float:
-        """The log-odds at which rows are decided, of two classes: those of all, or of the group of
-        each.
+    def _decision_offset(self, thresholds: Thresholds, group_codes: Codes | None) -> float | Float:
+        """Return the decision offset of all rows, or an array if it depends on the group."""
+        if thresholds.decision_offsets and group_codes is not None:
+            return get_decision_offsets(thresholds, group_codes)
+        return self.decision_at
+
+    def _shift_block(
+        self, thresholds: Thresholds, group_codes: Codes | None, block: NDArray[Any]
+    ) -> NDArray[Any]:
+        """Convert a block of logits to decision logits."""
+        decision_offset = self._decision_offset(thresholds, group_codes)
+        if thresholds.decision_offsets or decision_offset:
+            return shift_second_class(block, decision_offset)
+        return block
+
+    def accepts(self, rows: Rows, thresholds: Thresholds, group_codes: Codes | None) -> Flags:
+        """Compare the score of each row with its threshold.
+
+        Parameters
+        ----------
+        rows : Rows
+            Checked logits.
+        thresholds : SingleThreshold or SubgroupThresholds
+            Largest score of an accepted row.
+        group_codes : ndarray of int, shape (n_rows,), or None
+            Code of the group of each row, if the thresholds depend on the group.
         """
-        return (
-            get_decision_offsets(policy, groups)
-            if policy.decision_offsets and groups is not None
-            else self.decision_at
-        )
+        decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
+        predicted_codes = None
+        if thresholds.by == "class" or thresholds.decision_offsets:
+            predicted_codes = decision_rows.collect(kernels.predicted)
+        scores = score_rows(decision_rows, self.score)
+        return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
 
-    def _at(self, policy: Thresholds, groups: Codes | None, block: NDArray[Any]) -> NDArray[Any]:
-        """A block as it is decided on."""
-        at = self._moved_by(policy, groups)
-        return moved(at, block) if policy.decision_offsets or at else block
+    def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
+        """Compute scores, predictions, probabilities and acceptance in one pass over the table.
 
-    def accepts(self, rows: Rows, policy: Thresholds, groups: Codes | None) -> Flags:
-        """Whether each row is accepted; `groups` are the numbers of the rows' groups, where the
-        policy goes by them.
-        """
-        there = moved_rows(rows, self._moved_by(policy, groups))
-        top = (
-            there.collect(kernels.predicted)
-            if policy.by == "class" or policy.decision_offsets
-            else None
-        )
-        return accepts(
-            score_rows(there, self.score),
-            policy.get_row_thresholds(top if groups is None else groups, top),
-        )
-
-    def decide(self, rows: Rows, asked: DecisionOptions) -> Decision:
-        """Answer, confidence, decision and probabilities from one walk over the table; the gate
-        gives labels.
+        `Gate.decide` adds the labels.
         """
         if rows.on_device:
-            return self._decide_on_device(rows, asked)
-        n, dtype = len(rows), np.float64 if rows.table.dtype == np.float64 else np.float32
-        score, top, code = np.empty(n), np.empty(n, dtype=np.intp), np.empty(n, dtype=np.intp)
-        made = (
-            [np.empty((n, rows.n_classes), dtype=dtype), np.empty(n, dtype=dtype)]
-            if asked.with_probabilities
-            else []
+            return self._decide_on_device(rows, options)
+        n_rows = len(rows)
+        dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
+        scores = np.empty(n_rows)
+        predicted_codes = np.empty(n_rows, dtype=np.intp)
+        answer_codes = np.empty(n_rows, dtype=np.intp)
+        columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
+        probabilities = None
+        confidence = None
+        if options.with_probabilities:
+            probabilities = np.empty((n_rows, rows.n_classes), dtype=dtype)
+            confidence = np.empty(n_rows, dtype=dtype)
+            columns += [probabilities, confidence]
+        if options.group_codes is not None:
+            columns.append(options.group_codes)
+        decide_block = partial(self._decide_block, options, dtype)
+        rows.fill(decide_block, *columns, whole=self.whole_blocks)
+        return self._build_decision(
+            options, scores, predicted_codes, answer_codes, probabilities, confidence
         )
-        columns = (
-            [score, top, code, *made]
-            if asked.group_codes is None
-            else [score, top, code, *made, asked.group_codes]
-        )
-        rows.fill(partial(self._decide_block, asked, dtype), *columns, whole=self.whole_blocks)
-        return self._decision(asked, code, top, score, *made)
 
-    def write(
+    def write_block(
         self,
-        policy: Thresholds,
+        thresholds: Thresholds,
         block: NDArray[Any],
         out: NDArray[Any],
-        groups: Codes | None = None,
+        group_codes: Codes | None = None,
     ) -> None:
-        """Write the probabilities of a block of logits into `out`, 1/K where it is rejected."""
-        # First: `out` may be the block itself.
-        there = self._at(policy, groups, block)
-        accept = self._accepts_block(policy, resolve(self.score).unrounded(there), there, groups)
+        """Write the probabilities of a block of logits to `out`, 1/K for rejected rows.
+
+        Parameters
+        ----------
+        thresholds : SingleThreshold or SubgroupThresholds
+            Largest score of an accepted row.
+        block : ndarray of shape (n_rows, n_classes)
+            Checked logits.
+        out : ndarray of shape (n_rows, n_classes)
+            Output array. It may be `block` itself.
+        group_codes : ndarray of int, shape (n_rows,), or None
+            Code of the group of each row, if the thresholds depend on the group.
+        """
+        # The map may overwrite the logits, so rows are accepted before it is applied.
+        decision_block = self._shift_block(thresholds, group_codes, block)
+        unrounded_scores = resolve(self.score).unrounded(decision_block)
+        is_accepted = self._accepts_block(thresholds, unrounded_scores, decision_block, group_codes)
         self.map.fill(block, out)
-        if not accept.all():
-            out[~accept] = 1.0 / block.shape[1]
+        if not is_accepted.all():
+            out[~is_accepted] = 1.0 / block.shape[1]
 
     def _accepts_block(
-        self, policy: Thresholds, unrounded: Float, there: NDArray[Any], groups: Codes | None
+        self,
+        thresholds: Thresholds,
+        unrounded_scores: Float,
+        decision_block: NDArray[Any],
+        group_codes: Codes | None,
     ) -> Flags:
-        """The decision on scores that are not rounded yet: a settled threshold decides them alike,
-        for fewer calls.
+        """Compare the scores of a block with their thresholds, before the scores are rounded.
+
+        Rounding the scores would give the same result with more calls, because certified
+        thresholds lie between the points of the grid to which scores are rounded.
         """
-        if policy.by is None:
-            return accepts(unrounded, grid_of(self.score).settled(policy.threshold))
-        top = kernels.predicted(there) if groups is None or policy.decision_offsets else None
-        return accepts(unrounded, policy.get_row_thresholds(top if groups is None else groups, top))
+        if thresholds.by is None:
+            settled_threshold = grid_of(self.score).settled(thresholds.threshold)
+            return accepts(unrounded_scores, settled_threshold)
+        predicted_codes = None
+        if group_codes is None or thresholds.decision_offsets:
+            predicted_codes = kernels.predicted(decision_block)
+        row_thresholds = _row_thresholds(thresholds, group_codes, predicted_codes)
+        return accepts(unrounded_scores, row_thresholds)
 
     def _decide_block(
         self,
-        asked: DecisionOptions,
+        options: DecisionOptions,
         dtype: Any,
         block: NDArray[Any],
-        score: Float,
-        top: Codes,
-        code: Codes,
-        *more: Any,
+        scores: Float,
+        predicted_codes: Codes,
+        answer_codes: Codes,
+        *optional_columns: Any,
     ) -> None:
-        """The columns of a block; `more` are its probabilities, their confidence, if wanted, and
-        numbers of groups.
-        """
-        groups = None if asked.group_codes is None else more[-1]
-        more = more[: 2 * asked.with_probabilities]
-        there = self._at(asked.thresholds, groups, block)
-        score[...] = ranked_block(resolve(self.score).unrounded, there, top)
-        code[...] = top
-        if not more and not asked.is_calibrator:
-            return
-        table = more[0] if more else np.empty(block.shape, dtype=dtype)
-        self.map.fill(block, table)
-        table[np.isnan(score)] = 1.0 / block.shape[1]  # no row of logits: nothing to calibrate
-        if asked.is_calibrator:
-            code[...] = kernels.predicted(table)
-        if more:
-            more[1][...] = table[np.arange(len(block)), code]
-        if more and asked.rejected == "uniform":
-            table[~self._accepts_block(asked.thresholds, score, there, groups)] = (
-                1.0 / block.shape[1]
-            )
+        """Compute the columns of a decision for one block of rows.
 
-    def _decide_on_device(self, rows: Rows, asked: DecisionOptions) -> Decision:
-        there = moved_rows(rows, self._moved_by(asked.thresholds, asked.group_codes))
-        score, top = score_rows(there, self.score), there.collect(kernels.predicted)
-        if not asked.with_probabilities and not asked.is_calibrator:
-            return self._decision(asked, top, top, score)
-        device, share = kernels.device_kernels(), 1.0 / rows.n_classes
-        table: Any = self.map(rows.table, rows=rows)
-        if np.isnan(score).any():
-            device.fill_rows(table, np.isnan(score), share)
-        code = Rows(table).collect(kernels.predicted) if asked.is_calibrator else top
-        if not asked.with_probabilities:
-            return self._decision(asked, code, top, score)
-        decision = self._decision(asked, code, top, score, table, device.own_entries(table, code))
-        if asked.rejected == "uniform" and not decision.accept.all():
-            device.fill_rows(table, ~decision.accept, share)
+        Parameters
+        ----------
+        options : DecisionOptions
+            Thresholds, and the columns to compute.
+        dtype : dtype
+            Type of the probabilities.
+        block : ndarray of shape (n_rows, n_classes)
+            Checked logits.
+        scores, predicted_codes, answer_codes : ndarray of shape (n_rows,)
+            Output arrays.
+        *optional_columns : ndarray
+            Output arrays for probabilities and confidence, if the options ask for them, and then
+            the group codes of the block, if the options have group codes.
+        """
+        group_codes = None
+        if options.group_codes is not None:
+            *optional_columns, group_codes = optional_columns  # type: ignore[assignment]
+        decision_block = self._shift_block(options.thresholds, group_codes, block)
+        score_kernel = resolve(self.score).unrounded
+        scores[...] = ranked_block(score_kernel, decision_block, predicted_codes)
+        answer_codes[...] = predicted_codes
+        if not options.with_probabilities and not options.is_calibrator:
+            return
+
+        uniform_share = 1.0 / block.shape[1]
+        if options.with_probabilities:
+            probabilities, confidence = optional_columns
+        else:
+            probabilities = np.empty(block.shape, dtype=dtype)
+        self.map.fill(block, probabilities)
+        # A row without a score has invalid logits, which cannot be calibrated.
+        probabilities[np.isnan(scores)] = uniform_share
+        if options.is_calibrator:
+            answer_codes[...] = kernels.predicted(probabilities)
+        if not options.with_probabilities:
+            return
+        confidence[...] = probabilities[np.arange(len(block)), answer_codes]
+        if options.rejected == "uniform":
+            is_accepted = self._accepts_block(
+                options.thresholds, scores, decision_block, group_codes
+            )
+            probabilities[~is_accepted] = uniform_share
+
+    def _decide_on_device(self, rows: Rows, options: DecisionOptions) -> Decision:
+        """Compute the decision on a table in GPU memory. Probabilities stay on the GPU."""
+        decision_offset = self._decision_offset(options.thresholds, options.group_codes)
+        decision_rows = shift_rows(rows, decision_offset)
+        scores = score_rows(decision_rows, self.score)
+        predicted_codes = decision_rows.collect(kernels.predicted)
+        if not options.with_probabilities and not options.is_calibrator:
+            return self._build_decision(options, scores, predicted_codes, predicted_codes)
+
+        device_kernels = kernels.device_kernels()
+        uniform_share = 1.0 / rows.n_classes
+        probabilities: Any = self.map(rows.table, rows=rows)
+        has_no_score = np.isnan(scores)
+        if has_no_score.any():
+            device_kernels.fill_rows(probabilities, has_no_score, uniform_share)
+        answer_codes = predicted_codes
+        if options.is_calibrator:
+            answer_codes = Rows(probabilities).collect(kernels.predicted)
+        if not options.with_probabilities:
+            return self._build_decision(options, scores, predicted_codes, answer_codes)
+
+        confidence = device_kernels.own_entries(probabilities, answer_codes)
+        decision = self._build_decision(
+            options, scores, predicted_codes, answer_codes, probabilities, confidence
+        )
+        if options.rejected == "uniform" and not decision.accept.all():
+            device_kernels.fill_rows(probabilities, ~decision.accept, uniform_share)
         return decision
 
-    def _decision(
+    def _build_decision(
         self,
-        asked: DecisionOptions,
-        codes: Codes,
-        top: Codes,
-        score: Float,
-        table: Any = None,
+        options: DecisionOptions,
+        unrounded_scores: Float,
+        predicted_codes: Codes,
+        answer_codes: Codes,
+        probabilities: Any = None,
         confidence: Any = None,
     ) -> Decision:
-        score = kernels.rounded(score, grid_of(self.score))
-        accept = accepts(
-            score,
-            asked.thresholds.get_row_thresholds(
-                top if asked.group_codes is None else asked.group_codes, top
-            ),
-        )
+        """Round the scores, compare them with the thresholds, and collect the columns.
+
+        Parameters
+        ----------
+        options : DecisionOptions
+            Thresholds and group codes.
+        unrounded_scores : ndarray of shape (n_rows,)
+            Ranking score of each row.
+        predicted_codes : ndarray of int, shape (n_rows,)
+            Column of the largest decision logit of each row.
+        answer_codes : ndarray of int, shape (n_rows,)
+            Column of the class to return for each row.
+        probabilities, confidence : array or None
+            Calibrated probabilities, and the probability of the answer.
+        """
+        scores = kernels.rounded(unrounded_scores, grid_of(self.score))
+        row_thresholds = _row_thresholds(options.thresholds, options.group_codes, predicted_codes)
         return Decision(
-            accept, score, score, top, confidence, self.classes[codes], probabilities=table
+            accept=accepts(scores, row_thresholds),
+            score=scores,
+            doubt=scores,
+            top=predicted_codes,
+            confidence=confidence,
+            answer=self.classes[answer_codes],
+            probabilities=probabilities,
         )
 
 
-def moved(at: float | Float, block: NDArray[Any]) -> NDArray[np.float64]:
-    """A block of two classes where the second is answered above these log-odds: in double, the
-    second column less them.
+def _row_thresholds(
+    thresholds: Thresholds, group_codes: Codes | None, predicted_codes: Codes | None
+) -> float | Float:
+    """Return the threshold of each row. Without groups, the subgroup is the predicted class."""
+    subgroup_codes = predicted_codes if group_codes is None else group_codes
+    return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
 
-    >>> moved(2.0, np.array([[0.0, 1.5]], dtype=np.float32))
+
+def shift_second_class(block: NDArray[Any], decision_offset: float | Float) -> NDArray[np.float64]:
+    """Subtract a decision offset from the logits of the second of two classes.
+
+    Parameters
+    ----------
+    block : ndarray of shape (n_rows, 2)
+        Logits.
+    decision_offset : float or ndarray of shape (n_rows,)
+        Log-odds above which the second class is predicted.
+
+    Examples
+    --------
+    >>> shift_second_class(np.array([[0.0, 1.5]], dtype=np.float32), 2.0)
     array([[ 0. , -0.5]])
     """
-    return np.asarray(
-        np.asarray(block, dtype=np.float64) - np.stack(np.broadcast_arrays(0.0, at), axis=-1)
-    )
+    offset_by_column = np.stack(np.broadcast_arrays(0.0, decision_offset), axis=-1)
+    return np.asarray(np.asarray(block, dtype=np.float64) - offset_by_column)
 
 
-def moved_rows(rows: Rows, at: float | Float) -> Rows:
-    """The same of a whole table; by log-odds of each row it is a table of its own."""
-    if not np.any(at):
+def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
+    """Subtract a decision offset from the second of two classes in all rows of a table.
+
+    If there is one offset for all rows, they are shifted when they are read. If each row has its
+    own offset, the result is a new table.
+    """
+    if not np.any(decision_offset):
         return rows
-    rows = rows.on_host()
-    if isinstance(at, np.ndarray):
-        return Rows(moved(at, rows.gathered()), executor=rows.executor)
-    return rows.replaced(table=ConvertedTable(rows.table, partial(moved, at), np.float64))
+    host_rows = rows.on_host()
+    if isinstance(decision_offset, np.ndarray):
+        shifted_table = shift_second_class(host_rows.gathered(), decision_offset)
+        return Rows(shifted_table, executor=host_rows.executor)
+    shift_block = partial(shift_second_class, decision_offset=decision_offset)
+    return host_rows.replaced(table=ConvertedTable(host_rows.table, shift_block, np.float64))
 
 
 def check_score(score: str | Score, input: str) -> None:
-    """Raise unless this score ranks rows of this kind."""
+    """Raise InputError if a ranking score is unknown, or cannot rank this kind of input.
+
+    Parameters
+    ----------
+    score : str or callable
+        Ranking score.
+    input : "logits" or "probabilities"
+        Content of the tables to be ranked.
+    """
     resolve(score)
     if needs_logits(score) and input == "probabilities":
         raise InputError(

@@ -1,12 +1,19 @@
-"""ScoreSource: a score that is given for each row as the source of a stage, with the curve that
-calibrates it.
+"""Source of a stage whose scores are given: one number per row, without classes.
+
+Examples of such scores are the grade of an LLM judge, the log-probability of a generated answer, or
+a similarity. A higher score means more certain ("surer") or less certain ("doubtful"). An
+*uncertainty score* is the score with the sign for which higher means less certain. Thresholds and
+promises are stated for uncertainty scores.
+
+The *truth* of a row is whether its answer is correct, or its loss between 0 and 1. It is encoded as
+1 for correct and 0 for incorrect, or as 1 - loss.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,89 +29,113 @@ from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
 from metacal.rows.score_columns import check_correctness, check_losses, check_scores
 
-#: What a higher score says of a row.
+#: Meaning of a higher score: more certain, or less certain.
 HigherIs = Literal["surer", "doubtful"]
-#: What is known of a row: whether it is right, or its loss between 0 and 1.
+#: Kind of truth: whether each row is correct, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
-#: Longer names of scores are cut: they stand in certificates.
-_LONGEST_NAME = 80
+#: Longer score names are truncated, because certificates contain them.
+_MAX_NAME_LENGTH = 80
+_CODE_BY_CORRECTNESS: dict[Any, int] = {False: 0, True: 1}
+
+
+class ThresholdNeighbours(NamedTuple):
+    """A threshold, and the calibration scores next to it on either side.
+
+    All are uncertainty scores. A neighbour is None if there is no calibration row on its side.
+    """
+
+    threshold: float
+    highest_accepted: float | None
+    lowest_rejected: float | None
 
 
 @dataclass(frozen=True)
 class ScoreSource:
-    """A score that is given for each row: an LLM judge's mark, the log-probability of an answer, a
-    similarity.
-
-    There are no classes and no probabilities. What is known of a row is whether it is right, codes
-    are 1 and 0, or its loss, and the code is 1 - loss: a row without any is right.
+    """Source that ranks rows by a score you pass, without classes or probabilities.
 
     Attributes
     ----------
     score : str
-        The name of the score.
+        Name of the score.
     higher_is : "surer" or "doubtful"
-        What a higher score says: a confidence is surer, a loss or a perplexity doubtful.
+        Meaning of a higher score: "surer" for a confidence, "doubtful" for a loss or a perplexity.
     curve : ConfidenceCurve or None
-        From doubt to the probability of being right.
-    beside : tuple of (threshold, float or None, float or None)
-        The calibration doubts on either side of each threshold: scores of fewer bits are told from
-        it by them.
-    truth : "correct" or "losses"
-        What the rows were fitted with, and are judged by: whether each is right, or its loss.
+        Curve from the uncertainty score to the probability of a correct answer.
+    neighbours : tuple of ThresholdNeighbours
+        Calibration scores next to each threshold, which `threshold_for_dtype` needs.
     accepting_is_safe : bool
-        Whether a row more that is accepted cannot break the promise.
+        Whether the promise still holds if a further row is accepted.
+    truth : "correct" or "losses"
+        Kind of truth that the gate was fitted with and is evaluated by.
     """
 
     score: str = "score"
     higher_is: HigherIs = "surer"
     curve: ConfidenceCurve | None = None
-    beside: tuple[tuple[float, float | None, float | None], ...] = ()
+    neighbours: tuple[ThresholdNeighbours, ...] = ()
     accepting_is_safe: bool = False
     truth: Truth = "correct"
     kind: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
-    code_of: ClassVar[dict[Any, int]] = {False: 0, True: 1}
 
     def __repr__(self) -> str:
         return f"{self.score}, higher is {self.higher_is}"
 
     @property
     def score_name(self) -> str:
-        """What certificates call the doubt: the score's name, with a minus where a higher one is
-        surer.
+        """Name of the uncertainty score in certificates.
+
+        It starts with a minus if the sign of the score is reversed.
         """
         return f"-{self.score}" if self.higher_is == "surer" else self.score
 
     @property
-    def sign(self) -> float:
-        """What turns a score into a doubt, and back."""
+    def uncertainty_sign(self) -> float:
+        """Factor, 1 or -1, that converts a score to an uncertainty score and back."""
         return -1.0 if self.higher_is == "surer" else 1.0
 
-    def of(self, certificate: Certificate) -> ScoreSource:
-        """The same with what its certificate says of scores beside the threshold, or that of each
-        group.
-        """
-        own = (certificate,) if certificate.parts is None else certificate.parts.items
-        beside = tuple((one.threshold, one.highest_accepted, one.lowest_rejected) for one in own)
+    def with_certificate(self, certificate: Certificate) -> ScoreSource:
+        """Return a copy with the calibration scores next to each threshold of a certificate."""
+        certified_items: tuple[Any, ...] = (certificate,)
+        if certificate.parts is not None:
+            certified_items = certificate.parts.items
+        neighbours = tuple(
+            ThresholdNeighbours(item.threshold, item.highest_accepted, item.lowest_rejected)
+            for item in certified_items
+        )
         return replace(
-            self, beside=beside, accepting_is_safe=certificate.quantity.accepting_is_safe
+            self,
+            neighbours=neighbours,
+            accepting_is_safe=certificate.quantity.accepting_is_safe,
         )
 
     def read(self, score: Any, *, by_rows: bool = False) -> NDArray[np.floating[Any]]:
-        """A caller's scores, one for each row; NaN where there is none."""
+        """Convert scores to a checked array, with NaN for rows without a score.
+
+        `by_rows` has no effect. `LogitsSource.read` has the same parameter.
+        """
         return check_scores(score)
 
-    rows = checked = read
+    # Scores need no container of rows, so reading them is enough. `LogitsSource` has the same
+    # methods.
+    to_rows = read
+    wrap_checked = read
 
-    def codes(self, truth: Any, n_rows: int) -> Any:
-        """1 for right, 0 for wrong; 1 - loss where losses are given."""
-        codes = (
-            check_correctness(truth).astype(np.intp)
-            if self.truth == "correct"
-            else 1.0 - check_losses(truth)
-        )
+    def encode_truth(self, truth: Any, n_rows: int) -> Any:
+        """Encode the truth of all rows: 1 for correct, 0 for incorrect, or 1 - loss.
+
+        Raises
+        ------
+        InputError
+            If there is not one valid entry for each of the `n_rows` rows.
+        """
+        codes: Any
+        if self.truth == "correct":
+            codes = check_correctness(truth).astype(np.intp)
+        else:
+            codes = 1.0 - check_losses(truth)
         if len(codes) != n_rows:
             raise InputError(
                 f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one"
@@ -112,105 +143,164 @@ class ScoreSource:
             )
         return codes
 
-    def code(self, truth: Any) -> float | None:
-        """The code of one row's truth, as it stands in a stream; None where it is none."""
+    def encode_one_truth(self, truth: Any) -> float | None:
+        """Encode the truth of a single row, or return None if the value is invalid."""
         if self.truth == "correct":
-            return self.code_of.get(truth)
-        number = (
-            isinstance(truth, int | float) and not isinstance(truth, bool) and 0.0 <= truth <= 1.0
-        )
-        return 1.0 - float(truth) if number else None
+            return _CODE_BY_CORRECTNESS.get(truth)
+        is_number = isinstance(truth, int | float) and not isinstance(truth, bool)
+        if is_number and 0.0 <= truth <= 1.0:
+            return 1.0 - float(truth)
+        return None
 
-    def doubts(self, score: NDArray[np.floating[Any]]) -> Float:
-        """The score as promises see it: higher is less sure, on the grid; NaN where there is
-        none.
+    def uncertainty_scores(self, score: NDArray[np.floating[Any]]) -> Float:
+        """Convert scores to uncertainty scores, rounded to the grid that thresholds are on."""
+        return RELATIVE.rounded(self._unrounded_uncertainty(score))
+
+    def _unrounded_uncertainty(self, score: NDArray[np.floating[Any]]) -> Float:
+        """Convert scores to uncertainty scores without rounding.
+
+        Thresholds lie between grid points, so that a score is on the same side of a threshold
+        before and after rounding.
         """
-        return RELATIVE.rounded(self.turned(score))
-
-    def turned(self, score: NDArray[np.floating[Any]]) -> Float:
-        """Scores as doubts, not yet on the grid: a settled threshold decides them alike."""
-        return (-score if self.higher_is == "surer" else score).astype(np.float64)
+        signed_score = -score if self.higher_is == "surer" else score
+        return signed_score.astype(np.float64)
 
     def accepts(
-        self, score: NDArray[np.floating[Any]], policy: Thresholds, groups: Codes | None
+        self,
+        score: NDArray[np.floating[Any]],
+        thresholds: Thresholds,
+        group_codes: Codes | None,
     ) -> Flags:
-        """Whether each row is accepted; one without a score is not."""
-        if isinstance(policy, SingleThreshold) or groups is None:
-            return accepts(self.turned(score), self.threshold_for(score.dtype, policy.threshold))
-        own = np.array(
+        """Compare each score with its threshold. A row without a score is rejected."""
+        if isinstance(thresholds, SingleThreshold) or group_codes is None:
+            threshold = self.threshold_for_dtype(score.dtype, thresholds.threshold)
+            return accepts(self._unrounded_uncertainty(score), threshold)
+        threshold_by_group = np.array(
             [
-                self.threshold_for(score.dtype, value)
-                for value in policy.threshold_table[:, 0].tolist()
+                self.threshold_for_dtype(score.dtype, threshold)
+                for threshold in thresholds.threshold_table[:, 0].tolist()
             ]
         )
-        return accepts(self.turned(score), own[groups])
+        return accepts(self._unrounded_uncertainty(score), threshold_by_group[group_codes])
 
-    def decide(self, score: NDArray[np.floating[Any]], asked: DecisionOptions) -> Decision:
-        """Decision and confidence of each row."""
-        confidence = self.confidence(score) if asked.with_probabilities else None
-        right = np.ones(len(score), dtype=np.intp)
-        accept = self.accepts(score, asked.thresholds, asked.group_codes)
-        return Decision(accept, score, self.doubts(score), right, confidence)
+    def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
+        """Accept or reject each row, and compute its confidence if the options ask for it."""
+        confidence = self.confidence(score) if options.with_probabilities else None
+        code_of_correct = 1
+        return Decision(
+            accept=self.accepts(score, options.thresholds, options.group_codes),
+            score=score,
+            doubt=self.uncertainty_scores(score),
+            top=np.full(len(score), code_of_correct, dtype=np.intp),
+            confidence=confidence,
+        )
 
     def confidence(self, score: Any) -> Float | None:
-        """The calibrated probability that each row is right, NaN without a score; None where there
-        is no curve.
+        """Compute the calibrated probability that each row is correct.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,), or None
+            NaN for a row without a score. None if no confidence curve was fitted.
         """
-        return None if self.curve is None else self.curve(self.doubts(self.read(score)))
+        if self.curve is None:
+            return None
+        return self.curve(self.uncertainty_scores(self.read(score)))
 
-    def threshold_for(self, dtype: Any, threshold: float) -> float:
-        """The threshold for scores of a type: the certificate's, or one that float32 or float16 can
-        tell from scores.
+    def threshold_for_dtype(self, dtype: Any, threshold: float) -> float:
+        """Adapt a threshold to scores stored as float32 or float16.
 
-        Calibration scores often stand at the threshold, and many new ones with them: every mark of
-        0.95, say. In float32 that is 0.949999988, on the wrong side. So where rounding to the
-        narrower type would carry the calibration score on either side across, the threshold moves
-        along with it, by less than half a unit in the last place of the type. Where both become one
-        number, such rows are rejected, or accepted if the promise is about rejecting too many: the
-        side that cannot break it.
+        Many scores are equal to a calibration score next to the threshold, for example all grades
+        of 0.95. In float32 this grade is 0.949999988, on the wrong side of the threshold. If
+        rounding to the narrower type moves a neighbouring calibration score across the threshold,
+        the threshold moves along with it, by less than half a unit in the last place of the type.
+
+        If both neighbours round to the same number, rows with this number are rejected. They are
+        accepted if only rejecting rows can break the promise.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Type of the scores.
+        threshold : float
+            Threshold for scores in double precision.
 
         Examples
         --------
         >>> import metacal as mc
-        >>> marks = np.repeat([0.9, 0.95, 0.4], 50)
-        >>> gate = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(marks, marks > 0.5).gate_
+        >>> grades = np.repeat([0.9, 0.95, 0.4], 50)
+        >>> gate = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(grades, grades > 0.5).gate_
         >>> gate.condition, gate.accepts(np.float32([0.95, 0.9])), gate.accepts([0.95, 0.9])
         ('score >= 0.95', array([ True, False]), array([ True, False]))
         """
-        kind = np.dtype(dtype)
-        if kind not in (np.float32, np.float16) or not math.isfinite(threshold):
+        is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
+        if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        near = [row for row in self.beside if row[0] == threshold]
-        highs, lows = (
-            [value for row in near if (value := row[side]) is not None] for side in (1, 2)
-        )
-        with np.errstate(
-            over="ignore"
-        ):  # groups that share a threshold share what is nearest to it
-            high = float(np.asarray(max(highs)).astype(kind)) if highs else None
-            low = float(np.asarray(min(lows)).astype(kind)) if lows else None
-        if high is not None and high > threshold:
-            return RELATIVE.just_below(high) if high == low and not self.accepting_is_safe else high
-        if low is not None and low <= threshold:
-            return low if high == low and self.accepting_is_safe else math.nextafter(low, -math.inf)
+        accepted, rejected = self._round_neighbours(np.dtype(dtype), threshold)
+        are_equal = accepted == rejected
+        if accepted is not None and accepted > threshold:
+            if are_equal and not self.accepting_is_safe:
+                return RELATIVE.just_below(accepted)
+            return accepted
+        if rejected is not None and rejected <= threshold:
+            if are_equal and self.accepting_is_safe:
+                return rejected
+            return math.nextafter(rejected, -math.inf)
         return threshold
 
+    def _round_neighbours(
+        self, dtype: np.dtype[Any], threshold: float
+    ) -> tuple[float | None, float | None]:
+        """Round the calibration scores next to a threshold to a narrower float type.
 
-def plain_name(name: str) -> str:
-    """A name that can stand in a certificate: one printable line, without the minus that marks a
-    turned score.
+        Several groups may have the same threshold. Then the scores of all of them count.
+
+        Returns
+        -------
+        highest_accepted, lowest_rejected : float or None
+            None if there is no calibration row on this side of the threshold.
+        """
+        accepted_scores = []
+        rejected_scores = []
+        for neighbours in self.neighbours:
+            if neighbours.threshold != threshold:
+                continue
+            if neighbours.highest_accepted is not None:
+                accepted_scores.append(neighbours.highest_accepted)
+            if neighbours.lowest_rejected is not None:
+                rejected_scores.append(neighbours.lowest_rejected)
+        highest_accepted = None
+        lowest_rejected = None
+        if accepted_scores:
+            highest_accepted = _round_to_dtype(max(accepted_scores), dtype)
+        if rejected_scores:
+            lowest_rejected = _round_to_dtype(min(rejected_scores), dtype)
+        return highest_accepted, lowest_rejected
+
+
+def _round_to_dtype(value: float, dtype: np.dtype[Any]) -> float:
+    """Round a number to a float type. It becomes infinite if it is too large for the type."""
+    with np.errstate(over="ignore"):
+        return float(np.asarray(value).astype(dtype))
+
+
+def clean_score_name(name: str) -> str:
+    """Make the name of a score printable, on one line, and without a leading minus.
+
+    In certificates, a leading minus means that the sign of the score is reversed.
 
     Examples
     --------
-    >>> plain_name("--confidence"), plain_name(" ")
+    >>> clean_score_name("--confidence"), clean_score_name(" ")
     ('confidence', 'score')
     """
-    printable = "".join(sign if sign.isprintable() else "?" for sign in str(name))[:_LONGEST_NAME]
-    return printable.strip().lstrip("-").strip() or "score"
+    characters = [char if char.isprintable() else "?" for char in str(name)]
+    printable_name = "".join(characters)[:_MAX_NAME_LENGTH]
+    return printable_name.strip().lstrip("-").strip() or "score"
 
 
-def check_scored(promise: Any, higher_is: Any) -> None:
-    """Raise unless these can make a gate."""
+def check_score_gate_options(promise: Any, higher_is: Any) -> None:
+    """Raise InputError if a promise or `higher_is` is not valid for a gate on given scores."""
     if isinstance(promise, type) or not isinstance(promise, Promise):
         raise InputError(
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"

@@ -343,7 +343,7 @@ class Watch:
         for k, label in enumerate(given):
             if label is None or label != label:
                 continue
-            if (code := self.gate.source.code(label)) is None:
+            if (code := self.gate.source.encode_one_truth(label)) is None:
                 what = (
                     "no loss between 0 and 1"
                     if self.gate.reads_losses
@@ -360,7 +360,7 @@ class Watch:
         with.
         """
         given = [X] if not self.gate.is_cascade else np.moveaxis(X, 1, 0)
-        read = [stage.source.checked(one) for stage, one in zip(self.gate.stages, given)]
+        read = [stage.source.wrap_checked(one) for stage, one in zip(self.gate.stages, given)]
         decision = self.gate.decide(*read, groups=groups)
         accept, top, confidence, nothing = (
             decision.accept,

@@ -308,7 +308,7 @@ def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
     Decision
     """
     checked_rows = [
-        stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=False)
+        stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=False)
     ]
     if len(checked_rows) == len(gate.stages):
         return gate.decide(*checked_rows, **options)
@@ -354,7 +354,7 @@ def _offsets_in_later_table(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int
     if len(tables) == 1 or len(tables[1]) == n_rows:
         return later_offsets
 
-    is_rejected = ~gate.accepts(gate.source.checked(first_table))
+    is_rejected = ~gate.accepts(gate.source.wrap_checked(first_table))
     n_rejected = is_rejected.sum()
     if len(tables[1]) != n_rejected:
         raise InputError(

@@ -252,7 +252,7 @@ def measure_decisions(
     """
     check_measurable(gate)
     stage_inputs = [
-        stage.source.checked(table) for stage, table in zip(gate.stages, tables, strict=True)
+        stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=True)
     ]
     judged_rows = judged(gate, stage_inputs, y, groups, probabilities=True)
     # Evaluation comes first, because its errors about missing labels are more specific.
@@ -263,7 +263,7 @@ def measure_decisions(
     is_score_gate = gate.is_score_gate
 
     if gate.has_classes:
-        codes = gate.source.codes(y, len(tables[0]))[judged_rows.rows]
+        codes = gate.source.encode_truth(y, len(tables[0]))[judged_rows.rows]
     else:
         codes = correct.astype(np.intp)
 

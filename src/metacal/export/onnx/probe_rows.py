@@ -111,11 +111,11 @@ def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
 def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
     """Generate scores near the thresholds, along the curve and far away, and invalid ones."""
     uncertainties = []
-    for _, *neighbouring_scores in source.beside:
+    for _, *neighbouring_scores in source.neighbours:
         uncertainties += [score for score in neighbouring_scores if score is not None]
     if source.curve is not None:
         uncertainties += source.curve.knots.tolist()
-    scores = [source.sign * uncertainty for uncertainty in uncertainties]
+    scores = [source.uncertainty_sign * uncertainty for uncertainty in uncertainties]
     scores += [0.0, 1.0, -1.0, 3e4, -3e4, np.nan, np.inf, -np.inf]
     return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
 

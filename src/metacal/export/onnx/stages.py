@@ -67,11 +67,11 @@ def append_score_stage(
     source = gate.source
     policy = gate.policy
     if isinstance(policy, SingleThreshold):
-        policy = SingleThreshold(source.threshold_for(dtype, policy.threshold))
+        policy = SingleThreshold(source.threshold_for_dtype(dtype, policy.threshold))
     else:
-        thresholds = tuple(source.threshold_for(dtype, value) for value in policy.values)
+        thresholds = tuple(source.threshold_for_dtype(dtype, value) for value in policy.values)
         policy = replace(policy, values=thresholds)
-    uncertainty = xp.cast(given) * source.sign
+    uncertainty = xp.cast(given) * source.uncertainty_sign
     is_finite = xp.absolute(uncertainty) < np.inf
     outputs = {"accept": _is_accepted(policy, uncertainty, group=group) & is_finite}
     if source.curve is not None:

@@ -16,7 +16,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
 from metacal.gate.gate import Source
-from metacal.gate.score_source import plain_name
+from metacal.gate.score_source import clean_score_name
 from metacal.gate.thresholds import SingleThreshold, Thresholds, get_certified_thresholds
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
@@ -242,7 +242,7 @@ def _check_and_complete_source(
     source: ScoreSource, certificate: Certificate | None, location: str
 ) -> ScoreSource:
     """Check a source of given scores, and complete it from the certificate."""
-    if plain_name(source.score) != source.score:
+    if clean_score_name(source.score) != source.score:
         raise ArtifactError(
             f"{location}.source.score must be one line of plain text, not"
             f" {describe_json(source.score)}."
@@ -259,4 +259,4 @@ def _check_and_complete_source(
     is_cascade = certificate.stages is not None
     if is_cascade:
         return source
-    return source.of(certificate)
+    return source.with_certificate(certificate)
