@@ -165,7 +165,7 @@ def split_bound(scores: np.ndarray, wrong: np.ndarray, cost: float) -> tuple[flo
     best = int(np.argmin(spent))
     threshold = float(scores[:first][order][best - 1]) if best else -math.inf
     rest = np.where(scores[first:] <= threshold, cost * wrong[first:], 1.0) / cost
-    return threshold, cost * betting.upper_mean(rest, DELTA, 0.5 / cost)
+    return threshold, cost * betting.mean_upper_bound(rest, DELTA, 0.5 / cost)
 
 
 def measure_cheapest(path: Path, draws: int) -> list[dict[str, object]]:

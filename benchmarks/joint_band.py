@@ -39,7 +39,7 @@ from benchmarks.score_populations import (
     log_likelihood_ratio,
 )
 from metacal.statistics.bands import largest_supporting_threshold, run_ends
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound
 
 HERE = Path(__file__).resolve().parent
@@ -160,9 +160,11 @@ def threshold_of_two_bands(scores: Floats, correct: Flags, beta: float) -> float
     n_rows = len(scores)
     n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
     n_incorrect = n_accepted - n_correct
-    lowest_correct = quantiles_at(n_correct, n_rows, local_level(n_rows, 0.2 * DELTA / 2))
+    lowest_correct = order_statistic_quantiles(
+        n_correct, n_rows, local_level(n_rows, 0.2 * DELTA / 2)
+    )
     level = local_level(n_rows, 0.8 * DELTA / 2)
-    highest_incorrect = 1.0 - quantiles_at(n_rows - n_incorrect, n_rows, level)
+    highest_incorrect = 1.0 - order_statistic_quantiles(n_rows - n_incorrect, n_rows, level)
     supported = lowest_correct / (lowest_correct + highest_incorrect) >= beta
     return float(thresholds[supported][-1]) if supported.any() else None
 

@@ -30,7 +30,7 @@ from metacal.statistics.bands import (
     coverage_band,
     miscoverage_band,
 )
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound
 
 DRAWS = 250
@@ -198,7 +198,7 @@ def test_the_exact_recursion_agrees_with_simulation():
     band = DistributionBand.of(np.sort(rng.random(n)))
     assert band.n == n
     drawn = np.sort(rng.random((count, n)), axis=1)
-    rate = np.mean((drawn < quantiles_at(np.arange(1, n + 1), n, level)).any(axis=1))
+    rate = np.mean((drawn < order_statistic_quantiles(np.arange(1, n + 1), n, level)).any(axis=1))
     exact = exit_probability(n, level)
     assert abs(rate - exact) <= 3.5 * np.sqrt(exact * (1 - exact) / count)
 

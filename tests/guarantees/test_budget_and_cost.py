@@ -309,7 +309,7 @@ def test_limits_of_a_mean_by_betting_hold(draw, n):
     mean, sample = make[draw]
     low, high = np.array(
         [
-            (betting.lower_mean(x, DELTA, 0.1), betting.upper_mean(x, DELTA, 0.1))
+            (betting.mean_lower_bound(x, DELTA, 0.1), betting.mean_upper_bound(x, DELTA, 0.1))
             for x in (sample() for _ in range(draws))
         ]
     ).T

@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.special import betaincinv
 
 from metacal.statistics import selective_accuracy
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import (
     COVERAGE_SHARE,
     LARGEST,
@@ -28,8 +28,8 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
     level = local_level(n_rows, COVERAGE_SHARE * delta / 2)
     accepted = np.array([n_correct + n_incorrect])
     coverages = (
-        quantiles_at(accepted, n_rows, level)[0],
-        1 - quantiles_at(n_rows - accepted, n_rows, level)[0],
+        order_statistic_quantiles(accepted, n_rows, level)[0],
+        1 - order_statistic_quantiles(n_rows - accepted, n_rows, level)[0],
     )
     scale = -np.log((1 - COVERAGE_SHARE) * delta) / n_rows
     smallest, largest = SMALLEST * scale, np.sqrt(LARGEST * scale)

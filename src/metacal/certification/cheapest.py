@@ -151,7 +151,7 @@ class CheapestThreshold:
         max_cost = self.costs.largest_of_answers
         guess = min(0.5, 0.5 * self.review_cost / max_cost)
         level = _level_of_candidate(n_rows, delta)
-        return max_cost * betting.upper_mean(ranking.losses_up_to(n_accepted), level, guess)
+        return max_cost * betting.mean_upper_bound(ranking.losses_up_to(n_accepted), level, guess)
 
     def _bound_cost_of_errors(
         self, n_errors: int, n_accepted: int, n_rows: int, delta: float

@@ -208,7 +208,9 @@ class ClusterBettingRule:
         # although the observed rate exceeds the limit. Such a threshold is refused.
         if counts.n_bad.sum() > limit * counts.n_counted.sum():
             return False
-        return betting.is_below(counts.to_unit_interval(limit), limit, significance_level)
+        return betting.certifies_mean_below(
+            counts.to_unit_interval(limit), limit, significance_level
+        )
 
     def certify(
         self,
@@ -259,7 +261,9 @@ class ClusterBettingRule:
             Accuracy, rounded down so that it is still certified. None if the search
             finds no error rate below 1.
         """
-        _, certified_error_rate = betting.halved(certifies, failed_limit, _N_BISECTION_STEPS)
+        _, certified_error_rate = betting.bisect_boundary(
+            certifies, failed_limit, _N_BISECTION_STEPS
+        )
         if certified_error_rate >= 1.0:
             return None
         scale = 10.0**_ACCURACY_DECIMALS

@@ -215,7 +215,7 @@ class MeanLossLimit:
 
     def _find_smallest_limit(self, tests: _LossTests) -> float | None:
         """Find the smallest limit, to three digits, that the rows certify."""
-        _, certified_limit = betting.halved(
+        _, certified_limit = betting.bisect_boundary(
             tests.certifies, self.relative_limit, _N_BISECTION_STEPS
         )
         smallest_limit = certified_limit * self.max_loss

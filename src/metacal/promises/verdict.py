@@ -129,8 +129,8 @@ class Seen:
             high = bounds.clopper_pearson_upper(hit, self.n, each)
         else:
             low, high = (
-                betting.lower_mean(self.costs, each, guess),
-                betting.upper_mean(self.costs, each, guess),
+                betting.mean_lower_bound(self.costs, each, guess),
+                betting.mean_upper_bound(self.costs, each, guess),
             )
         return min(self.largest * low, self.value), max(self.largest * high, self.value)
 
@@ -150,9 +150,15 @@ class Seen:
         if self.better is not None:
             return kept_p_value(self.bad, self.better, self.n, self.target, GAMMA * level)
         if self.units is not None:
-            return betting.p_value_above(self.units.to_unit_interval(self.limit), self.limit, level)
+            return betting.p_value_of_mean_above(
+                self.units.to_unit_interval(self.limit), self.limit, level
+            )
         if self.costs is not None:
-            return betting.p_value_above(self.costs, self.limit, level) if self.limit < 1.0 else 1.0
+            return (
+                betting.p_value_of_mean_above(self.costs, self.limit, level)
+                if self.limit < 1.0
+                else 1.0
+            )
         # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
         return float(betainc(self.bad, self.n - self.bad + 1, self.limit)) if self.bad else 1.0
 

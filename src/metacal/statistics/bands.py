@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.arrays import check_fraction
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound, supports_accuracy
 
 
@@ -91,7 +91,7 @@ class DistributionBand:
     def _bounds(self, ranks: Codes, delta: float) -> Float:
         if self.n == 0:
             return np.zeros(len(ranks))
-        return quantiles_at(ranks, self.n, local_level(self.n, delta))
+        return order_statistic_quantiles(ranks, self.n, local_level(self.n, delta))
 
 
 def miscoverage_band(
@@ -226,7 +226,9 @@ def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
     0.0721
     """
-    return 1.0 - float(quantiles_at(np.array([kept]), n_correct, local_level(n_correct, delta))[0])
+    return 1.0 - float(
+        order_statistic_quantiles(np.array([kept]), n_correct, local_level(n_correct, delta))[0]
+    )
 
 
 def accuracy_of_counts(n_correct: int, n_incorrect: int, n_rows: int, delta: float) -> float:

@@ -1,17 +1,19 @@
-r"""Betting: how surely the mean of numbers in [0, 1] lies below (or above) a limit, told by a
-gambler's capital.
+r"""Tests and bounds for the mean of numbers in [0, 1], by betting.
 
-Somebody who believes that the mean is below m stakes a share of their capital on each number in
-turn: K_t = K_{t-1} · (1 + λ_t (m - x_t)), λ_t chosen before x_t is seen. If the numbers seen so far
-say that the next one is at least m on average, the game is unfair to them: K is a nonnegative
-supermartingale, and P(K ever reaches 1/δ) <= δ (Ville 1939). Nothing else is assumed: no variance,
-no shape, and the numbers need not have the same law.
+A bettor claims that the mean is below a limit m, and stakes a fraction of their capital on each
+number in turn: K_t = K_{t-1} · (1 + λ_t (m - x_t)), where the stake λ_t is chosen before x_t is
+observed. If each number, given the numbers before it, has a mean of at least m, then the game is
+unfavourable to the bettor. In that case K is a nonnegative supermartingale, and
+P(K ever reaches 1/δ) <= δ (Ville 1939). So a capital of 1/δ certifies that the mean is below m at
+confidence level 1 - δ. There is no assumption on the variance or the shape of the distribution, and
+the numbers need not be identically distributed.
 
-The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), the best for a mean that n
-numbers just tell from m, with the variance of the numbers before; at most 0.9 of what could ruin
-them, 0.9/(1 - m). A first guess of the mean counts as five numbers. Of losses that are rarely
-anything but 0 the first numbers say little about the variance: there the guess is that of zeros and
-ones, and counts as thirty.
+The stakes are predictable plug-ins, λ_t = √(2 log(1/δ) / (n σ̂²_{t-1})), where σ̂²_{t-1} is the
+variance of the numbers before x_t. They are optimal if n numbers just suffice to distinguish the
+mean from m. They are capped at 0.9/(1 - m), which is 0.9 of the stake that could lose the whole
+capital. A prior guess of the mean counts as five numbers. If losses are rarely different from 0,
+the first numbers determine the variance badly. For such rare losses the prior variance is that of
+numbers that are 0 or 1, and the guess counts as thirty numbers.
 
 References
 ----------
@@ -23,103 +25,177 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from metacal.formulas import Float
 
-#: The most that is staked, of what a single number could take.
-_MOST = 0.9
-#: The first guess has the weight of so many numbers, and a variance of so much of m(1 - m); of rare
-#: losses.
-_GUESS, _RARE = (5.0, 0.5), (30.0, 1.0)
-#: Halvings of [0, 1]: far below what anybody reads.
-_HALVINGS = 40
+
+class _VariancePrior(NamedTuple):
+    """A prior guess of the variance of the numbers.
+
+    Attributes
+    ----------
+    n_pseudo_values : float
+        Number of observed values that the guess counts as.
+    variance_fraction : float
+        Guessed variance as a fraction of m(1 - m), the largest variance at mean m.
+    """
+
+    n_pseudo_values: float
+    variance_fraction: float
 
 
-def stakes(values: Float, level: float, guess: float, *, rare: bool = False) -> Float:
-    """λ_t for each of the values, from those before it alone; `guess` is the mean that was thought
-    of beforehand.
+#: Largest stake, as a fraction of the stake at which a single number could take all the capital.
+_MAX_STAKE_FRACTION = 0.9
+#: Guess of the variance before any number is observed.
+_USUAL_PRIOR = _VariancePrior(n_pseudo_values=5.0, variance_fraction=0.5)
+#: Guess of the variance for losses that are rarely different from 0.
+_RARE_LOSS_PRIOR = _VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
+#: Number of bisection steps on [0, 1], which gives more digits than are ever reported.
+_N_BISECTION_STEPS = 40
+#: Smallest distance of a limit from 0 or 1, which prevents a division by zero.
+_TINY = 1e-300
 
-    >>> stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
+
+def compute_stakes(
+    values: Float, level: float, guessed_mean: float, *, rare: bool = False
+) -> Float:
+    """Compute the stake λ_t on each value from the values before it.
+
+    Parameters
+    ----------
+    values : array
+        Numbers in [0, 1], in the order of the bets.
+    level : float
+        Significance level δ of the test that the stakes suit best.
+    guessed_mean : float
+        Mean that is expected before any value is observed.
+    rare : bool
+        Whether the values are losses that are rarely different from 0.
+
+    Returns
+    -------
+    array
+        One stake per value, before the cap.
+
+    Examples
+    --------
+    >>> compute_stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
-    weight, spread = _RARE if rare else _GUESS
-    seen = np.arange(len(values)) + weight
-    mean = (np.cumsum(values) - values + weight * guess) / seen
+    prior = _RARE_LOSS_PRIOR if rare else _USUAL_PRIOR
+    guessed_variance = prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
+    n_observed = np.arange(len(values)) + prior.n_pseudo_values
+    sum_before = np.cumsum(values) - values
+    mean = (sum_before + prior.n_pseudo_values * guessed_mean) / n_observed
     squares = (values - mean) ** 2
-    variance = (np.cumsum(squares) - squares + weight * spread * guess * (1.0 - guess)) / seen
+    squares_before = np.cumsum(squares) - squares
+    variance = (squares_before + prior.n_pseudo_values * guessed_variance) / n_observed
     return np.asarray(np.sqrt(-2.0 * math.log(level) / (len(values) * variance)))
 
 
-def log_capital_below(values: Float, limit: float, stake: Float) -> float:
-    """The logarithm of the highest capital of whoever bets that the mean is below the limit. It
-    rises with the limit.
+def log_capital_below(values: Float, limit: float, stakes: Float) -> float:
+    """Compute the largest log capital of a bettor on "the mean is below `limit`".
 
-    Stake and cap: (m - x)·min(λ, .9/(1 - m)) rises with m for every x in [0, 1], so that limits can
-    be bisected.
+    The result rises with the limit, because (m - x)·min(λ, .9/(1 - m)) rises with m for every x in
+    [0, 1]. Therefore limits can be found by bisection.
     """
-    capped = np.minimum(stake, _MOST / max(1.0 - limit, 1e-300))
-    return float(np.cumsum(np.log1p(capped * (limit - values))).max(initial=0.0))
+    capped_stakes = np.minimum(stakes, _MAX_STAKE_FRACTION / max(1.0 - limit, _TINY))
+    log_capital = np.cumsum(np.log1p(capped_stakes * (limit - values)))
+    return float(log_capital.max(initial=0.0))
 
 
-def log_capital_above(values: Float, limit: float, stake: Float) -> float:
-    """The same for whoever bets that the mean is above; it falls as the limit rises."""
-    capped = np.minimum(stake, _MOST / max(limit, 1e-300))
-    return float(np.cumsum(np.log1p(capped * (values - limit))).max(initial=0.0))
+def log_capital_above(values: Float, limit: float, stakes: Float) -> float:
+    """Compute the largest log capital of a bettor on "the mean is above `limit`".
 
-
-def is_below(values: Float, limit: float, level: float, *, rare: bool = False) -> bool:
-    """Whether the mean is certified to be below the limit: wrongly with probability at most
-    `level`.
-
-    >>> is_below(np.full(200, 0.02), 0.05, 0.1), is_below(np.full(200, 0.045), 0.05, 0.1)
-    (True, False)
+    The result falls as the limit rises.
     """
-    return log_capital_below(values, limit, stakes(values, level, limit, rare=rare)) >= -math.log(
-        level
-    )
+    capped_stakes = np.minimum(stakes, _MAX_STAKE_FRACTION / max(limit, _TINY))
+    log_capital = np.cumsum(np.log1p(capped_stakes * (values - limit)))
+    return float(log_capital.max(initial=0.0))
 
 
-def p_value_above(values: Float, limit: float, level: float) -> float:
-    """P-value of "the mean is at most the limit", by stakes that suit a test at `level`; 1 without
-    any value.
+def certifies_mean_below(values: Float, limit: float, level: float, *, rare: bool = False) -> bool:
+    """Test whether the values certify at `level` that their mean is below `limit`.
 
-    >>> p_value_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6, p_value_above(np.full(200, 0.04), 0.05, 0.05)
-    (True, 1.0)
+    >>> certifies_mean_below(np.full(200, 0.02), 0.05, 0.1)
+    True
+    >>> certifies_mean_below(np.full(200, 0.045), 0.05, 0.1)
+    False
+    """
+    stakes = compute_stakes(values, level, limit, rare=rare)
+    required_log_capital = -math.log(level)
+    return log_capital_below(values, limit, stakes) >= required_log_capital
+
+
+def p_value_of_mean_above(values: Float, limit: float, level: float) -> float:
+    """Compute the p-value of the hypothesis "the mean is at most `limit`".
+
+    The stakes suit a test at `level`. The p-value is 1 if there are no values.
+
+    >>> p_value_of_mean_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6
+    True
+    >>> p_value_of_mean_above(np.full(200, 0.04), 0.05, 0.05)
+    1.0
     """
     if not len(values):
         return 1.0
-    return math.exp(-log_capital_above(values, limit, stakes(values, level, limit)))
+    stakes = compute_stakes(values, level, limit)
+    return math.exp(-log_capital_above(values, limit, stakes))
 
 
-def upper_mean(values: Float, level: float, guess: float) -> float:
-    """The mean is at most this, with probability 1 - level: the smallest limit at which the capital
-    reaches 1/level.
+def mean_upper_bound(values: Float, level: float, guessed_mean: float) -> float:
+    """Compute an upper bound on the mean that holds with probability 1 - level.
 
-    >>> round(upper_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
+    The bound is the smallest limit at which the capital of a bettor on "the mean is below the
+    limit" reaches 1/level.
+
+    >>> round(mean_upper_bound(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0569
     """
-    stake, enough = stakes(values, level, guess), -math.log(level)
-    return halved(lambda limit: log_capital_below(values, limit, stake) >= enough)[1]
+    stakes = compute_stakes(values, level, guessed_mean)
+    required_log_capital = -math.log(level)
+
+    def is_certified_upper_bound(limit: float) -> bool:
+        return log_capital_below(values, limit, stakes) >= required_log_capital
+
+    _, upper_bound = bisect_boundary(is_certified_upper_bound)
+    return upper_bound
 
 
-def lower_mean(values: Float, level: float, guess: float) -> float:
-    """The mean is at least this, with probability 1 - level.
+def mean_lower_bound(values: Float, level: float, guessed_mean: float) -> float:
+    """Compute a lower bound on the mean that holds with probability 1 - level.
 
-    >>> round(lower_mean(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
+    >>> round(mean_lower_bound(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0436
     """
-    stake, enough = stakes(values, level, guess), -math.log(level)
-    return halved(lambda limit: log_capital_above(values, limit, stake) < enough)[0]
+    stakes = compute_stakes(values, level, guessed_mean)
+    required_log_capital = -math.log(level)
+
+    def is_possible_mean(limit: float) -> bool:
+        return log_capital_above(values, limit, stakes) < required_log_capital
+
+    lower_bound, _ = bisect_boundary(is_possible_mean)
+    return lower_bound
 
 
-def halved(
-    beyond: Callable[[float], bool], low: float = 0.0, halvings: int = _HALVINGS
+def bisect_boundary(
+    condition: Callable[[float], bool], low: float = 0.0, n_steps: int = _N_BISECTION_STEPS
 ) -> tuple[float, float]:
-    """The two sides of where `beyond` begins to hold, between a number and 1."""
+    """Bracket the number between `low` and 1 from which on a condition holds.
+
+    Returns
+    -------
+    low, high : float
+        The condition is taken to fail at `low` and to hold at `high`.
+    """
     high = 1.0
-    for _ in range(halvings):
+    for _ in range(n_steps):
         middle = (low + high) / 2
-        low, high = (low, middle) if beyond(middle) else (middle, high)
+        if condition(middle):
+            high = middle
+        else:
+            low = middle
     return low, high

@@ -1,10 +1,10 @@
-"""Local levels: how far into the tail each order statistic's own bound must lie for all of them to
-hold at once.
+"""Local levels: significance levels of bounds that hold for all order statistics at once.
 
-Of n uniform draws the i-th smallest is Beta(i, n+1-i). Bounding each from below by its quantile at
-the same *local level* η, the chance that any bound fails is the exit probability of (n, η), which
-`benchmarks/bands.py` computes exactly; `local_level(n, δ)` inverts it. `bands` builds its bands
-from these.
+The i-th smallest of n uniform draws has the distribution Beta(i, n+1-i). Bound each order statistic
+from below by its η-quantile, with the same *local level* η for all i. The probability that at least
+one of these bounds fails is the *exit probability* of (n, η), which `benchmarks/bands.py` computes
+exactly. `local_level(n, δ)` inverts it: it returns the η whose exit probability is δ. The bands of
+`metacal.statistics.bands` are built from these bounds.
 
 References
 ----------
@@ -26,50 +26,72 @@ from metacal.formulas import Codes, Float
 from metacal.rows.arrays import check_fraction
 
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
-#: Local levels of the table.
+#: Local levels of the columns of the table, rising.
 LEVELS: Float = _TABLE[0]
-#: For n = 1, 2, 4, ..., 65,536 (rows) and each local level: -log(1 - exit probability(n, level)) /
-#: level, computed by benchmarks/bands.py. From n = 4,096 on it grows linearly in log n.
+#: Table of -log(1 - exit probability(n, level)) / level, with a row for each of n = 1, 2, 4, ...,
+#: 65,536 and a column for each local level, computed by benchmarks/bands.py. From n = 4,096 on the
+#: entries grow linearly in log n.
 EXITS_PER_LEVEL: Float = _TABLE[1:]
-#: Interpolating the table errs by less than this.
-_MARGIN = 1.006
+#: Factor by which interpolated entries are raised. The interpolation error is smaller.
+_INTERPOLATION_MARGIN = 1.006
+#: Factor by which extrapolated entries are raised, because the slope beyond the table still grows
+#: slightly.
+_EXTRAPOLATION_MARGIN = 1.002
+#: Number of grid points at which the interpolated function is inverted.
+_N_GRID_POINTS = 4001
 
 
 @lru_cache(maxsize=1024)
 def local_level(n: int, delta: float) -> float:
-    """The local level η at which the order statistics of n draws leave a one-sided band with
-    probability delta.
+    """Return the local level η at which n order statistics have exit probability delta.
 
-    From a table of exit probabilities, interpolated in log n and log η with 0.6% to the safe side;
-    of order delta / (log n · log log n), so that "everywhere" costs no more than twice the width of
-    a bound at one point: at delta = 0.05 it takes 2.8, 3.0, 3.2 and 3.3 standard errors for n =
-    100, 1,000, 10,000 and 1,000,000, not 1.6.
+    The level is interpolated in log n and log η from a table of exit probabilities, with a margin
+    of 0.6% to the safe side. It is of order delta / (log n · log log n). Therefore a band that
+    holds everywhere is at most about twice as wide as a bound at a single point: at delta = 0.05
+    its width is 2.8, 3.0, 3.2 and 3.3 standard errors for n = 100, 1,000, 10,000 and 1,000,000,
+    compared with 1.6 for a single point.
 
     >>> round(local_level(1000, 0.05), 5)
     0.00121
     """
     check_fraction("delta", delta)
-    at = math.log2(max(n, 1))
-    row = min(int(at), len(EXITS_PER_LEVEL) - 2)
-    exits = EXITS_PER_LEVEL[row] + (at - row) * (EXITS_PER_LEVEL[row + 1] - EXITS_PER_LEVEL[row])
-    if at > row + 1:  # beyond the table the slope still grows by a trace
-        exits = exits * 1.002
-    wanted = -math.log1p(-delta)
-    # log η + log(exits per level) rises with log η: interpolate its inverse.
-    known = np.log10(LEVELS)
-    grid = np.linspace(known[0], known[-1], 4001)
-    spent = 10.0**grid * np.interp(grid, known, exits) * _MARGIN
-    # The union bound is always valid: it is exact for one draw, and serves where delta is tinier
-    # than the table.
-    union = delta / max(n, 1)
-    return (
-        union
-        if wanted < spent[0]
-        else max(union, float(10.0 ** np.interp(math.log(wanted), np.log(spent), grid)))
+    exits_per_level = _interpolate_exits_per_level(n)
+    log_levels = np.log10(LEVELS)
+    # The product of level and exits per level rises with the level, so it can be inverted by
+    # interpolation on a grid.
+    log_level_grid = np.linspace(log_levels[0], log_levels[-1], _N_GRID_POINTS)
+    grid_exits = (
+        10.0**log_level_grid
+        * np.interp(log_level_grid, log_levels, exits_per_level)
+        * _INTERPOLATION_MARGIN
     )
+    allowed_exits = -math.log1p(-delta)
+    # The union bound is always valid. It is exact for one draw, and it is the only bound if delta
+    # is smaller than every exit probability of the table.
+    union_bound_level = delta / max(n, 1)
+    if allowed_exits < grid_exits[0]:
+        return union_bound_level
+    log_level = np.interp(math.log(allowed_exits), np.log(grid_exits), log_level_grid)
+    return max(union_bound_level, float(10.0**log_level))
 
 
-def quantiles_at(ranks: Codes, n: int, level: float) -> Float:
-    """The `level` quantiles L_i of the order statistics of n uniforms, at some ranks; L_0 = 0."""
-    at = np.maximum(ranks, 1)
-    return np.where(ranks > 0, betaincinv(at, n + 1 - at, level), 0.0)
+def _interpolate_exits_per_level(n: int) -> Float:
+    """Interpolate the row of `EXITS_PER_LEVEL` for n draws, linearly in log n."""
+    table_position = math.log2(max(n, 1))
+    row = min(int(table_position), len(EXITS_PER_LEVEL) - 2)
+    row_difference = EXITS_PER_LEVEL[row + 1] - EXITS_PER_LEVEL[row]
+    exits_per_level = EXITS_PER_LEVEL[row] + (table_position - row) * row_difference
+    is_beyond_table = table_position > row + 1
+    if is_beyond_table:
+        exits_per_level = exits_per_level * _EXTRAPOLATION_MARGIN
+    return np.asarray(exits_per_level)
+
+
+def order_statistic_quantiles(ranks: Codes, n: int, level: float) -> Float:
+    """Compute the `level` quantiles of the order statistics of n uniform draws.
+
+    The quantile at rank i is that of Beta(i, n+1-i). At rank 0 the function returns 0.
+    """
+    positive_ranks = np.maximum(ranks, 1)
+    quantiles = betaincinv(positive_ranks, n + 1 - positive_ranks, level)
+    return np.where(ranks > 0, quantiles, 0.0)

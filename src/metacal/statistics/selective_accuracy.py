@@ -76,7 +76,7 @@ import numpy as np
 from scipy.special import betaincinv
 
 from metacal.formulas import Codes, Flags, Float
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: Share of delta for the interval around the coverage (step 7).
 COVERAGE_SHARE = 0.02
@@ -181,8 +181,8 @@ class _Mixture:
         """Build the mixture from the numbers of accepted rows."""
         n_accepted = n_correct + n_incorrect
         level = local_level(n_rows, COVERAGE_SHARE * delta / 2.0)
-        lowest_coverage = quantiles_at(n_accepted, n_rows, level)
-        highest_coverage = 1.0 - quantiles_at(n_rows - n_accepted, n_rows, level)
+        lowest_coverage = order_statistic_quantiles(n_accepted, n_rows, level)
+        highest_coverage = 1.0 - order_statistic_quantiles(n_rows - n_accepted, n_rows, level)
         log_limit = -math.log((1.0 - COVERAGE_SHARE) * delta)
         scale = max(log_limit, 1.0) / n_rows
         smallest = SMALLEST * scale

@@ -93,7 +93,7 @@ class LossRanking:
         losses = self.losses_up_to(rank)
         if losses.mean() > limit:
             return False
-        return betting.is_below(losses, limit, significance_level, rare=True)
+        return betting.certifies_mean_below(losses, limit, significance_level, rare=True)
 
     def accepted_at(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.

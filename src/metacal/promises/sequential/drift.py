@@ -70,7 +70,7 @@ from metacal.promises.sequential.wager import (
     compute_sampling_weights,
 )
 from metacal.rows.arrays import check_fraction
-from metacal.statistics.levels import local_level, quantiles_at
+from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: The share of unreadable lines that is no reason for an alarm.
 MOST_UNREADABLE = 0.01
@@ -145,7 +145,7 @@ class AbstentionMonitor(Monitor):
         """What the rate of rejections lies in while the source is that of the calibration rows."""
         level = local_level(self.n_rows, _INTERVAL * self.delta / 2.0)
         ranks = np.array([self.n_accepted, self.n_rows - self.n_accepted])
-        accepted, rejected = quantiles_at(ranks, self.n_rows, level).tolist()
+        accepted, rejected = order_statistic_quantiles(ranks, self.n_rows, level).tolist()
         return rejected, 1.0 - accepted
 
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
