@@ -117,38 +117,63 @@ class Alarms:
         calibrated: bool = True,
         most_unreadable: float | None = None,
     ) -> Self:
-        """What can be watched of a gate with this certificate and this profile, at delta in all.
+        """Build all monitors that a gate supports, at a false-alarm probability of delta.
 
-        `calibrated` says whether there is a confidence that is meant to be one; `most_unreadable`
-        which share of the lines of a stream may be unreadable, where rows come as lines.
+        Parameters
+        ----------
+        certificate : Certificate or None
+            Certificate of the gate. None if the gate promises nothing.
+        profile : Profile or None
+            Summary of the calibration rows.
+        delta : float, default=0.05
+            Probability of any false alarm, ever.
+        largest : float, optional
+            Largest cost of a row, if a cost is promised.
+        least_probability : float, default=1.0
+            Smallest probability with which a row is selected for labelling.
+        tolerance : float, default=TOLERANCE
+            Calibration gap that raises no alarm.
+        calibrated : bool, default=True
+            True if the confidence of the gate is meant to be calibrated.
+        most_unreadable : float, optional
+            Tolerated share of unreadable lines, if rows arrive as lines of a stream.
+
+        Returns
+        -------
+        Alarms
         """
         check_fraction("delta", delta)
-        closed = bool(not_comparable(certificate))
-        spread = profile is not None and len(profile.edges) > 0 and not closed
-        possible = [certificate is not None and not closed, spread, calibrated and not closed]
-        if not any(possible) and certificate is None:
+        is_comparable = not not_comparable(certificate)
+        has_abstention = is_comparable and certificate is not None
+        has_scores = is_comparable and profile is not None and len(profile.edges) > 0
+        has_calibration = is_comparable and calibrated
+        if certificate is None and not (has_scores or has_calibration):
             raise InputError(
                 "this gate has neither a promise nor a calibrated confidence: there is nothing to"
                 " watch."
             )
-        others = sum(possible) + (most_unreadable is not None)
-        left = delta if certificate is None else 0.5 * delta if others else 0.0
-        share, alarms = left / max(others, 1), cls(delta)
+        has_unreadable = most_unreadable is not None
+        n_drift_alarms = has_abstention + has_scores + has_calibration + has_unreadable
+        drift_delta = _delta_of_drift_alarms(certificate, delta, n_drift_alarms)
+        alarm_delta = drift_delta / max(n_drift_alarms, 1)
+        alarms = cls(delta)
         if certificate is not None:
-            own, least = delta - left, least_probability
             alarms.promise = PromiseMonitor.of(
-                certificate, own, largest=largest, least_probability=least
+                certificate,
+                delta - drift_delta,
+                largest=largest,
+                least_probability=least_probability,
             )
-        if certificate is not None and possible[0]:
-            alarms.abstention = AbstentionMonitor.of(certificate, share)
-        if profile is not None and possible[1]:
-            alarms.score = (ScoreMonitor(profile, share),)
-        if possible[2]:
+        if certificate is not None and has_abstention:
+            alarms.abstention = AbstentionMonitor.of(certificate, alarm_delta)
+        if profile is not None and has_scores:
+            alarms.score = (ScoreMonitor(profile, alarm_delta),)
+        if has_calibration:
             alarms.calibration = (
-                CalibrationMonitor.of(profile, share, tolerance, least_probability),
+                CalibrationMonitor.of(profile, alarm_delta, tolerance, least_probability),
             )
         if most_unreadable is not None:
-            alarms.unreadable = (UnreadableMonitor(most_unreadable, share),)
+            alarms.unreadable = (UnreadableMonitor(most_unreadable, alarm_delta),)
         return alarms
 
     def decided(
@@ -251,6 +276,17 @@ def not_comparable(certificate: Certificate | None) -> str:
             " (per='unit')"
         )
     return ""
+
+
+def _delta_of_drift_alarms(
+    certificate: Certificate | None, delta: float, n_drift_alarms: int
+) -> float:
+    """Return the part of delta that is not spent on the promise."""
+    if certificate is None:
+        return delta
+    if n_drift_alarms:
+        return 0.5 * delta
+    return 0.0
 
 
 def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:

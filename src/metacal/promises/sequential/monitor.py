@@ -27,7 +27,7 @@ from metacal.certificates.quantity import Quantity, amount, quantity
 from metacal.certificates.subgroups import Name
 from metacal.certificates.words import at_most
 from metacal.errors import InputError
-from metacal.formulas import Flags
+from metacal.formulas import Flags, Float
 from metacal.promises.sequential.wager import (
     Capital,
     Monitor,
@@ -217,51 +217,111 @@ class PromiseMonitor(Monitor):
         probability: ArrayLike | None = None,
         together: UnitMembership | None = None,
     ) -> Self:
-        """Take in labelled rows in the order they came: whether each was accepted, whether its
-        prediction was right.
+        """Update the evidence with labelled rows, in the order in which they arrived.
 
-        A review rate needs no labels. A cost needs `losses` in their place: what each row costs
-        (`Gate.losses`). A monitor of one class or group needs `parts`, those of the rows, and
-        counts its own alone. `probability` is with which each row had been chosen to be labelled;
-        without, all were chosen alike. `together` says which rows form a unit, whole units at a
-        time.
+        Parameters
+        ----------
+        accepted : array-like of bool
+            True for each accepted row.
+        correct : array-like of bool, optional
+            True for each correct prediction. A review rate does not need it.
+        losses : Losses, optional
+            Cost of each row (`Gate.losses`), if a cost is promised.
+        parts : array-like, optional
+            Class or group of each row. A monitor of one class or group counts only its own rows.
+        probability : array-like of float, optional
+            Probability with which each row was selected for labelling. By default all rows were
+            selected with the same probability.
+        together : UnitMembership, optional
+            Cluster of each row. All rows of a cluster must be given at once.
+
+        Returns
+        -------
+        PromiseMonitor
+            The monitor itself.
         """
-        kept = _flags(accepted, "accepted")
-        weight = compute_sampling_weights(probability, len(kept), self.least_probability)
-        right = None if correct is None else _flags(correct, "correct")
-        if right is not None and kept.shape != right.shape:
+        is_accepted = _check_flags(accepted, "accepted")
+        n_rows = len(is_accepted)
+        row_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
+        is_correct = None if correct is None else _check_flags(correct, "correct")
+        if is_correct is not None and is_accepted.shape != is_correct.shape:
             raise InputError(
-                f"accepted and correct must have one entry per row each; got {len(kept)} and"
-                f" {len(right)}."
+                f"accepted and correct must have one entry per row each; got {n_rows} and"
+                f" {len(is_correct)}."
             )
-        own = self.find_monitored_rows(len(kept), parts)
+        monitored_rows = self.find_monitored_rows(n_rows, parts)
+        if self.promised.of_class:
+            # The quantity is about all rows of a class, whatever their prediction. A row belongs to
+            # the class if it was predicted so correctly, or predicted otherwise incorrectly.
+            is_predicted = np.zeros(n_rows, dtype=bool)
+            is_predicted[monitored_rows] = True
+            is_accepted = is_accepted & is_predicted
+            if is_correct is not None:
+                is_correct = is_predicted == is_correct
+            monitored_rows = slice(None)
+            if self.called is not None:
+                monitored_rows = self.find_group_rows(n_rows, parts)
+        is_accepted = is_accepted[monitored_rows]
+        if is_correct is not None:
+            is_correct = is_correct[monitored_rows]
+        if together is not None:
+            together = together.select(monitored_rows)
+        self._bet_on_rows(
+            is_accepted, is_correct, losses, weights=row_weights[monitored_rows], units=together
+        )
+        return self
+
+    def _bet_on_rows(
+        self,
+        is_accepted: Flags,
+        is_correct: Flags | None,
+        losses: Losses | None,
+        *,
+        weights: Float,
+        units: UnitMembership | None,
+    ) -> None:
+        """Bet on monitored rows, and count their events.
+
+        Parameters
+        ----------
+        is_accepted, is_correct : boolean arrays
+            Decision and correctness of each monitored row.
+        losses : Losses or None
+            Cost of each row, if a cost is promised.
+        weights : array
+            Sampling weight of each row.
+        units : UnitMembership or None
+            Cluster of each row.
+        """
+        is_cost = self.promised.mean
+        if is_cost:
+            is_counted = self.promised.flags(is_accepted, np.zeros_like(is_accepted))[1]
+            events = self._relative_costs(is_accepted, losses)
+        else:
+            is_counted = self.promised.flags(is_accepted, is_correct)[1]
+            events = self.promised.events(is_accepted, is_correct).astype(np.float64)
+        if not len(events):
+            return
+        bet_values = events
+        bet_weights = weights[is_counted]
+        if units is not None:
+            bet_values, bet_weights = units.select(is_counted).average_by_unit(events, bet_weights)
+        self.current_capital.bet([bet_on_mean_above(bet_values, self.limit, bet_weights)])
+        self.rows += len(events)
+        self.events += float(events.sum()) if is_cost else int(events.sum())
+
+    def _relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
+        """Return the cost of each counted row as a fraction of the largest cost."""
         if (
-            self.promised.of_class
-        ):  # all rows of a class, by what they are called and whether that is right
-            called = np.zeros(len(kept), dtype=bool)
-            called[own] = True
-            kept, right = kept & called, None if right is None else called == right
-            own = slice(None) if self.called is None else self.find_group_rows(len(kept), parts)
-        kept, right, weight = kept[own], None if right is None else right[own], weight[own]
-        together = None if together is None else together.select(own)
-        counts = self.promised.flags(kept, np.zeros_like(kept) if self.promised.mean else right)[1]
-        if not self.promised.mean:
-            happened = self.promised.events(kept, right).astype(np.float64)
-        elif losses is None or len(losses.answered) != len(kept) or losses.largest != self.largest:
+            losses is None
+            or len(losses.answered) != len(is_accepted)
+            or losses.largest != self.largest
+        ):
             raise InputError(
                 "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
                 " promise."
             )
-        else:
-            happened = losses.of(self.promised, kept) / self.largest
-        if len(happened):
-            values, weights = happened, weight[counts]
-            if together is not None:
-                values, weights = together.select(counts).average_by_unit(happened, weights)
-            self.current_capital.bet([bet_on_mean_above(values, self.limit, weights)])
-            self.rows += len(happened)
-            self.events += float(happened.sum()) if self.promised.mean else int(happened.sum())
-        return self
+        return np.asarray(losses.of(self.promised, is_accepted) / self.largest)
 
     @property
     def rate(self) -> float | None:
@@ -378,7 +438,8 @@ class PromiseMonitor(Monitor):
         )
 
 
-def _flags(values: ArrayLike, name: str) -> Flags:
+def _check_flags(values: ArrayLike, name: str) -> Flags:
+    """Convert values to a boolean array. Raise InputError if they are not booleans."""
     array = np.atleast_1d(np.asarray(values))
     if array.size and (array.dtype != np.bool_ or array.ndim != 1):
         raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
