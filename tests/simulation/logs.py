@@ -36,7 +36,7 @@ class Opened:
     def size(self) -> int:
         return len(self.file.content)
 
-    def modified(self) -> int:
+    def modification_time_ns(self) -> int:
         return self.file.modified
 
     def read(self, at: int, n: int) -> bytes:

@@ -251,9 +251,9 @@ class Intake:
             self._append_record(self.journal, self._pending_record)
             self._is_journalled = True
         if self.quarantine is not None:
-            assert self.kept.last is not None
+            assert self.kept.last_batch is not None
             with plain_write_errors(self.quarantine.path):
-                self.quarantine.put(self.kept.last, self.source.place, again=self._has_failed)
+                self.quarantine.put(self.kept.last_batch, self.source.place, again=self._has_failed)
         self._pending_record = None
         self._has_failed = False
         if self.journal is not None and self.journal.size > self._compaction_bytes:
@@ -261,10 +261,10 @@ class Intake:
 
     def _finish_last_quarantine(self) -> None:
         """Add the unreadable lines of the last journalled step, if an earlier run did not."""
-        if self.journal is None or self.quarantine is None or self.kept.last is None:
+        if self.journal is None or self.quarantine is None or self.kept.last_batch is None:
             return
         path, offset, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
         if path == self.quarantine.path and offset <= self.quarantine.offset:
             self.quarantine.offset = offset
             with plain_write_errors(path):
-                self.quarantine.put(self.kept.last, place, again=True)
+                self.quarantine.put(self.kept.last_batch, place, again=True)

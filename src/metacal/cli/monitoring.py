@@ -112,7 +112,7 @@ class StatusDisplay:
 
     def note_unreadable_lines(self) -> None:
         """Print the first unreadable lines among those of the latest step."""
-        taken = self.intake.kept.last
+        taken = self.intake.kept.last_batch
         if taken is None:
             return
         for unreadable in taken.unreadable:

@@ -58,8 +58,8 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
     FirstRows
     """
     with open_source(Request(path, format=format)) as source_file:
-        read = _READERS.get(source_file.suffix, _read_arrow)
-        return read(source_file)
+        read_format = _READERS.get(source_file.suffix, _read_arrow)
+        return read_format(source_file)
 
 
 def _read_delimited(source_file: SourceFile) -> FirstRows:
@@ -208,6 +208,9 @@ def _parse_list(value: Any) -> Any:
     if not isinstance(value, str) or not value.strip().startswith("["):
         return value
     try:
-        return [float(part) for part in value.strip().strip("[]").replace(",", " ").split()]
+        return [
+            float(number_text)
+            for number_text in value.strip().strip("[]").replace(",", " ").split()
+        ]
     except ValueError:
         return value

@@ -224,9 +224,9 @@ class Journal:
         self.records = [_record_of_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
-        """Remove what a failed append has left.
+        """Truncate the file to its size before a failed append.
 
-        If that fails too, nothing more is written.
+        If that fails too, the journal is marked as broken and accepts no more records.
         """
         try:
             if self.disk.read(self.file) is not None:

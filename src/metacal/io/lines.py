@@ -86,16 +86,16 @@ class LineSplitter:
     n_buffered_bytes: int = 0
     _pieces: list[bytes] = field(default_factory=list)
 
-    def feed(self, data: bytes) -> list[Line]:
+    def feed(self, new_bytes: bytes) -> list[Line]:
         """Add bytes, and return the lines that end in them or have become too long."""
         if self.skipping:
-            line_end = data.find(b"\n")
+            line_end = new_bytes.find(b"\n")
             if line_end < 0:
                 return []
             self.skipping = False
-            data = data[line_end + 1 :]
+            new_bytes = new_bytes[line_end + 1 :]
 
-        *complete_lines, incomplete_line = data.split(b"\n")
+        *complete_lines, incomplete_line = new_bytes.split(b"\n")
         lines = []
         for line_content in complete_lines:
             self._pieces.append(line_content)
@@ -133,7 +133,7 @@ class LineSplitter:
 
 
 class Pipe:
-    """Lines of standard input or of another pipe, which can be read only once.
+    """Reader of the lines of standard input or of another pipe.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ class Pipe:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._cutter = LineSplitter()
+        self._splitter = LineSplitter()
         self.ended = False
         self.notes: list[str] = []
 
@@ -164,11 +164,11 @@ class Pipe:
         """Return the lines that have arrived, without waiting."""
         if not self._has_data(timeout=0.0):
             return []
-        data = os.read(self._descriptor, READ_BYTES)
-        if data:
-            return self._cutter.feed(data)
+        new_bytes = os.read(self._descriptor, READ_BYTES)
+        if new_bytes:
+            return self._splitter.feed(new_bytes)
         self.ended = True
-        return self._cutter.finish()
+        return self._splitter.finish()
 
     def wait(self) -> None:
         """Wait for a moment, or until data arrive."""
@@ -207,7 +207,7 @@ class Log:
         """Return the current size in bytes."""
         return os.fstat(self._descriptor).st_size
 
-    def modified(self) -> int:
+    def modification_time_ns(self) -> int:
         """Return the modification time in nanoseconds."""
         return os.fstat(self._descriptor).st_mtime_ns
 
@@ -218,7 +218,7 @@ class Log:
 
 
 class Logs:
-    """Access to log files. The tests replace it."""
+    """Access to the log files of the file system, which tests can replace."""
 
     def open(self, path: str) -> Log | None:
         """Open a file, or return None if it does not exist."""
@@ -282,7 +282,7 @@ class Position:
     @classmethod
     def after(
         cls,
-        before: bytes,
+        bytes_before: bytes,
         file: Log,
         *,
         offset: int,
@@ -294,7 +294,7 @@ class Position:
 
         Parameters
         ----------
-        before : bytes
+        bytes_before : bytes
             Bytes just before the position.
 
         file : Log
@@ -322,8 +322,8 @@ class Position:
             inode=inode,
             offset=offset,
             line=line,
-            mark=_digest(before),
-            before=len(before),
+            mark=_digest(bytes_before),
+            before=len(bytes_before),
             modified=modified,
             skipping=skipping,
         )

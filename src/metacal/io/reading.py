@@ -88,18 +88,18 @@ def read_columns(
             " one each."
         )
     if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
-        table_requests = [replace(item, stream=True) for item in table_requests]
+        table_requests = [replace(table_request, stream=True) for table_request in table_requests]
 
     with limit_unpacked_size(unpack_limit):
         if len(label_requests) == n_files:
-            parts = _read_files(table_requests, label_requests, finish)
+            columns_of_files = _read_files(table_requests, label_requests, finish)
         else:
-            parts = _read_files(table_requests, [None] * n_files, finish)
-        if not parts:
+            columns_of_files = _read_files(table_requests, [None] * n_files, finish)
+        if not columns_of_files:
             raise NoRowsError(
                 f"{path}: it holds no rows (none of its {n_files:,} files does); give at least one."
             )
-        columns = _concatenate(str(path), parts)
+        columns = _concatenate(str(path), columns_of_files)
         has_one_label_file_for_all = len(label_requests) == 1 and n_files > 1
         if has_one_label_file_for_all:
             labelled_columns = replace(columns, labels=_read_label_file(label_requests[0]))
@@ -117,14 +117,14 @@ def _read_files(
     table_requests: Sequence[Request], label_requests: Sequence[Request | None], finish: Finish
 ) -> list[Columns]:
     """Read each file. Among several files, those without rows are skipped."""
-    parts = []
+    columns_of_files = []
     for table_request, label_request in zip(table_requests, label_requests, strict=True):
         try:
-            parts.append(_read_file(table_request, label_request, finish))
+            columns_of_files.append(_read_file(table_request, label_request, finish))
         except NoRowsError:
             if len(table_requests) == 1:
                 raise
-    return parts
+    return columns_of_files
 
 
 def _read_file(request: Request, label_request: Request | None, finish: Finish) -> Columns:
@@ -191,28 +191,32 @@ def _read_label_file(request: Request) -> NDArray[Any]:
         raise InputError(str(error)) from None
 
 
-def _concatenate(path: str, parts: Sequence[Columns]) -> Columns:
+def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
     """Concatenate the columns of several files.
 
     Raise InputError if they do not fit together.
     """
-    first_part = parts[0]
-    for other_part in parts[1:]:
-        _check_same_columns(first_part, other_part)
-    if len(parts) == 1:
-        return first_part
+    first_columns = columns_of_files[0]
+    for other_columns in columns_of_files[1:]:
+        _check_same_columns(first_columns, other_columns)
+    if len(columns_of_files) == 1:
+        return first_columns
 
     role_columns: dict[str, Any] = {}
-    for role in first_part.beside:
-        role_columns[role] = np.concatenate([part.beside[role] for part in parts])
+    for role in first_columns.beside:
+        role_columns[role] = np.concatenate(
+            [file_columns.beside[role] for file_columns in columns_of_files]
+        )
     kept_columns = {}
-    for name in first_part.kept:
-        kept_columns[name] = np.concatenate([part.kept[name] for part in parts])
-    remarks = [remark for part in parts for remark in part.remarks]
+    for name in first_columns.kept:
+        kept_columns[name] = np.concatenate(
+            [file_columns.kept[name] for file_columns in columns_of_files]
+        )
+    remarks = [remark for file_columns in columns_of_files for remark in file_columns.remarks]
     return replace(
-        first_part,
+        first_columns,
         path=path,
-        table=_concatenate_tables(parts),
+        table=_concatenate_tables(columns_of_files),
         lines=None,
         remarks=tuple(dict.fromkeys(remarks)),
         kept=kept_columns,
@@ -220,43 +224,43 @@ def _concatenate(path: str, parts: Sequence[Columns]) -> Columns:
     )
 
 
-def _concatenate_tables(parts: Sequence[Columns]) -> Any:
+def _concatenate_tables(columns_of_files: Sequence[Columns]) -> Any:
     """Concatenate tables in memory.
 
     A table that is large or stored becomes a `JoinedTable`.
     """
-    tables: list[Any] = [part.table for part in parts]
+    tables: list[Any] = [file_columns.table for file_columns in columns_of_files]
     if tables[0].ndim != 2:
         return np.concatenate(tables)
-    joined_table = JoinedTable(tables, [part.path for part in parts])
+    joined_table = JoinedTable(tables, [file_columns.path for file_columns in columns_of_files])
     all_in_memory = all(isinstance(table, np.ndarray) for table in tables)
     if all_in_memory and joined_table.nbytes <= STREAM_BYTES:
         return np.concatenate(tables)
     return joined_table
 
 
-def _check_same_columns(first_part: Columns, other_part: Columns) -> None:
+def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     """Raise InputError if two files differ in their classes or roles."""
-    holds_scores = first_part.table.ndim == 1
-    if not holds_scores and other_part.table.shape[1] != first_part.table.shape[1]:
+    holds_scores = first_columns.table.ndim == 1
+    if not holds_scores and other_columns.table.shape[1] != first_columns.table.shape[1]:
         raise InputError(
-            f"{other_part.path}: it has {other_part.table.shape[1]} classes, {first_part.path} has"
-            f" {first_part.table.shape[1]}; files that are read together must have the same"
+            f"{other_columns.path}: it has {other_columns.table.shape[1]} classes, {first_columns.path} has"
+            f" {first_columns.table.shape[1]}; files that are read together must have the same"
             " columns."
         )
-    if other_part.class_names != first_part.class_names:
+    if other_columns.class_names != first_columns.class_names:
         raise InputError(
-            f"{other_part.path}: its classes are not those of {first_part.path}, or in another"
+            f"{other_columns.path}: its classes are not those of {first_columns.path}, or in another"
             f" order; name them with {option('classes')}, which chooses and orders the columns."
         )
     for role in ROLE_PARAMETERS:
-        first_has_role = role in first_part.beside
-        other_has_role = role in other_part.beside
+        first_has_role = role in first_columns.beside
+        other_has_role = role in other_columns.beside
         if first_has_role == other_has_role:
             continue
-        complete_path, incomplete_path = first_part.path, other_part.path
+        complete_path, incomplete_path = first_columns.path, other_columns.path
         if other_has_role:
-            complete_path, incomplete_path = other_part.path, first_part.path
+            complete_path, incomplete_path = other_columns.path, first_columns.path
         role_name = role
         if holds_scores and role == "labels":
             role_name = "column that says right or wrong"

@@ -43,7 +43,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class NextRotated:
-    """Result of `find_next_rotated`.
+    """File that was rotated after a given file, if there is one.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ def find_next_rotated(logs: Logs, path: str, file: Log) -> NextRotated:
     """
     rotated_logs: dict[tuple[int, Any], Log] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
-        rotated_logs[neighbour.log.modified(), neighbour.rank] = neighbour.log
+        rotated_logs[neighbour.log.modification_time_ns(), neighbour.rank] = neighbour.log
 
     for file_key, log in rotated_logs.items():
         if log.identity == file.identity:
@@ -122,11 +122,11 @@ def find_next_rotated(logs: Logs, path: str, file: Log) -> NextRotated:
             return NextRotated(log=_first_log(rotated_logs, later_keys), file_was_removed=False)
 
     # The file was removed from the directory while it was read. Younger files came after it.
-    modified = file.modified()
-    later_keys = [key for key in rotated_logs if key[0] > modified]
+    file_time_ns = file.modification_time_ns()
+    later_keys = [key for key in rotated_logs if key[0] > file_time_ns]
     return NextRotated(
         log=_first_log(rotated_logs, later_keys),
-        file_was_removed=any(key[0] >= modified for key in rotated_logs),
+        file_was_removed=any(key[0] >= file_time_ns for key in rotated_logs),
     )
 
 

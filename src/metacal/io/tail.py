@@ -36,24 +36,24 @@ from metacal.io.rotation import find_next_rotated, iterate_neighbours
 
 
 @dataclass(frozen=True)
-class _EndOfFile:
-    """What to do at the end of a file.
+class _ReadResult:
+    """Lines of one attempt to read, and whether another attempt can return more.
 
     Attributes
     ----------
     lines : list of Line
         Lines to return.
 
-    reads_on : bool
+    can_read_more : bool
         Whether to read again at once if there are no lines.
     """
 
     lines: list[Line]
-    reads_on: bool
+    can_read_more: bool
 
 
 class Tail:
-    """Lines of a log file as they are written.
+    """Reader that returns the lines of a log file as they are written.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Tail:
         #: Position to resume from when a file is opened.
         self._resume_position = resume_from
         self._file: Log | None = None
-        self._modified = 0
+        self._modification_time_ns = 0
         self._last_note = ""
         #: Whether the file was found to be rotated when its end was last reached.
         self._was_rotated = False
@@ -123,26 +123,24 @@ class Tail:
             if file is None:
                 return []
             try:
-                modified = file.modified()
+                modification_time_ns = file.modification_time_ns()
                 n_known_bytes = len(self._last_bytes)
                 content = file.read(self._offset - n_known_bytes, n_known_bytes + READ_BYTES)
-            except OSError as error:  # a disk or network may come back
+            except OSError as error:
+                # The disk or the network may become available again.
                 return self._handle_read_error(error)
 
-            reads_on = True
             if not content.startswith(self._last_bytes):
-                lines = self._handle_truncation(file)
+                result = _ReadResult(self._handle_truncation(file), can_read_more=True)
             else:
-                self._modified = modified
+                self._modification_time_ns = modification_time_ns
                 new_bytes = content[n_known_bytes:]
                 if new_bytes:
-                    lines = self._split_lines(new_bytes)
+                    result = _ReadResult(self._split_lines(new_bytes), can_read_more=True)
                 else:
-                    end_of_file = self._handle_end_of_file(file)
-                    lines = end_of_file.lines
-                    reads_on = end_of_file.reads_on
-            if lines or not reads_on:
-                return lines
+                    result = self._handle_end_of_file(file)
+            if result.lines or not result.can_read_more:
+                return result.lines
 
     def wait(self) -> None:
         """Wait for a moment."""
@@ -159,7 +157,7 @@ class Tail:
             offset=self._offset - self._splitter.n_buffered_bytes,
             line=self._splitter.number,
             skipping=self._splitter.skipping,
-            modified=self._modified,
+            modified=self._modification_time_ns,
         )
 
     @property
@@ -238,8 +236,6 @@ class Tail:
             f"{self.path}: {reason}; what had been written to it since cannot be seen."
         )
 
-    # Choice of the file.
-
     def _open(self) -> Log | None:
         """Open the file, or the file of an earlier position. Return None if it is missing."""
         current_file = self._open_current_file()
@@ -274,7 +270,7 @@ class Tail:
             self._file = self._find_neighbour(lambda log: log.identity == position.identity)
             return self._file or self._open()
         self._file = file
-        self._modified = position.modified
+        self._modification_time_ns = position.modified
         bytes_before = file.read(position.offset - position.before, position.before)
         self._restart(position.offset, position.line, bytes_before, is_skipping=position.skipping)
         return file
@@ -300,7 +296,7 @@ class Tail:
         """Return the matching file of the directory with the oldest modification time."""
         neighbours = iterate_neighbours(self._logs, self.path, only_rotated=only_rotated)
         matching_logs = [neighbour.log for neighbour in neighbours if matches(neighbour.log)]
-        return min(matching_logs, key=lambda log: log.modified(), default=None)
+        return min(matching_logs, key=lambda log: log.modification_time_ns(), default=None)
 
     def _find_copy(self, position: Position, current_file: Log | None) -> Log | None:
         """Return the copy that was made before the file was truncated.
@@ -315,7 +311,9 @@ class Tail:
             current_identity = current_file.identity
 
         def is_copy(log: Log) -> bool:
-            is_later = log.identity != current_identity and log.modified() > position.modified
+            is_later = (
+                log.identity != current_identity and log.modification_time_ns() > position.modified
+            )
             return is_later and position.matches(log)
 
         return self._find_neighbour(is_copy, only_rotated=True)
@@ -323,7 +321,7 @@ class Tail:
     def _handle_truncation(self, file: Log) -> list[Line]:
         """Continue in the copy of a truncated file, or else at the beginning of the file."""
         position = Position.after(
-            self._last_bytes, file, offset=self._offset, modified=self._modified
+            self._last_bytes, file, offset=self._offset, modified=self._modification_time_ns
         )
         copy = self._find_copy(position, file)
         if copy is not None:
@@ -336,28 +334,36 @@ class Tail:
         self._restart()
         return []
 
-    def _handle_end_of_file(self, file: Log) -> _EndOfFile:
-        """Wait, end, or continue with the next file if this one was rotated."""
+    def _handle_end_of_file(self, file: Log) -> _ReadResult:
+        """Wait or end at the end of a file, or go on to the next file after a rotation."""
         next_file = self._find_next_file(file)
         if next_file is None:
             self._was_rotated = False
-            if self.follow:
-                return _EndOfFile(lines=[], reads_on=False)
-            self.ended = True
-            last_lines = self._splitter.finish() if self.return_incomplete_line else []
-            return _EndOfFile(lines=last_lines, reads_on=False)
+            return _ReadResult(self._end_unless_followed(), can_read_more=False)
 
         if not self._was_rotated:
-            # The writer may have added lines between the last read and the rotation.
+            # The writer may have added lines between the last read and the rotation, so the
+            # rotated file is read once more.
             self._was_rotated = True
-            return _EndOfFile(lines=[], reads_on=True)
-        lines = self._finish_line("the file was moved away before the end of this line had come")
-        if lines:
-            return _EndOfFile(lines=lines, reads_on=True)
+            return _ReadResult(lines=[], can_read_more=True)
+        unfinished_lines = self._finish_line(
+            "the file was moved away before the end of this line had come"
+        )
+        if unfinished_lines:
+            return _ReadResult(unfinished_lines, can_read_more=True)
         if self._was_removed:
             self._add_gap("it was removed from the folder while it was read")
         self._go_to_next_file(next_file)
-        return _EndOfFile(lines=[], reads_on=True)
+        return _ReadResult(lines=[], can_read_more=True)
+
+    def _end_unless_followed(self) -> list[Line]:
+        """Set `ended` if the file is not followed, and return its incomplete last line."""
+        if self.follow:
+            return []
+        self.ended = True
+        if self.return_incomplete_line:
+            return self._splitter.finish()
+        return []
 
     def _find_next_file(self, file: Log) -> Log | None:
         """Return the file that follows a rotated file.

@@ -194,14 +194,14 @@ class MonitorState:
     serial : int
         Number of batches received.
 
-    last : ReceivedBatch or None
+    last_batch : ReceivedBatch or None
         Last batch. None if there is none since the whole state was stored.
     """
 
     watch: Watch
     sources: dict[str, Source] = field(default_factory=dict)
     serial: int = 0
-    last: ReceivedBatch | None = None
+    last_batch: ReceivedBatch | None = None
 
     def add(self, batch: ReceivedBatch, name: str, source: Source) -> dict[str, Any]:
         """Update the state with a batch.
@@ -229,7 +229,7 @@ class MonitorState:
             oldest_name = next(iter(self.sources))
             del self.sources[oldest_name]
         self.serial += 1
-        self.last = batch
+        self.last_batch = batch
         return {"n": self.serial, "taken": batch.to_json(), "name": name, "source": source}
 
     def replay(self, records: Sequence[dict[str, Any]]) -> None:

@@ -66,16 +66,16 @@ class BatchSource:
     n_rows : int
         Total number of rows.
 
-    held : int
+    stored_size : int
         Size in bytes of the source before decoding. It bounds how much the source may unpack to.
     """
 
     kind = "a table in memory"
 
-    def __init__(self, schema: Any, n_rows: int, held: int) -> None:
+    def __init__(self, schema: Any, n_rows: int, stored_size: int) -> None:
         self.schema = schema
         self.n_rows = n_rows
-        self.held = held
+        self.stored_size = stored_size
 
     def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
         """Iterate over validated record batches of the named columns.
@@ -104,18 +104,18 @@ class InMemoryBatches(BatchSource):
 
     Parameters
     ----------
-    given : pyarrow.Table, pyarrow.RecordBatch, polars or pandas frame, or Hugging Face dataset
+    table_like : pyarrow.Table, pyarrow.RecordBatch, polars or pandas frame, or Hugging Face dataset
         Table to read.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, table_like: Any) -> None:
         pa = import_pyarrow("a table in memory")
-        if _is_hugging_face_dataset(given):
-            given = _hugging_face_to_arrow(given)
-        if isinstance(given, pa.RecordBatch):
-            self.table = pa.Table.from_batches([given])
+        if _is_hugging_face_dataset(table_like):
+            table_like = _hugging_face_to_arrow(table_like)
+        if isinstance(table_like, pa.RecordBatch):
+            self.table = pa.Table.from_batches([table_like])
         else:
-            self.table = pa.table(given)
+            self.table = pa.table(table_like)
         n_bytes = max(self.table.nbytes, _MIN_IN_MEMORY_BYTES)
         super().__init__(self.table.schema, self.table.num_rows, n_bytes)
 
@@ -132,14 +132,14 @@ def _hugging_face_to_arrow(dataset: Any) -> Any:
     return dataset.with_format("arrow")[:]
 
 
-def _is_hugging_face_dataset(given: Any) -> bool:
+def _is_hugging_face_dataset(candidate: Any) -> bool:
     """Check whether an object is a `datasets.Dataset` or `datasets.DatasetDict`."""
-    return hasattr(given, "with_format")
+    return hasattr(candidate, "with_format")
 
 
-def is_table_in_memory(given: Any) -> bool:
+def is_table_in_memory(candidate: Any) -> bool:
     """Check whether an object is a table in memory that `InMemoryBatches` supports."""
-    return hasattr(given, "__arrow_c_stream__") or _is_hugging_face_dataset(given)
+    return hasattr(candidate, "__arrow_c_stream__") or _is_hugging_face_dataset(candidate)
 
 
 def read_batches(request: Request, source: BatchSource) -> Columns:
@@ -220,7 +220,7 @@ class _ColumnChunks:
 
     def as_array(self, name: str) -> NDArray[Any]:
         """Return a column of numbers or text as an array. Raise InputError for nulls."""
-        return column_to_array(self.as_arrow(name), name, self.path, self.source.held)
+        return column_to_array(self.as_arrow(name), name, self.path, self.source.stored_size)
 
     def as_list(self, name: str) -> list[Any]:
         """Return a column as a list of Python objects, with None for nulls."""
@@ -239,7 +239,7 @@ def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: s
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
     """Read the named columns, which are not part of a table."""
     row_bytes = _SIDE_COLUMN_BYTES * len(names)
-    check_unpacked_size(path, source.n_rows * row_bytes, source.held)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
     record_batches = []
     for _, record_batch in _iterate_batches(source, names, row_bytes):
         record_batches.append(record_batch.select(names))
@@ -274,7 +274,7 @@ def _read_table(
     # Repeated values compress to almost nothing, so the limit applies to the number of rows that
     # the metadata claim, before memory is allocated.
     row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.other_names)
-    check_unpacked_size(path, source.n_rows * row_bytes, source.held)
+    check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)
     side_batches = []
     for start, record_batch in _iterate_batches(source, selection.all_names, row_bytes):

@@ -128,7 +128,7 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, start: int) -
     return np.ascontiguousarray(table, dtype=layout.dtype)
 
 
-def column_to_array(column: Any, name: str, path: str, held: int) -> NDArray[Any]:
+def column_to_array(column: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
     """Convert a validated side column to an array of integers, floats or text.
 
     Parameters
@@ -142,7 +142,7 @@ def column_to_array(column: Any, name: str, path: str, held: int) -> NDArray[Any
     path : str
         File name used in error messages.
 
-    held : int
+    file_size : int
         Size in bytes of the file. It bounds the size of the result.
 
     Returns
@@ -152,15 +152,15 @@ def column_to_array(column: Any, name: str, path: str, held: int) -> NDArray[Any
     arrow_array = combine_chunks(column)
     check_no_nulls(arrow_array, name, path, 0)
     if is_type(arrow_array.type, ("dictionary",)):
-        return _decode_dictionary(arrow_array, name, path, held)
+        return _decode_dictionary(arrow_array, name, path, file_size)
     if is_type(arrow_array.type, TEXT_TYPES):
         texts = arrow_array.to_pylist()
-        check_text_array_size(path, f"texts in column {name!r}", texts, held)
+        check_text_array_size(path, f"texts in column {name!r}", texts, file_size)
         return np.array(texts, dtype=np.str_)
     return np.ascontiguousarray(arrow_array.to_numpy(zero_copy_only=False))
 
 
-def _decode_dictionary(arrow_array: Any, name: str, path: str, held: int) -> NDArray[Any]:
+def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
     """Decode a dictionary-encoded column; the parameters are those of `column_to_array`."""
     entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
@@ -169,9 +169,9 @@ def _decode_dictionary(arrow_array: Any, name: str, path: str, held: int) -> NDA
         check_no_nulls(entries.take(arrow_array.indices), name, path, 0)
         unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
         entries = entries.fill_null(unused_value)
-    decoded_entries = column_to_array(entries, name, path, held)
+    decoded_entries = column_to_array(entries, name, path, file_size)
     # A few long entries that many rows refer to could fill the memory.
-    check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, held)
+    check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, file_size)
     return decoded_entries[entry_indices]
 
 
