@@ -200,7 +200,7 @@ class FileApplier:
 
     def __call__(self, source: str, target: str) -> WrittenResult:
         """Write the result of a source to a temporary file beside `target`."""
-        # The name is unique, because a worker that was given up may still write the same result.
+        # The name is unique, because an abandoned worker may still write the same result.
         temporary_path = temporary_path_for(target)
 
         def write_result() -> Applied:

@@ -40,7 +40,7 @@ class Replacement:
 def replace_if_unchanged(
     disk: Disk, path: str, content: bytes, expected: bytes | None
 ) -> Replacement:
-    """Replace the content of a file if it is still what was read last.
+    """Replace the content of a file unless the file has changed since it was read.
 
     Parameters
     ----------

@@ -189,7 +189,7 @@ def _suffix_of_name(request: Request) -> str:
 
 
 def _can_be_read_only_once(request: Request) -> bool:
-    """Check for standard input, a named pipe, or the process substitution of a shell."""
+    """Check whether a source is standard input, a named pipe or another stream."""
     if request.file is not None:
         return False
     if request.path == "-":

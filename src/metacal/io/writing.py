@@ -25,7 +25,7 @@ _NEW_FILE_MODE = 0o666
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new file that replaces `path` when the context ends without error.
+    """Yield a temporary file that replaces `path` when the context ends without error.
 
     On any exception, including KeyboardInterrupt, the new file is removed and `path` is unchanged.
     A path that is not a regular file, such as a pipe or /dev/null, is yielded itself. A symbolic

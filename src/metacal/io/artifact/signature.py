@@ -167,7 +167,7 @@ def _is_readable_by_others(file_mode: int) -> bool:
 
 
 def checked_signature(data: Any) -> Signature:
-    """Check the entry `signature` of a file.
+    """Check the format of the entry `signature` of a file.
 
     Parameters
     ----------

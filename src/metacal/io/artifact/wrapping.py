@@ -49,7 +49,7 @@ _MAX_VERSION_LENGTH = 100
 # Entries that are computed from the others and therefore not part of the signed content.
 _COMPUTED_ENTRIES = ("checksum", "signature")
 
-# Entries that do not belong to the document.
+# Entries of a file that describe the file and are not part of its document.
 _WRAPPING_ENTRIES = ("format", "version", "metacal_version", *_COMPUTED_ENTRIES)
 
 

@@ -249,7 +249,7 @@ def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _Colu
 def _read_table(
     source: BatchSource, selection: ColumnSelection, layout: TableLayout, path: str
 ) -> tuple[NDArray[Any], _ColumnChunks]:
-    """Read the table into an array, and the side columns.
+    """Read the table and the side columns into arrays.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from metacal.rows.labels import as_class_names
 # Metadata key of the class names: a JSON list in column order.
 _CLASSES_KEY = b"metacal.classes"
 
-# Metadata key of the CRC-32 of that JSON text.
+# Metadata key of the CRC-32 checksum of the JSON list of class names.
 _CHECKSUM_KEY = b"metacal.classes.crc32"
 
 

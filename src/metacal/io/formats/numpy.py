@@ -341,7 +341,7 @@ class NpzWriter:
             column.file.close()
 
     def close(self) -> None:
-        """Write the archive."""
+        """Write all collected columns to the archive and close it."""
         if self.n_written != self.n_rows:
             raise InputError(f"{self.n_rows} rows were announced but {self.n_written} written.")
         arrays = dict(self.whole_columns)
