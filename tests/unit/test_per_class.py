@@ -284,7 +284,7 @@ def test_verify_names_the_class_that_broke():
 def test_a_verdict_for_every_class_worst_first():
     cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
-    names = cal.gate_.part_names(decision.top)
+    names = cal.gate_.get_row_subgroups(decision.top)
     verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names=names)
     assert verdict.word == "kept"
     assert {own.part for own in verdict.of_parts} == {

@@ -153,7 +153,7 @@ class Part:
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
     def among(self, names: NDArray[Any]) -> Flags:
-        """Which of the rows belong to it, by the class or group of each, or by `Gate.part_names`
+        """Which of the rows belong to it, by the class or group of each, or by `Gate.get_row_subgroups`
         where it has sides.
         """
         own = np.array(self.names)

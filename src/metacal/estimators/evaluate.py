@@ -408,7 +408,7 @@ def evaluate_table(
     if gate is not None:
         measured_gate = gate
         # Missing groups are reported before the rows are read.
-        gate.group_codes(groups, len(rows))
+        gate.encode_groups(groups, len(rows))
     buffer = _make_buffer(rows, resampling, overwrite=overwrite)
     measured = measure_rows(
         measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
@@ -443,7 +443,7 @@ def evaluate_table(
         correct,
         resampling.level,
         losses=gate.losses(codes, measured.top),
-        names=gate.part_names(measured.top, groups),
+        names=gate.get_row_subgroups(measured.top, groups),
         fit_rows=fit_rows,
     )
     return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)

@@ -12,7 +12,7 @@ from typing import Any
 
 from metacal.errors import InputError, spelled
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.gate import gate_in
+from metacal.gate.gate import find_gate
 from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, name_of, needs_logits
@@ -132,7 +132,7 @@ def extract_gate(cal: Any, *, on_tables: bool = False) -> Gate:
     Traceback (most recent call last):
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
-    gate = gate_in(cal, _EXPORTABLE_TYPES)
+    gate = find_gate(cal, _EXPORTABLE_TYPES)
     if on_tables and not gate.is_logits_gate:
         received = type(cal).__name__
         if gate is cal:

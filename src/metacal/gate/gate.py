@@ -1,10 +1,11 @@
-"""Gate: stages, each a source and what its scores are compared with, and one certificate over all
-of them.
+"""Gate: a fitted value that accepts or rejects predictions and calibrates their probabilities.
 
-It is a frozen value, which is fitted, saved, exported and applied: estimators, files, exports and
-the command line all hold this one, and none rebuilds it. One stage is the usual gate on logits or
-on a score that is given; several are a cascade, whose first stage that accepts a row answers it.
-What no stage accepts is left to people.
+A gate consists of one or more *stages*. A stage has a *source*, which computes uncertainty scores
+and calibrated probabilities, and the thresholds of these scores. A gate with several stages is a
+*cascade*: the first stage that accepts a row answers it. Rows that no stage accepts go to review.
+One certificate covers all stages.
+
+A gate is frozen. Estimators, files, exports and the command line share the same object.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ from metacal.rows.arrays import check_choice
 from metacal.rows.labels import replace_rejected_labels
 from metacal.rows.validate import get_probability_buffer
 
-#: What a stage ranks rows by. Both read what a caller gives, turn it into doubts (higher = less
-#: sure) and calibrated confidence, and say which code the true answer has: a row is right where its
-#: answer has the code of the truth.
+#: Source of a stage. Both kinds read the input of a caller, compute uncertainty scores (higher is
+#: less certain) and confidence, and encode true labels. A prediction is correct if its code equals
+#: the code of the true label.
 Source = LogitsSource | ScoreSource
 #: Kind of a gate, as files and reports name it.
 GateKind = Literal["logits", "scores", "cascade"]
@@ -59,9 +60,7 @@ GateKind = Literal["logits", "scores", "cascade"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A source, and what its scores are compared with: a row is answered iff its doubt is at most
-    its threshold.
-    """
+    """Source and thresholds of a stage, which accepts rows up to the threshold of their score."""
 
     source: Source
     policy: Thresholds = field(default_factory=SingleThreshold)
@@ -70,28 +69,26 @@ class Stage:
 
 @dataclass(frozen=True)
 class Gate(GateMethods):
-    """Accept iff the score of a stage is at most its threshold; calibrated probabilities by the map
-    of its source.
+    """Stages that accept or reject rows, with the certificate of their promise.
 
     Attributes
     ----------
     stages : tuple of Stage
-        One, or those of a cascade in the order in which they are asked. A threshold of +inf accepts
-        every row that has a score; a row that is not a row of logits, or without a score, has none
-        and is never accepted.
+        A single stage, or the stages of a cascade in the order in which they decide. A threshold of
+        +inf accepts every row that has a score. A row with invalid logits has no score and is
+        rejected.
     certificate : Certificate or None
-        What is promised; None for a calibrator that promises nothing.
+        Certificate of the promise. None for a calibrator, which promises nothing.
     promise : Promise or None
-        What was asked for.
+        Promise that the gate was fitted for.
     reject_label : label
-        What stands in place of the answer where a row is rejected.
+        Label of rejected rows.
     data_hash : str or None
-        Digest of the calibration rows, in any order.
+        Digest of the calibration rows, independent of their order.
     sketch : RowSketch or None
-        Random sample of the hashes of the calibration rows; it reveals that some of them occur
-        again.
+        Random sample of the hashes of the calibration rows, for detecting them in other data.
     profile : Profile or None
-        What is kept of the calibration rows, for monitors.
+        Summary of the calibration rows, for monitors.
 
     Examples
     --------
@@ -114,72 +111,77 @@ class Gate(GateMethods):
     profile: Profile | None = None
 
     def __post_init__(self) -> None:
-        own = [
-            stage.source.classes for stage in self.stages if isinstance(stage.source, LogitsSource)
-        ]
-        if own and (
-            len(own) != len(self.stages) or not all(np.array_equal(own[0], other) for other in own)
+        sources = [stage.source for stage in self.stages]
+        class_lists = [source.classes for source in sources if isinstance(source, LogitsSource)]
+        if not class_lists:
+            return
+        all_have_classes = len(class_lists) == len(self.stages)
+        if not all_have_classes or not all(
+            np.array_equal(class_lists[0], classes) for classes in class_lists
         ):
             raise InputError("the models of a cascade need the same classes, in the same order.")
 
     @classmethod
     def of(
-        cls, source: Source, policy: Thresholds | float = math.inf, *further: Any, **known: Any
+        cls,
+        source: Source,
+        policy: Thresholds | float = math.inf,
+        *further_fields: Any,
+        **named_fields: Any,
     ) -> Gate:
-        """A gate of one stage, by a threshold or by those of classes or groups; without either it
-        accepts all.
+        """Create a gate with a single stage.
 
-        Further fields follow in their order, the certificate first.
+        Parameters
+        ----------
+        source : LogitsSource or ScoreSource
+            Source of the stage.
+        policy : float, SingleThreshold or SubgroupThresholds, default=inf
+            Thresholds of the stage. The default accepts every row that has a score.
+        *further_fields, **named_fields
+            Fields of the gate after `stages`, in order or by name.
         """
-        return cls(
-            (
-                Stage(
-                    source,
-                    policy
-                    if isinstance(policy, SingleThreshold | SubgroupThresholds)
-                    else SingleThreshold(policy),
-                ),
-            ),
-            *further,
-            **known,
-        )
+        if not isinstance(policy, SingleThreshold | SubgroupThresholds):
+            policy = SingleThreshold(policy)
+        stage = Stage(source, policy)
+        return cls((stage,), *further_fields, **named_fields)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        each = (
-            f"{one.source}, accept if {one.source.score_name} <= {one.policy.threshold:.6g}"
-            for one in self.stages
-        )
-        return f"Gate({'; '.join(each)}{'' if self.certificate is None else f': {self.certificate.statement}'})"
+        stage_texts = [
+            f"{stage.source}, accept if {stage.source.score_name} <= {stage.policy.threshold:.6g}"
+            for stage in self.stages
+        ]
+        text = "; ".join(stage_texts)
+        if self.certificate is not None:
+            text += f": {self.certificate.statement}"
+        return f"Gate({text})"
 
     def _repr_html_(self) -> str:
-        return (
-            f"<code>{escape(repr(self))}</code>"
-            if self.certificate is None
-            else self.certificate._repr_html_()
-        )
+        if self.certificate is None:
+            return f"<code>{escape(repr(self))}</code>"
+        return self.certificate._repr_html_()
 
-    # ── what it is ────────────────────────────────────────────────────────────────────────────────
+    # Properties of the gate
 
     @property
     def is_cascade(self) -> bool:
-        """Whether several models are asked in turn."""
+        """Whether the gate has several stages."""
         return len(self.stages) > 1
 
     @property
     def is_logits_gate(self) -> bool:
-        """Whether one model is asked, which returns logits or probabilities of classes."""
+        """Whether the gate has a single stage that reads logits or probabilities."""
         return not self.is_cascade and isinstance(self.stages[0].source, LogitsSource)
 
     @property
     def is_score_gate(self) -> bool:
-        """Whether one score is given for each row, without classes."""
+        """Whether the gate has a single stage that reads given scores, without classes."""
         return not self.is_cascade and isinstance(self.stages[0].source, ScoreSource)
 
     @property
     def has_classes(self) -> bool:
-        """Whether predictions are classes. False if scores are given."""
+        """Whether predictions are classes. False if the gate reads given scores."""
         return isinstance(self.stages[0].source, LogitsSource)
 
     @property
@@ -221,59 +223,65 @@ class Gate(GateMethods):
 
     @property
     def people(self) -> bool:
-        """Whether people answer what no stage of a cascade does."""
-        stages = None if self.certificate is None else self.certificate.stages
-        return stages is not None and stages.people
+        """Whether people review the rows that no stage of a cascade accepts."""
+        if self.certificate is None or self.certificate.stages is None:
+            return False
+        return self.certificate.stages.people
 
     @property
     def source(self) -> Any:
-        """The source of the first stage."""
+        """Source of the first stage, of either kind."""
         return self.stages[0].source
 
     @property
     def policy(self) -> Thresholds:
-        """What the scores of the first stage are compared with."""
+        """Thresholds of the first stage."""
         return self.stages[0].policy
 
     @property
     def threshold(self) -> float:
-        """Of the first stage; -inf where each class or group has its own."""
+        """Threshold of the first stage, -inf if each class or group has its own."""
         return self.policy.threshold
 
     @property
     def thresholds(self) -> SubgroupThresholds | None:
-        """Of the first stage: that of each class or group, where each has its own."""
-        return self.policy if isinstance(self.policy, SubgroupThresholds) else None
+        """Thresholds of classes or groups at the first stage, None if there is only one."""
+        if isinstance(self.policy, SubgroupThresholds):
+            return self.policy
+        return None
 
     @property
     def classes(self) -> NDArray[Any]:
-        """The labels in column order."""
+        """Labels in column order."""
         return self.source.classes
 
     @property
     def n_classes(self) -> int:
-        """K; 0 where there are no classes."""
+        """Number of classes, 0 if the gate reads given scores."""
         return int(self.source.n_classes)
 
     @property
     def is_calibrator(self) -> bool:
-        """Whether it is a map alone, which promises nothing and has no threshold to reject by."""
+        """Whether the gate only calibrates: it has no promise and rejects no valid row."""
         return self.certificate is None and not self.is_cascade and self.threshold == math.inf
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether its confidence was fitted to labels."""
-        learned = self.certificate is None or self.is_cascade or self.certificate.labelled
-        return learned and (self.has_classes or self.score_source.curve is not None)
+        """Whether confidence was fitted to labels."""
+        if not self.has_classes and self.score_source.curve is None:
+            return False
+        if self.certificate is None or self.is_cascade:
+            return True
+        return self.certificate.labelled
 
     @property
     def by_group(self) -> bool:
-        """Whether the threshold depends on a group that has to come with every row."""
+        """Whether each group has its own threshold, so that callers must pass the groups."""
         return self.policy.by == "group"
 
     @property
     def condition(self) -> str:
-        """What an accepted row fulfils, in words."""
+        """Condition for accepting a row, in words."""
         if self.is_cascade:
             return "a model answers it"
         if self.certificate is None or self.threshold == math.inf:
@@ -281,56 +289,68 @@ class Gate(GateMethods):
         return self.certificate.condition
 
     def stage(self, number: int) -> Gate:
-        """One stage of a cascade as a gate of its own, with the certificate of all."""
+        """Return a gate with one stage of a cascade, and the certificate of the cascade."""
         return replace(self, stages=(self.stages[number],))
 
     def with_source(self, **changes: Any) -> Gate:
-        """The same with other fields of its source."""
-        own = self.stages[0]
-        return replace(
-            self, stages=(replace(own, source=replace(own.source, **changes)), *self.stages[1:])
-        )
+        """Return a copy with changed fields of the source of the first stage."""
+        first_stage, *later_stages = self.stages
+        changed_source = replace(first_stage.source, **changes)
+        changed_stage = replace(first_stage, source=changed_source)
+        return replace(self, stages=(changed_stage, *later_stages))
 
     def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
-        """The same gate where columns have been called by their numbers: other names, in the same
-        order.
-        """
-        own, certificate = (
-            self.with_source(classes=classes, classes_given=True).stages,
-            self.certificate,
-        )
-        if certificate is not None:
-            certificate = replace(
-                certificate, parts=certificate.parts and certificate.parts.renamed(classes.tolist())
-            )
-            own = (replace(own[0], policy=get_certified_thresholds(certificate, classes)), *own[1:])
-        return replace(self, stages=own, reject_label=reject_label, certificate=certificate)
+        """Return a copy that names the classes, for a gate fitted with column indices as labels.
 
-    # ── what it reads ─────────────────────────────────────────────────────────────────────────────
+        Parameters
+        ----------
+        classes : ndarray of shape (n_classes,)
+            Labels in column order.
+        reject_label : label
+            Label of rejected rows.
+        """
+        renamed_gate = self.with_source(classes=classes, classes_given=True)
+        if self.certificate is None:
+            return replace(renamed_gate, reject_label=reject_label)
+        subgroups = self.certificate.parts
+        if subgroups is not None:
+            subgroups = subgroups.renamed(classes.tolist())
+        certificate = replace(self.certificate, parts=subgroups)
+        first_stage, *later_stages = renamed_gate.stages
+        first_stage = replace(first_stage, policy=get_certified_thresholds(certificate, classes))
+        return replace(
+            self,
+            stages=(first_stage, *later_stages),
+            reject_label=reject_label,
+            certificate=certificate,
+        )
+
+    # Input and true labels
 
     def read(self, given: Any) -> Any:
-        """What a caller gives the first stage, checked: a table as logits, or scores; never guessed
-        at.
-        """
+        """Convert the input of the first stage to a checked array of logits or scores."""
         return self.source.read(given)
 
     @property
     def reads_losses(self) -> bool:
-        """Whether the truth of a row is its loss, a number between 0 and 1."""
+        """Whether the truth of a row is a loss between 0 and 1."""
         return getattr(self.source, "truth", "") == "losses"
 
     @property
     def reads_agreement(self) -> bool:
-        """Whether the truth of a row is whether each model of a cascade gives the last model's
-        answer.
-        """
+        """Whether the truth of a row is the agreement of each model with the last one."""
         return self.certificate is not None and self.certificate.quantity.of_agreement
 
-    def group_codes(self, groups: Any, n_rows: int) -> Codes | None:
-        """The number of each row's group among those of the gate; None where the gate asks for
-        none.
+    def encode_groups(self, groups: Any, n_rows: int) -> Codes | None:
+        """Return the code of each row's group, or None if the thresholds have no groups.
 
-        Groups that the gate has not been fitted on have -1: their rows are always rejected.
+        Rows of groups without a threshold have the code -1 and are always rejected. A warning names
+        one of these groups.
+
+        Raises
+        ------
+        InputError
+            If groups are missing, not needed, or not one for each of the `n_rows` rows.
         """
         if not isinstance(self.policy, SubgroupThresholds) or self.policy.by != "group":
             if groups is not None:
@@ -340,10 +360,11 @@ class Gate(GateMethods):
                 )
             return None
         if groups is None:
-            few = ", ".join(map(repr, self.policy.names[:5]))
+            shown_names = ", ".join(map(repr, self.policy.names[:5]))
+            ellipsis = ", ..." if len(self.policy.names) > 5 else ""
             raise InputError(
                 "this gate has a threshold for each group"
-                f" ({few}{', ...' if len(self.policy.names) > 5 else ''}); say which group every"
+                f" ({shown_names}{ellipsis}); say which group every"
                 f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
             )
         codes = self.policy.encode_groups(groups)
@@ -351,49 +372,66 @@ class Gate(GateMethods):
             raise InputError(
                 f"there are {n_rows} rows but {len(codes)} groups; each row needs one."
             )
-        if (codes < 0).any():
-            unknown = check_groups(groups)[codes < 0][0]
+        is_unknown = codes < 0
+        if is_unknown.any():
+            unknown_group = check_groups(groups)[is_unknown][0]
             warn_caller(
-                f"rows of groups that this gate was not fitted on ({unknown!s}, for one) are"
+                f"rows of groups that this gate was not fitted on ({unknown_group!s}, for one) are"
                 " rejected."
             )
         return codes
 
-    def part_names(self, top: Codes, groups: Any = None) -> NDArray[Any] | None:
-        """The predicted class or the group of each row, where each has its own promise; `top` are
-        the largest logits'.
+    def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
+        """Return the predicted class or the group of each row, if each has its own promise.
 
-        What `judge`, `verify_decisions` and monitors ask for. Where groups have two sides there are
-        two columns, the group of each row and what it is called.
+        Parameters
+        ----------
+        predicted_codes : ndarray of int, shape (n_rows,)
+            Column of the largest logit of each row.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row.
+
+        Returns
+        -------
+        ndarray of shape (n_rows,) or (n_rows, 2), or None
+            Two columns, the group and the predicted class, if each group has a promise for each
+            predicted class. None if all rows have the same promise.
         """
+        if self.policy.by is None:
+            return None
         if not self.by_group:
-            return None if self.policy.by is None else self.classes[top]
-        names = check_groups(groups)
-        return (
-            np.column_stack([names.astype(str), self.classes.astype(str)[top]])
-            if self.policy.decision_offsets
-            else names
-        )
+            return self.classes[predicted_codes]
+        row_groups = check_groups(groups)
+        if not self.policy.decision_offsets:
+            return row_groups
+        predicted_names = self.classes.astype(str)[predicted_codes]
+        return np.column_stack([row_groups.astype(str), predicted_names])
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
-        """What each answer costs, by the codes of truth and answer; None where no cost is
-        promised.
+        """Compute the loss of each answer, or return None if the promise is not about a cost.
+
+        Parameters
+        ----------
+        codes : ndarray of shape (n_rows,)
+            Code of the true label of each row, or 1 - loss if the gate reads losses.
+        answers : ndarray of int, shape (n_rows,)
+            Code of the answer of each row.
         """
         if not isinstance(self.promise, CostPromise):
             return None
         if self.has_classes:
             return self.promise.losses(codes, answers)
-        # Of scores it is known only which rows are right, or how far they are.
         if not self.reads_losses:
-            return self.promise.losses_of(codes == answers)
-        # Whole numbers where it was fitted on such, as its rule tells.
-        whole = self.certificate is not None and self.promise.is_counted(self.certificate)
-        return Losses.graded(
-            1 - codes.astype(np.intp) if whole and np.isin(codes, (0, 1)).all() else 1.0 - codes
-        )
+            is_correct = codes == answers
+            return self.promise.losses_of(is_correct)
+        # If the gate was fitted on losses of 0 and 1, its rule counts them as integers.
+        counts_losses = self.certificate is not None and self.promise.is_counted(self.certificate)
+        if counts_losses and np.isin(codes, (0, 1)).all():
+            return Losses.graded(1 - codes.astype(np.intp))
+        return Losses.graded(1.0 - codes)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
-        """Find rows that the gate was fitted on among rows that are to judge it.
+        """Find calibration rows of the gate among the rows of a test set.
 
         Parameters
         ----------
@@ -406,7 +444,7 @@ class Gate(GateMethods):
         Returns
         -------
         FitRows or None
-            None if no row is known, or if equal scores may be a coincidence
+            None if there are no calibration rows, or if equal scores may be a coincidence
             (`certificates.fingerprint`).
         """
         if self.data_hash is None or self.sketch is None or self.certificate is None:
@@ -419,23 +457,31 @@ class Gate(GateMethods):
             correct = None if correct is None else correct[has_score]
         return find_fit_rows(self.data_hash, self.sketch, scores, correct)
 
-    # ── what it says ──────────────────────────────────────────────────────────────────────────────
+    # Decisions
 
-    def uncertainty_scores(self, given: Any) -> Float:
-        """The ranking score of each row at the first stage: higher is less sure."""
+    def uncertainty_scores(self, table: Any) -> Float:
+        """Compute the score of each row at the first stage. Higher is less certain."""
         if self.policy.decision_offsets:
             raise InputError(
                 "rows of each group are ranked from where its decision changes; decide(...,"
                 " groups=...).score has it."
             )
-        return self.source.uncertainty_scores(self.source.to_rows(given))
+        rows = self.source.to_rows(table)
+        return self.source.uncertainty_scores(rows)
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
-        """Whether the first stage accepts each row; `groups` has the group of each, where the gate
-        goes by them.
+        """Return a boolean mask of the rows that the first stage accepts.
+
+        Parameters
+        ----------
+        given : array-like or Rows
+            Logits, probabilities or scores of the first stage.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, if each group has its own threshold.
         """
         rows = self.source.to_rows(given)
-        return self.source.accepts(rows, self.policy, self.group_codes(groups, len(rows)))
+        group_codes = self.encode_groups(groups, len(rows))
+        return self.source.accepts(rows, self.policy, group_codes)
 
     def decide(
         self,
@@ -444,72 +490,113 @@ class Gate(GateMethods):
         probabilities: bool = True,
         groups: Any = None,
     ) -> Decision:
-        """Answer, confidence, decision and probabilities, scoring and mapping every row once.
+        """Decide on each row, and compute its answer, confidence and probabilities.
 
-        `given` is what the source reads, or `Rows` of checked logits; of a cascade one for each
-        stage, of all rows or only of those that the stages before leave, in their order; None where
-        they leave none. `rejected="uniform"` gives rejected rows 1/K in every class, the paper's
-        map; their answer and confidence stay. Without `probabilities` there is no confidence
-        either, and a gate does not compute its map. `groups` has the group of each row, where the
-        gate has a threshold for each.
+        Parameters
+        ----------
+        *given : array-like or Rows
+            Logits, probabilities or scores. For a cascade: one table for each stage, with all rows,
+            or in order only those that earlier stages reject. It may be None or left out if they
+            reject none.
+        rejected : "calibrated" or "uniform", default="calibrated"
+            Probabilities of rejected rows: calibrated, or 1/K for each of K classes as in the
+            Meta-Cal paper. Answer and confidence do not depend on it.
+        probabilities : bool, default=True
+            Whether to compute probabilities and confidence.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, if each group has its own threshold.
         """
         check_choice("rejected", rejected, "calibrated", "uniform")
         rows = self.source.to_rows(given[0])
-        asked = DecisionOptions(
-            self.policy,
-            self.group_codes(groups, len(rows)),
-            rejected,
-            probabilities,
-            self.is_calibrator,
+        options = DecisionOptions(
+            thresholds=self.policy,
+            group_codes=self.encode_groups(groups, len(rows)),
+            rejected=rejected,
+            with_probabilities=probabilities,
+            is_calibrator=self.is_calibrator,
         )
-        first: Decision = self.source.decide(rows, asked)
+        decision: Decision = self.source.decide(rows, options)
         if self.is_cascade:
-            first = self._decide_on(first, given[1:], asked)
-        if first.answer is None:
-            return first
+            decision = self._decide_later_stages(decision, given[1:], options)
+        if decision.answer is None:
+            return decision
         if self.is_calibrator:
-            return replace(first, label=first.answer)
-        return replace(
-            first, label=replace_rejected_labels(self.reject_label, first.accept, first.answer)
-        )
+            return replace(decision, label=decision.answer)
+        labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
+        return replace(decision, label=labels)
 
-    def _decide_on(
-        self, first: Decision, given: tuple[Any, ...], asked: DecisionOptions
+    def _decide_later_stages(
+        self, first_decision: Decision, later_tables: tuple[Any, ...], options: DecisionOptions
     ) -> Decision:
-        """The later stages of a cascade, each on the rows that those before it leave."""
-        answers: list[LaterStageDecision] = []
-        n, rest = len(first), np.flatnonzero(~first.accept)
-        for number, stage in enumerate(self.stages[1:]):
-            if not len(rest):
+        """Let each later stage of a cascade decide on the rows that earlier stages reject.
+
+        Parameters
+        ----------
+        first_decision : Decision
+            Decision of the first stage.
+        later_tables : tuple
+            Input of each later stage. It may be shorter if no row reaches the last stages.
+        options : DecisionOptions
+            Options of the first stage.
+
+        Returns
+        -------
+        Decision
+            Decision of the cascade on all rows.
+        """
+        later_decisions: list[LaterStageDecision] = []
+        n_rows = len(first_decision)
+        open_indices = np.flatnonzero(~first_decision.accept)
+        for table_index, stage in enumerate(self.stages[1:]):
+            if len(open_indices) == 0:
                 break
-            rows = self._rest(stage, given[number] if number < len(given) else None, rest, n)
-            decision = stage.source.decide(rows, asked._replace(thresholds=stage.policy))
-            answers.append(LaterStageDecision(rest, decision))
-            rest = rest[~decision.accept]
-        return merge_stage_decisions(first, answers, tuple(stage.name for stage in self.stages))
+            has_table = table_index < len(later_tables)
+            table = later_tables[table_index] if has_table else None
+            stage_rows = self._read_open_rows(stage, table, open_indices, n_rows)
+            stage_options = options._replace(thresholds=stage.policy)
+            stage_decision = stage.source.decide(stage_rows, stage_options)
+            later_decisions.append(LaterStageDecision(open_indices, stage_decision))
+            open_indices = open_indices[~stage_decision.accept]
+        stage_names = tuple(stage.name for stage in self.stages)
+        return merge_stage_decisions(first_decision, later_decisions, stage_names)
 
     @staticmethod
-    def _rest(stage: Stage, given: Any, rest: Codes, n: int) -> Any:
-        """What is given to a later stage, of the rows that are left."""
-        if given is None:
+    def _read_open_rows(stage: Stage, table: Any, open_indices: Codes, n_rows: int) -> Any:
+        """Read the input of a later stage for the rows that no earlier stage accepts.
+
+        Parameters
+        ----------
+        stage : Stage
+            Stage that decides on the rows.
+        table : array-like, Rows or None
+            Input of the stage, for all rows or for the open rows only.
+        open_indices : ndarray of int
+            Indices of the rows that no earlier stage accepts.
+        n_rows : int
+            Number of all rows.
+        """
+        n_open = len(open_indices)
+        if table is None:
             raise InputError(
-                f"{len(rest):,} of {n:,} rows need the {stage.name} model: give its logits for them"
-                " (needs_large says which)."
+                f"{n_open:,} of {n_rows:,} rows need the {stage.name} model: give its logits for"
+                " them (needs_large says which)."
             )
-        rows = stage.source.to_rows(given)
-        if len(rows) == len(rest):
+        rows = stage.source.to_rows(table)
+        if len(rows) == n_open:
             return rows
-        if len(rows) != n:
+        if len(rows) != n_rows:
             raise InputError(
-                f"the {stage.name} model's table has {len(rows):,} rows; give all {n:,}, or the"
-                f" {len(rest):,} that needs_large names, in their order."
+                f"the {stage.name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
+                f" the {n_open:,} that needs_large names, in their order."
             )
         if not isinstance(rows, Rows):
-            return rows[rest]
-        keep = np.zeros(n, dtype=bool)
-        keep[rest] = True
-        # On a device as a table of their own, since maps there write whole tables.
-        return Rows(rows.table[rest]) if rows.on_device else rows.where(keep)
+            return rows[open_indices]
+        if rows.on_device:
+            # Maps on a device write whole tables, so the open rows become a table of their own.
+            return Rows(rows.table[open_indices])
+        is_open = np.zeros(n_rows, dtype=bool)
+        is_open[open_indices] = True
+        return rows.where(is_open)
 
     def __call__(
         self,
@@ -519,43 +606,66 @@ class Gate(GateMethods):
         out: NDArray[Any] | None = None,
         groups: Any = None,
     ) -> NDArray[Any]:
-        """The paper's map: calibrated probabilities, 1/K where rejected.
+        """Compute calibrated probabilities, with 1/K in each of K classes for rejected rows.
 
-        A tensor on a GPU gives a tensor there; a base map that works on arrays only gets it as one.
+        Parameters
+        ----------
+        logits : ndarray or tensor of shape (n_rows, n_classes)
+            Checked logits. The result for a tensor on a GPU is a tensor on the same GPU.
+        rows : Rows or None, default=None
+            The same logits as `Rows`, if you already have them.
+        out : ndarray or None, default=None
+            Output array.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, if each group has its own threshold.
         """
         source: LogitsSource = self.source
         rows = rows if rows is not None else Rows(logits)
-        if not rows.on_device:
-            numbers = self.group_codes(groups, len(rows))
-            more = () if numbers is None else (numbers,)
-            room = get_probability_buffer(logits, out)
-            return rows.fill(
-                partial(source.write_block, self.policy), room, *more, whole=source.whole_blocks
-            )
-        accept, probabilities = self.accepts(rows, groups), source.map(logits, rows=rows, out=out)
-        if not accept.all():
-            kernels.device_kernels().fill_rows(probabilities, ~accept, 1.0 / logits.shape[1])
-        return probabilities
+        if rows.on_device:
+            is_accepted = self.accepts(rows, groups)
+            probabilities = source.map(logits, rows=rows, out=out)
+            if not is_accepted.all():
+                uniform_share = 1.0 / logits.shape[1]
+                kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_share)
+            return probabilities
+        group_codes = self.encode_groups(groups, len(rows))
+        group_columns = () if group_codes is None else (group_codes,)
+        write_block = partial(source.write_block, self.policy)
+        buffer = get_probability_buffer(logits, out)
+        return rows.fill(write_block, buffer, *group_columns, whole=source.whole_blocks)
 
 
-def gate_in(
+def find_gate(
     fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
 ) -> Gate:
-    """The gate inside of what was fitted; InputError, which says what it `needs` and what came,
-    where there is none.
+    """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
+
+    Parameters
+    ----------
+    fitted : object
+        Object to search.
+    needs : str
+        Beginning of the error message if the object cannot contain a gate.
+
+    Raises
+    ------
+    InputError
+        If the object contains no gate, or is not fitted.
     """
     if isinstance(fitted, Gate):
         return fitted
-    if hasattr(fitted, "steps"):
-        return gate_in(fitted[-1], needs)
+    is_pipeline = hasattr(fitted, "steps")
+    if is_pipeline:
+        return find_gate(fitted[-1], needs)
     cls = type(fitted)
     if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
-        raise InputError(
-            f"{needs}; got {fitted.__name__ if isinstance(fitted, type) else cls.__name__}."
-        )
+        received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
+        raise InputError(f"{needs}; got {received_name}.")
     try:
-        return gate_in(fitted.gate_, needs)
-    except AttributeError as error:  # scikit-learn's "not fitted" is a ValueError besides
-        if hasattr(cls, "gate_") and not isinstance(error, ValueError):
+        return find_gate(fitted.gate_, needs)
+    except AttributeError as error:
+        # The NotFittedError of scikit-learn is both an AttributeError and a ValueError.
+        is_not_fitted_error = isinstance(error, ValueError)
+        if hasattr(cls, "gate_") and not is_not_fitted_error:
             raise InputError(f"this {cls.__name__} has no gate: {error}") from None
         raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None

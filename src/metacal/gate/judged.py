@@ -17,7 +17,7 @@ from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
-from metacal.gate.gate import Gate, gate_in
+from metacal.gate.gate import Gate, find_gate
 from metacal.rows import Rows
 from metacal.rows.labels import encode_known_labels
 from metacal.rows.score_columns import read_model_flags
@@ -89,11 +89,11 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
         return fitted, given
     if hasattr(fitted, "steps"):  # a pipeline whose last step decides
         return opened(fitted[-1], before_last(fitted, X), large)
-    if hasattr(fitted, "tables") and gate_in(fitted).has_classes:
+    if hasattr(fitted, "tables") and find_gate(fitted).has_classes:
         return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
         return opened(fitted.gate_, fitted.logits(X), large)
-    return opened(gate_in(fitted), X, large)
+    return opened(find_gate(fitted), X, large)
 
 
 def before_last(pipeline: Any, X: Any) -> Any:
@@ -164,7 +164,7 @@ def judged(
         decision=decision,
         correct=correct,
         losses=losses,
-        names=gate.part_names(decision.top, groups),
+        names=gate.get_row_subgroups(decision.top, groups),
         known=np.full(len(places), codes is not None),
         fit_rows=gate.find_fit_rows(decision.doubt, correct),
         rows=places,

@@ -23,7 +23,7 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.gate import Gate, gate_in
+from metacal.gate.gate import Gate, find_gate
 from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
@@ -130,7 +130,7 @@ class Watch:
             raise InputError(
                 f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}."
             )
-        held = gate_in(gate)
+        held = find_gate(gate)
         check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, CostPromise) else None
         alarms = Alarms.of(
@@ -370,7 +370,7 @@ class Watch:
         )
         if not self.by_unit:
             first = accept if decision.by is None else decision.by == 0
-            self.alarms.decided(first, decision.doubt, self.gate.part_names(top, groups))
+            self.alarms.decided(first, decision.doubt, self.gate.get_row_subgroups(top, groups))
         number = self.counts.rows
         self._count(top, rows=np.ones_like(accept), accepted=accept)
         self._notice()
@@ -400,7 +400,7 @@ class Watch:
         return [PendingRow(*row) for row in zip(*columns)]
 
     def _parts(self, rows: list[PendingRow]) -> NDArray[Any] | None:
-        return self.gate.part_names(
+        return self.gate.get_row_subgroups(
             np.array([row.top for row in rows]), [row.group for row in rows]
         )
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.gate.gate import gate_in
+from metacal.gate.gate import find_gate
 from metacal.io.column_selection import ColumnSelection
 from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.arrow import InMemoryBatches, pick_arrow_columns, table_layout
@@ -158,7 +158,7 @@ class BatchGate:
         if isinstance(gate, str | os.PathLike):
             self.path = os.fspath(gate)
         else:
-            self.text = verified_text(Content(gate_in(gate)))
+            self.text = verified_text(Content(find_gate(gate)))
         self.name = self.path or "the gate"
         content = self._read_content()
         self.fingerprint = hashlib.sha256(content).hexdigest()

@@ -425,7 +425,7 @@ def _subgroup_tables(
         row_groups = check_groups(groups)[measured.numbers]
         # A gate with two sides has a subgroup for each group and predicted class.
         row_names: Any = (
-            gate.part_names(measured.predicted, row_groups)
+            gate.get_row_subgroups(measured.predicted, row_groups)
             if gate.policy.decision_offsets
             else None
         )
