@@ -24,7 +24,8 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
 from metacal.certification.rules.loss_bets import LossRanking
 from metacal.certification.test_sequences import segments
-from metacal.promises.staged_cascade import Law, Staged
+from metacal.promises.bad_answer_limit import BadAnswerLimit
+from metacal.promises.staged_cascade import CascadeScores
 
 DELTA = 0.1
 #: Cascades: labelled rows, and the share of answers that may differ, or be wrong.
@@ -75,7 +76,7 @@ def cascade_draw(number: int, seed: int) -> dict[str, float]:
     for name, (promise, how) in CASCADES.items():
         try:
             stages = promise.certify(
-                Staged(doubt, differs, costs, doubt[:0], random_state=seed, **how)
+                CascadeScores(doubt, differs, costs, doubt[:0], random_state=seed, **how)
             ).stages
         except mc.InfeasibleTargetError:
             found[name] = 0.0
@@ -94,9 +95,11 @@ def cascade_size() -> float:
     rows are bad.
     """
     tested = N_CASCADE - N_CASCADE // 5
-    law = Law(EPSILON, DELTA / 2)
-    k = law.most(tested, alone=False)
-    return 2.0 * law.chance(k, law.fewest(tested, k, alone=False), alone=False)
+    law = BadAnswerLimit(EPSILON, DELTA / 2)
+    k = law.max_bad_rows(tested, one_threshold=False)
+    return 2.0 * law.compute_p_value(
+        k, law.min_tested_rows(tested, k, one_threshold=False), one_threshold=False
+    )
 
 
 #: Mean losses along the doubt, from 0 to 1.

@@ -31,7 +31,8 @@ from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
-from metacal.promises.staged_cascade import Law, Staged, labels_that_pay
+from metacal.promises.bad_answer_limit import BadAnswerLimit, suggest_label_count
+from metacal.promises.staged_cascade import CascadeScores
 
 DELTA = 0.1
 COMMITTED = Path(__file__).parent / "results" / "answers.json"
@@ -100,13 +101,13 @@ def duel_draw(
     found = {"best": best}
     for pool in (True, False):
         law, n = (
-            Law(epsilon, DELTA, *[size if pool else None] * 2),
-            labels_that_pay(mc.MaxLoss(epsilon, DELTA), size),
+            BadAnswerLimit(epsilon, DELTA, *[size if pool else None] * 2),
+            suggest_label_count(mc.MaxLoss(epsilon, DELTA), size),
         )
-        most = law.most(n, alone=True)
+        most = law.max_bad_rows(n, one_threshold=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
-        sample = Staged(
+        sample = CascadeScores(
             own[labels, None],
             wrong[labels, None],
             np.ones(2),
@@ -124,7 +125,9 @@ def duel_draw(
             else (differs & (doubt <= limit)).mean() > epsilon
         )
         found[f"{name} broken"] = float(broken)
-        found[f"{name} size"] = law.chance(most, law.fewest(n, most, alone=True), alone=True)
+        found[f"{name} size"] = law.compute_p_value(
+            most, law.min_tested_rows(n, most, one_threshold=True), one_threshold=True
+        )
     if peer and seed < PEER_DRAWS:
         found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)
     return found
@@ -258,7 +261,7 @@ def chain_draw(folder: str, name: str, seed: int) -> dict[str, float]:
     rng, m, n = np.random.default_rng([seed, 7]), doubt.shape[1], 1000
     rows = rng.integers(len(doubt), size=n)
     price = np.array(costs)
-    sample = Staged(doubt[rows], differs[rows], price, doubt[:0], random_state=seed)
+    sample = CascadeScores(doubt[rows], differs[rows], price, doubt[:0], random_state=seed)
     stages = mc.MaxLoss(epsilon, DELTA).certify(sample).stages
     assert stages is not None
     ours = outcome(doubt, differs, price, np.array([stage.threshold for stage in stages.items[:m]]))

@@ -20,7 +20,7 @@ from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
 from metacal.promises.cascade import Pair
 from metacal.promises.cascade_candidates import Paired, Plan, aside_rows
-from metacal.promises.staged_cascade import Staged
+from metacal.promises.staged_cascade import CascadeScores
 from metacal.statistics import betting, bounds
 
 DELTA, BETA = 0.1, 0.9
@@ -305,7 +305,7 @@ def test_the_paths_of_a_cascade_of_scores_share_delta():
         rng = np.random.default_rng([7, seed])
         doubt = rng.random((n, 2))
         wrong = np.column_stack([rng.random((n, 2)) < 0.075, rng.random(n) < 0.075])
-        rows = Staged(doubt, wrong, np.array([1.0, 2.0, 4.0]), doubt[:0])
+        rows = CascadeScores(doubt, wrong, np.array([1.0, 2.0, 4.0]), doubt[:0])
         try:
             certificate = mc.MinAccuracy(BETA, DELTA).certify(rows)
         except mc.InfeasibleTargetError:

@@ -22,10 +22,10 @@ from metacal.gate.logits_source import check_score
 from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
 from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.bad_answer_limit import suggest_label_count
 from metacal.promises.cascade import MaxLoss, as_promise
 from metacal.promises.cascade_candidates import Plan
 from metacal.promises.promise import Promise
-from metacal.promises.staged_cascade import labels_that_pay
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
@@ -308,7 +308,7 @@ class Cascade(GateEstimator, kw_only=False):
             raise InputError(
                 "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
             )
-        n_labels = labels_that_pay(self.promise, len(X))
+        n_labels = suggest_label_count(self.promise, len(X))
         order = RowDraws(X, random_state=self.random_state).order("rows to label")
         return np.sort(order[:n_labels])
 

@@ -30,7 +30,7 @@ from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import Pair, as_promise
 from metacal.promises.cascade_candidates import PLAN, Paired, Plan, aside_rows
 from metacal.promises.promise import Promise
-from metacal.promises.staged_cascade import Staged
+from metacal.promises.staged_cascade import CascadeScores
 from metacal.rows import Rows
 from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
 from metacal.rows.score_columns import check_scores, read_model_flags
@@ -191,7 +191,7 @@ def fit_scored_cascade(
             f"costs must be {m + 1} numbers, what it costs to ask"
             f" each{' and people' if people else ''}."
         )
-    rows = Staged(
+    rows = CascadeScores(
         doubt[known], ~flags[known], prices, doubt[~known], pool, people, random_state, joint
     )
     return _gate(sources, promise.certify(rows), promise, doubt[known, 0], flags[known, 0])

@@ -91,7 +91,7 @@ _PATH = (
     ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al. 2021)"
 )
 #: By scores alone, of the source or of a pool, one threshold or several: `promises.staged_cascade`.
-JOINT = {
+AGREEMENT_RULES = {
     (pool, path): register_rule(
         f"cascade-{'path' if path else 'joint'}{'-pool' if pool else ''}",
         _DIFFERENT.format("hypergeometric" if pool else "binomial", _PATH if path else ""),
@@ -128,7 +128,9 @@ class MaxLoss(Promise):
         stages = certificate.stages
         if stages is None:
             return ()
-        own = tuple(rule for (pool, _), rule in JOINT.items() if pool == (stages.pool is not None))
+        own = tuple(
+            rule for (pool, _), rule in AGREEMENT_RULES.items() if pool == (stages.pool is not None)
+        )
         return own if stages.people or stages.pool is not None else (DIFFERENCE, *own)
 
     def _limits_in(self, certificate: Certificate) -> Limits:
@@ -172,13 +174,16 @@ class CascadeLoss:
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule != DIFFERENCE:
-            from metacal.promises.staged_cascade import Law
+            from metacal.promises.bad_answer_limit import BadAnswerLimit
 
-            alone = certificate.rule in (JOINT[False, False], JOINT[True, False])
+            alone = certificate.rule in (
+                AGREEMENT_RULES[False, False],
+                AGREEMENT_RULES[True, False],
+            )
             of = None if stages.pool is None else stages.pool - (0 if alone else stages.n_aside)
-            law = Law(self.epsilon, delta * (1.0 if alone else 0.5), of, stages.pool)
+            law = BadAnswerLimit(self.epsilon, delta * (1.0 if alone else 0.5), of, stages.pool)
             n_bad = stages.n_worse if stages.n_differ is None else stages.n_differ
-            chance = law.chance(n_bad or 0, certificate.n_rows, alone=alone)
+            chance = law.compute_p_value(n_bad or 0, certificate.n_rows, one_threshold=alone)
             whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
             fine = not stages.n_better and whole and chance <= bounds.SLACK * law.delta
         else:
@@ -374,10 +379,10 @@ class Binomial:
     def infeasible(
         self, seen: Counts, n: int, level: float, *, people: bool
     ) -> InfeasibleTargetError:
-        return inaccurate(self.promise, seen.wrong, seen.answered, level, people=people)
+        return make_accuracy_error(self.promise, seen.wrong, seen.answered, level, people=people)
 
 
-def inaccurate(
+def make_accuracy_error(
     promise: MinAccuracy, wrong: int, answered: int, level: float, *, people: bool
 ) -> InfeasibleTargetError:
     """What is said where a cascade failed at the first point that was tested."""

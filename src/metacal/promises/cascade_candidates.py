@@ -237,12 +237,15 @@ def people_walks(
     small = np.array([-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])])
     large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
     by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
-    risks = risk(aside.small_score, aside.small_right), risk(aside.large_score, aside.large_right)
+    risks = (
+        estimate_risk(aside.small_score, aside.small_right),
+        estimate_risk(aside.large_score, aside.large_right),
+    )
     wrong_small, wrong_large = _totals(aside, small, large, *risks)
     n, scale = len(aside), n_tested / len(aside)
     answered, wrong = by_small[:, None] + by_large, wrong_small[:, None] + wrong_large
     cost = (n - by_small)[:, None] + review_cost * (n - answered)
-    p_value = expected_p_value(scale * answered, scale * wrong, beta)
+    p_value = compute_expected_p_value(scale * answered, scale * wrong, beta)
     front: list[Candidate] = []
     cheapest = math.inf
     for place in np.lexsort((cost.ravel(), p_value.ravel())):
@@ -253,7 +256,7 @@ def people_walks(
     return [Walk(front, 1.0)]
 
 
-def expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
+def compute_expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
     """P(Bin(m, 1 - beta) <= e) for the m and e that are to be expected, no whole numbers."""
     return np.where(
         answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0
@@ -283,15 +286,15 @@ def _totals(
     return answered, above[1:, :-1]
 
 
-def risk(score: Float, right: Flags) -> Float:
+def estimate_risk(score: Float, right: Flags) -> Float:
     """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along
     the score.
     """
     own = len(score) / (len(score) + _EQUAL_WEIGHT)
-    return own * ~right + (1.0 - own) * risk_curve(score, right)
+    return own * ~right + (1.0 - own) * fit_risk_curve(score, right)
 
 
-def risk_curve(score: Float | Float, right: Flags) -> Float:
+def fit_risk_curve(score: Float | Float, right: Flags) -> Float:
     """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or
     (n, m).
     """

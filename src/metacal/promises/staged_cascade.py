@@ -1,56 +1,72 @@
-r"""Several models of rising cost behind each other, by their scores alone: thresholds under one
-promise.
+r"""Certification of a cascade of models from their scores alone.
 
-Model j answers what is left to it and where it is sure enough; the last one, or people, answer the
-rest. All that is asked of a labelled row is where an earlier model answers otherwise than the last
-one would: P(it answers, and otherwise) <= ε bounds how many more answers are wrong, and takes no
-true label.
+Models of rising cost are asked one after the other. Model j answers a row if its score is within its
+threshold, and otherwise passes the row on. The last model, or people, answer the remaining rows.
 
-**Two models.** R(s) = P(h <= s, otherwise) rises with s: no sequence, no rows set aside. With k the
-largest number for which P(Bin(n, ε) <= k) <= δ, answered is what is surer than the (k+1)-th surest
-row that is answered otherwise.
+Terms of this module:
 
-*Proof.* Let s₀ = inf{s: R(s) > ε}; R(s₀) >= ε, from the right. If what lies strictly below the
-threshold t has more than ε, then t > s₀, and of the rows with h <= s₀ at most k are answered
-otherwise: their number is Bin(n, R(s₀)). ∎
+- An answer is *bad* if it differs from the answer of the last model. If people answer the remaining
+  rows, or if an accuracy is promised, an answer is bad if it is wrong.
+- R is the probability that an earlier model answers and its answer is bad. R <= ε implies that at
+  most ε more answers are wrong than with the last model alone. It needs no true label.
+- *Pilot rows* are labelled rows that fix the thresholds to test. They are not tested.
 
-*Of a pool* of N rows, n of them drawn at random and answered by the last model: k is the largest
-number for which P(Hyp(N, E+1+k, n) <= k) <= δ, E = ⌊εN⌋. More than E rows are answered otherwise
-just where of the E+1+k surest such rows at most k were drawn. The count is exact for every fixed
-pool. In both cases as few of the rows are counted as have the same k: more of them would make the
-threshold stricter for nothing.
+**Two models.** R(s) = P(h <= s, bad) increases with the threshold s, so neither a test sequence nor
+pilot rows are needed. Let k be the largest number with P(Bin(n, ε) <= k) <= δ. The small model answers
+the rows whose score is strictly below that of the (k+1)-th bad row.
 
-**More models.** A path of threshold vectors, from strict to lax, is fixed without the tested rows;
-it ends before the first point at which more than k rows are answered otherwise. *Proof.* The first
-bad point on the path, if any, is fixed; its count is Bin(n, more than ε), at most k with
-probability at most δ; whoever stops beyond it has passed it. Of a pool: Hyp(N, E+1, n). No risk
-need be monotone. ∎
+*Proof.*
 
-**Absolute**, `MinAccuracy`: of the a tested rows that are answered at a fixed point the wrong ones
-are Bin(a, error rate) given a, and P(Bin(a, 1-β) <= wrong) is its p-value; the same paths, each
-from the point whose p-value the pilot expects to be the least: before it hardly a row is answered.
-The last model answers the rest, or people do.
+1. Let s₀ = inf{s: R(s) > ε}. R is continuous from the right, so R(s₀) >= ε.
+2. If R just below the threshold t exceeds ε, then t > s₀.
+3. In this case at most k of the rows with h <= s₀ are bad.
+4. The number of such rows is Bin(n, R(s₀)), so step 3 has probability at most δ. ∎
 
-Two paths, at δ/2 each, the cheaper end of the two: one rank for all models, and the path of a price
-for such answers (Lagrange): each model answers where the price times the risk at its score is less
-than what it costs to go on. Ranks and risks come from a fifth of the rows. How good they are
-decides how far the path comes, never whether the promise holds. The risk of an answer is learned
-from the model's own score, over all rows; with `joint` from all scores up to it, over the rows that
-the models before leave. Either fails where the other works: the first where the rows that are left
-are harder than their score says, the second where there are few of them.
+*For a pool* of N rows, n of them are drawn at random and answered by the last model. k is the largest
+number with P(Hyp(N, E+1+k, n) <= k) <= δ, where E = ⌊εN⌋.
+
+1. The drawn rows keep the last model's answer. So more than E rows get a bad answer just if at most k
+   of the first E+1+k bad rows, in order of score, were drawn.
+2. The number of drawn rows among them is hypergeometric, for every fixed pool.
+
+In both cases the test counts the smallest number of rows that has the same k. More rows would only
+lower the threshold.
+
+**More models.** A path of threshold vectors, from strict to lax, is fixed without the tested rows. The
+certified point is the last one before the count of bad rows first exceeds k.
+
+*Proof.*
+
+1. The first point of the path with R > ε, if there is one, does not depend on the tested rows.
+2. Its number of bad rows is Bin(n, R) with R > ε, or for a pool Hyp(N, E+1, n) at the most. It is at
+   most k with probability at most δ.
+3. A certified point beyond it implies that it passed. No risk needs to be monotone. ∎
+
+To test all points and take the best one that passes is not valid: each test fails with probability up
+to δ, and nothing would bound their union.
+
+**Accuracy** (`MinAccuracy`). Of the a tested rows that are answered at a fixed point, the number of
+wrong ones is Bin(a, error rate) given a. The p-value is P(Bin(a, 1-β) <= wrong). The same paths are
+used, but each starts at the point with the smallest p-value that the pilot rows let expect, because
+stricter points answer hardly any row.
+
+**Two paths** are tested at δ/2 each, and the cheaper end point is used
+(`metacal.promises.threshold_paths`): one with a common rank for all models, one by a price of a bad
+answer. The risk of an answer is estimated on a fifth of the rows: from the model's own score, over all
+rows, or with `joint` from all scores up to the model's. The first fails if the rows that are passed
+on are harder than their score suggests, the second if there are few of them.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, replace
 from itertools import takewhile
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, gammaln
 
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, under
 from metacal.certificates.quantity import DISAGREEMENT
 from metacal.certificates.subgroups import StageCount, Stages
@@ -60,52 +76,57 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import JOINT, MaxLoss, inaccurate
-from metacal.promises.cascade_candidates import expected_p_value, risk, risk_curve
+from metacal.promises.bad_answer_limit import BadAnswerLimit
+from metacal.promises.cascade import AGREEMENT_RULES, MaxLoss, make_accuracy_error
 from metacal.promises.promise import Promise
+from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
 
-#: Points of a path; prices of an answer that differs, in costs of the last model.
-_STEPS, _PRICES = 100, np.logspace(5, -2, 150)
-#: Of the labelled rows those that lay out the paths, where there are three models or more; the
-#: fewest of them.
-_PILOT, _FEWEST = 0.2, 20
-#: How often the thresholds of a price are gone through, where each depends on the others.
-_SWEEPS = 3
+# Share of the labelled rows that lay out the paths, and their smallest number.
+_PILOT_SHARE = 0.2
+_MIN_PILOT_ROWS = 20
+
+
+class _RowSplit(NamedTuple):
+    """Labelled rows, split at random into pilot rows and tested rows."""
+
+    pilot_rows: Codes
+    tested_rows: Codes
 
 
 @dataclass(frozen=True, eq=False)
-class Staged(Evidence):
-    """What several models say about the same rows.
+class CascadeScores(Evidence):
+    """Scores of several models for the same rows, with their bad answers.
 
     Attributes
     ----------
-    doubt : array of shape (n, m)
-        The score of each model that may turn a row away, higher is less sure.
-    differs : boolean array of shape (n, m) or (n, m + 1)
-        Whether the answer of each is otherwise than that of the last model; with people in its
-        place, wrong. Where an accuracy is promised, wrong, with a column of the last model too if
-        there are no people.
+    uncertainty : array of shape (n, m)
+        Score of each model that may pass a row on. Higher is less certain.
+    is_bad : array of bool of shape (n, m) or (n, m + 1)
+        Whether the answer of each model differs from that of the last model. With people in its
+        place, or if an accuracy is promised, whether it is wrong. For an accuracy without people,
+        the last model has a column too.
     costs : array of shape (m + 1,)
-        What it costs to ask each, the last one or people included.
-    unlabelled : array of shape (N - n, m)
-        The scores of further rows.
+        Cost of asking each model, the last model or people included.
+    unlabelled_uncertainty : array of shape (N - n, m)
+        Scores of rows without labels.
     pool : bool
         Whether the promise is about all N rows, of which the n labelled ones were drawn at random.
     people : bool
-        Whether people answer what no model does.
+        Whether people answer the rows that no model accepts.
     random_state : int, optional
-        Seed of the draw of the rows that are counted, and of those that lay out the paths. By
-        default it is derived from the scores and from which models differ.
+        Seed of the draw of the pilot rows and of the counted rows. By default it is derived from
+        the scores and the bad answers.
     joint : bool
-        Whether the risk of an answer is learned from all scores up to it.
+        Whether the risk of an answer is estimated from all scores up to the model's.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> doubt = rng.random((2000, 1))
-    >>> rows = Staged(doubt, rng.random((2000, 1)) < doubt**3 / 4, np.array([1.0, 10.0]), doubt[:0])
+    >>> scores = rng.random((2000, 1))
+    >>> is_bad = rng.random((2000, 1)) < scores**3 / 4
+    >>> rows = CascadeScores(scores, is_bad, np.array([1.0, 10.0]), scores[:0])
     >>> certificate = MaxLoss(0.01).certify(rows)
     >>> certificate.statement
     "At most 1% of all answers differ from the large model's, so at most 1% more are wrong, with 90% confidence."
@@ -113,313 +134,358 @@ class Staged(Evidence):
     0.57
     """
 
-    doubt: Float
-    differs: Flags
+    uncertainty: Float
+    is_bad: Flags
     costs: Float
-    unlabelled: Float
+    unlabelled_uncertainty: Float
     pool: bool = False
     people: bool = False
     random_state: int | None = None
     joint: bool = False
 
+    @property
+    def n_models(self) -> int:
+        """Number of models that may pass a row on."""
+        return self.uncertainty.shape[1]
+
     def certify(self, promise: Promise) -> Certificate:
-        """The thresholds at which asking costs least, with their certificate."""
+        """Certify the cheapest thresholds that keep the promise."""
         if isinstance(promise, MinAccuracy):
-            return self._accurate(promise)
-        if not isinstance(promise, MaxLoss):
-            raise InputError(
-                f"a cascade of scores promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
-            )
-        order = self._drawn_order()
-        alone = self.doubt.shape[1] == 1
-        n_pilot = 0 if alone else _pilot_size(len(order))
-        tested, share = len(order) - n_pilot, 1.0 if alone else 0.5
-        of = len(order) + len(self.unlabelled) - n_pilot if self.pool else None
-        law = Law(promise.epsilon, promise.delta * share, of, None if of is None else n_pilot + of)
-        if (most := law.most(tested, alone=alone)) < 0:
-            needed = math.ceil(math.log(law.delta) / math.log1p(-law.epsilon))
-            few = (
-                f"{tested:,} labelled rows are tested, and with no disagreement at all it takes"
-                f" {needed:,}"
-            )
-            said = f"max loss {law.epsilon:g} cannot be certified: {few} {promise.surely}"
-            said += "; allow more, or label more rows."
-            raise InfeasibleTargetError(said, target=law.epsilon, rows_needed=needed)
-        tested = law.fewest(tested, most, alone=alone)
-        rows, pilot = order[n_pilot : n_pilot + tested], order[:n_pilot]
-        found = [self._alone(rows, most)] if alone else self._walked(rows, pilot, most)
-        best = min(found, key=lambda limits: self._cost(limits, rows))
-        return self._certificate(promise, best, rows, n_pilot, law)
-
-    def _accurate(self, promise: MinAccuracy) -> Certificate:
-        """The cheapest point that passes, on each path from the one that the pilot expects to pass
-        most surely.
-        """
-        order = self._drawn_order()
-        n_pilot = _pilot_size(len(order))
-        pilot, rows = order[:n_pilot], order[n_pilot:]
-        credit = 1.0 - promise.beta if self.people else 0.0
-        paths = (
-            [self._common_ranks(pilot)] if self.doubt.shape[1] == 1 else self._paths(pilot, credit)
+            return self._certify_accuracy(promise)
+        if isinstance(promise, MaxLoss):
+            return self._certify_loss(promise)
+        raise InputError(
+            f"a cascade of scores promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
         )
-        level, passed, first = (promise.delta or 0.0) / len(paths), [], (0, 0)
+
+    def _certify_loss(self, promise: MaxLoss) -> Certificate:
+        """Certify the cheapest thresholds with few enough bad answers."""
+        one_threshold = self.n_models == 1
+        row_order = self._draw_row_order()
+        n_pilot = 0 if one_threshold else _compute_pilot_size(len(row_order))
+        limit = self._build_limit(promise, len(row_order), n_pilot)
+        n_testable = len(row_order) - n_pilot
+        max_bad_rows = limit.max_bad_rows(n_testable, one_threshold=one_threshold)
+        if max_bad_rows < 0:
+            raise _make_loss_error(promise, limit, n_testable)
+
+        n_tested = limit.min_tested_rows(n_testable, max_bad_rows, one_threshold=one_threshold)
+        tested_rows = row_order[n_pilot : n_pilot + n_tested]
+        if one_threshold:
+            thresholds = self._find_single_threshold(tested_rows, max_bad_rows)
+        else:
+            pilot = self._select_pilot(row_order[:n_pilot])
+            end_points = [
+                self._find_path_end(path, tested_rows, max_bad_rows)
+                for path in self._build_paths(pilot, allowed_bad_share=0.0)
+            ]
+            thresholds = self._find_cheapest(end_points, tested_rows)
+        return self._build_loss_certificate(promise, thresholds, tested_rows, n_pilot, limit)
+
+    def _build_limit(self, promise: MaxLoss, n_labelled: int, n_pilot: int) -> BadAnswerLimit:
+        """Build the test of a loss. Two paths have half of delta each."""
+        delta = promise.delta
+        if self.n_models > 1:
+            delta = promise.delta * 0.5
+        if not self.pool:
+            return BadAnswerLimit(promise.epsilon, delta)
+        n_pool = n_labelled + len(self.unlabelled_uncertainty)
+        return BadAnswerLimit(promise.epsilon, delta, n_drawn_from=n_pool - n_pilot, n_pool=n_pool)
+
+    def _certify_accuracy(self, promise: MinAccuracy) -> Certificate:
+        """Certify the cheapest thresholds whose answers pass the test of accuracy."""
+        rows = self._split_rows()
+        pilot = self._select_pilot(rows.pilot_rows)
+        if self.n_models == 1:
+            paths = [pilot.build_common_rank_path()]
+        else:
+            # If people answer the rest, every answer may be wrong with probability 1 - beta.
+            allowed_bad_share = 1.0 - promise.beta if self.people else 0.0
+            paths = self._build_paths(pilot, allowed_bad_share)
+        level = (promise.delta or 0.0) / len(paths)
+
+        certified_points: list[Float] = []
+        first_failure = (0, 0)
         for path in paths:
-            for limits in path[self._surest(path, pilot, promise.beta) :]:
-                answered = self._answered(self.answered_by(limits, rows))
-                seen = self._bad(limits, rows), int(np.count_nonzero(answered))
-                if not seen[1] or bounds.binomial_p_value(*seen, 1.0 - promise.beta) > level:
-                    first = first if first[1] else seen
+            start = pilot.find_surest_point(
+                path, promise.beta, n_tested=len(rows.tested_rows), has_people=self.people
+            )
+            for thresholds in path[start:]:
+                n_wrong = self._count_bad(thresholds, rows.tested_rows)
+                n_answered = self._count_answered(thresholds, rows.tested_rows)
+                if not _passes_accuracy_test(n_wrong, n_answered, promise.beta, level):
+                    _, first_n_answered = first_failure
+                    if first_n_answered == 0:
+                        first_failure = (n_wrong, n_answered)
                     break
-                passed.append(limits)
-        if not passed:
-            raise inaccurate(promise, *first, level, people=self.people)
-        return self._certificate(
-            promise, min(passed, key=lambda limits: self._cost(limits, rows)), rows, n_pilot, None
+                certified_points.append(thresholds)
+        if not certified_points:
+            n_wrong, n_answered = first_failure
+            raise make_accuracy_error(promise, n_wrong, n_answered, level, people=self.people)
+        cheapest = self._find_cheapest(certified_points, rows.tested_rows)
+        n_pilot = _compute_pilot_size(len(self.uncertainty))
+        return self._build_accuracy_certificate(promise, cheapest, rows.tested_rows, n_pilot)
+
+    def _draw_row_order(self) -> Codes:
+        """Draw a random order of the labelled rows."""
+        draws = RowDraws(*self.uncertainty.T, *self.is_bad.T, random_state=self.random_state)
+        return draws.order("staged rows")
+
+    def _split_rows(self) -> _RowSplit:
+        """Split the labelled rows at random into pilot rows and tested rows."""
+        row_order = self._draw_row_order()
+        n_pilot = _compute_pilot_size(len(row_order))
+        return _RowSplit(pilot_rows=row_order[:n_pilot], tested_rows=row_order[n_pilot:])
+
+    def _select_pilot(self, pilot_rows: Codes) -> PilotScores:
+        """Select the columns of the pilot rows."""
+        return PilotScores(
+            uncertainty=self.uncertainty[pilot_rows],
+            is_bad=self._select_bad_flags(pilot_rows),
+            costs=self.costs,
+            unlabelled_uncertainty=self.unlabelled_uncertainty,
         )
 
-    def _drawn_order(self) -> Codes:
-        """Return the labelled rows in random order."""
-        return RowDraws(*self.doubt.T, *self.differs.T, random_state=self.random_state).order(
-            "staged rows"
-        )
-
-    def _surest(self, path: list[Float], pilot: Codes, beta: float) -> int:
-        """Which point of a path has the least p-value, by the rows and errors that are to be
-        expected.
-        """
-        m, scale = self.doubt.shape[1], len(self.doubt) / len(pilot) - 1.0
-        wrong = self._wrong(pilot).astype(np.float64)
-        wrong[:, :m] = np.stack(
-            [risk(self.doubt[pilot, j], wrong[:, j] == 0.0) for j in range(m)], axis=1
-        )
-        found = [self.answered_by(limits, pilot) for limits in path]
-        answered = np.array([scale * np.count_nonzero(self._answered(by)) for by in found])
-        errors = np.array([scale * wrong[np.arange(len(pilot)), by].sum() for by in found])
-        return int(np.argmin(expected_p_value(answered, errors, beta)))
-
-    def _alone(self, rows: Codes, most: int) -> Float:
-        """Strictly below the first row too many that is answered otherwise."""
-        doubt = np.sort(self.doubt[rows, 0][self.differs[rows, 0]])
-        limit = (
-            math.inf
-            if len(doubt) <= most
-            else RELATIVE.settled(float(np.nextafter(doubt[most], -np.inf)))
-        )
-        return np.array([limit])
-
-    def _walked(self, rows: Codes, pilot: Codes, most: int) -> list[Float]:
-        """The last point of each path up to which at most so many rows are answered otherwise."""
-
-        def few(limits: Float) -> bool:
-            return self._bad(limits, rows) <= most
-
-        never = np.full(self.doubt.shape[1], -math.inf)
-        return [[never, *takewhile(few, path)][-1] for path in self._paths(pilot)]
-
-    def answered_by(self, limits: Float, rows: Codes) -> Codes:
-        """The number of the model that answers each row, m where none of them does."""
-        sure = accepts(self.doubt[rows], limits)
-        return np.where(sure.any(axis=1), sure.argmax(axis=1), sure.shape[1])
-
-    def _wrong(self, rows: Codes) -> Flags:
-        """Whether each answers otherwise, or wrong: the last too, who by itself, or as people,
-        never does.
-        """
-        own = self.differs[rows]
-        return (
-            own
-            if own.shape[1] > self.doubt.shape[1]
-            else np.column_stack([own, np.zeros(len(own), dtype=bool)])
-        )
-
-    def _answered(self, by: Codes) -> Flags:
-        """Whether a model answers."""
-        return (by < self.doubt.shape[1]) | (not self.people)
-
-    def _bad(self, limits: Float, rows: Codes) -> int:
-        return int(self._wrong(rows)[np.arange(len(rows)), self.answered_by(limits, rows)].sum())
-
-    def _cost(self, limits: Float, rows: Codes) -> float:
-        return float(self.costs.cumsum()[self.answered_by(limits, rows)].mean())
-
-    def _paths(self, pilot: Codes, credit: float = 0.0) -> list[list[Float]]:
-        prices = self._prices_of_all if self.joint else self._prices
-        return [self._common_ranks(pilot), prices(pilot, credit)]
-
-    def _common_ranks(self, pilot: Codes) -> list[Float]:
-        """The same share of each model's scores below its threshold, from little to all."""
-        known = np.vstack([self.doubt[pilot], self.unlabelled])
-        levels = np.arange(1, _STEPS + 1) / _STEPS
-        return _settled(np.quantile(known, levels, axis=0, method="lower"))
-
-    def _prices(self, pilot: Codes, credit: float) -> list[Float]:
-        """For each price of a bad answer, from dear to cheap: where to answer costs less than to go
-        on.
-
-        `credit` is the share of bad answers that every answer is allowed.
-        """
-        m, n, last = self.doubt.shape[1], len(pilot), float(self._wrong(pilot)[:, -1].mean())
-        order = [np.argsort(self.doubt[pilot, j], kind="stable") for j in range(m)]
-        curves = [
-            risk_curve(self.doubt[pilot, j], ~self.differs[pilot, j]) - credit for j in range(m)
+    def _build_paths(self, pilot: PilotScores, allowed_bad_share: float) -> list[list[Float]]:
+        """Build the common-rank path and the price path."""
+        return [
+            pilot.build_common_rank_path(),
+            pilot.build_price_path(allowed_bad_share, joint=self.joint),
         ]
-        limits = np.full((len(_PRICES), m), -math.inf)
-        for row, price in zip(limits, _PRICES * self.costs[-1]):
-            later = price * last
-            for j in reversed(range(m)):
-                go_on = self.costs[j + 1] + later
-                stays = price * curves[j][order[j]] <= go_on
-                count = n if stays.all() else int(np.argmin(stays))  # up to the first that goes on
-                row[j] = self.doubt[pilot, j][order[j][count - 1]] if count else -math.inf
-                later = float(np.minimum(price * curves[j], go_on).mean())
-        return _settled(np.maximum.accumulate(limits, axis=0))
 
-    def _prices_of_all(self, pilot: Codes, credit: float) -> list[Float]:
-        """The same by all scores up to each: one threshold after the other, over the rows that
-        reach it.
+    def _find_single_threshold(self, tested_rows: Codes, max_bad_rows: int) -> Float:
+        """Find the threshold strictly below the first bad row that exceeds the limit."""
+        is_bad = self.is_bad[tested_rows, 0]
+        bad_scores = np.sort(self.uncertainty[tested_rows, 0][is_bad])
+        threshold = math.inf
+        if len(bad_scores) > max_bad_rows:
+            just_below = float(np.nextafter(bad_scores[max_bad_rows], -np.inf))
+            threshold = RELATIVE.settled(just_below)
+        return np.array([threshold])
+
+    def _find_path_end(self, path: list[Float], tested_rows: Codes, max_bad_rows: int) -> Float:
+        """Find the last point of a path before the number of bad rows exceeds the limit."""
+
+        def has_few_bad_rows(thresholds: Float) -> bool:
+            return self._count_bad(thresholds, tested_rows) <= max_bad_rows
+
+        reject_all = np.full(self.n_models, -math.inf)
+        passed_points = [reject_all, *takewhile(has_few_bad_rows, path)]
+        return passed_points[-1]
+
+    def _find_cheapest(self, candidates: list[Float], rows: Codes) -> Float:
+        """Return the threshold vector with the smallest mean cost of a row."""
+        return min(candidates, key=lambda thresholds: self._compute_mean_cost(thresholds, rows))
+
+    def find_answering_model(self, thresholds: Float, rows: Codes) -> Codes:
+        """Return the index of the model that answers each row, or m if no model accepts it."""
+        return find_answering_model(self.uncertainty[rows], thresholds)
+
+    def _select_bad_flags(self, rows: Codes) -> Flags:
+        """Return the bad answers of the m models and of the last model, shape (n_rows, m + 1)."""
+        is_bad = self.is_bad[rows]
+        if is_bad.shape[1] > self.n_models:
+            return is_bad
+        # The last model never differs from itself, and people are taken to be right.
+        never_bad = np.zeros(len(is_bad), dtype=bool)
+        return np.column_stack([is_bad, never_bad])
+
+    def _count_answered(self, thresholds: Float, rows: Codes) -> int:
+        """Count the rows that a model answers, the last model included."""
+        if not self.people:
+            return len(rows)
+        return int(np.count_nonzero(self.find_answering_model(thresholds, rows) < self.n_models))
+
+    def _count_bad(self, thresholds: Float, rows: Codes) -> int:
+        """Count the rows whose answer is bad."""
+        answering_model = self.find_answering_model(thresholds, rows)
+        is_bad = self._select_bad_flags(rows)
+        return int(is_bad[np.arange(len(rows)), answering_model].sum())
+
+    def _compute_mean_cost(self, thresholds: Float, rows: Codes) -> float:
+        """Compute the mean cost of the models that are asked for a row."""
+        answering_model = self.find_answering_model(thresholds, rows)
+        return float(self.costs.cumsum()[answering_model].mean())
+
+    def _build_loss_certificate(
+        self,
+        promise: MaxLoss,
+        thresholds: Float,
+        tested_rows: Codes,
+        n_pilot: int,
+        limit: BadAnswerLimit,
+    ) -> Certificate:
+        """Build the certificate of a loss, without counts of errors.
+
+        Parameters
+        ----------
+        promise : MaxLoss
+            Certified promise.
+        thresholds : array of shape (m,)
+            Certified thresholds.
+        tested_rows : array of int
+            Rows that were tested.
+        n_pilot : int
+            Number of pilot rows.
+        limit : BadAnswerLimit
+            Test that the thresholds passed.
+
+        Returns
+        -------
+        Certificate
         """
-        doubt, wrong, m = self.doubt[pilot], self._wrong(pilot), self.doubt.shape[1]
-        order = np.argsort(doubt, axis=0, kind="stable")
-        rank, rows = np.argsort(order, axis=0, kind="stable"), np.arange(len(pilot))
-        curves = [risk_curve(doubt[:, : j + 1], ~wrong[:, j]) - credit for j in range(m)]
-        curves.append(wrong[:, m].astype(np.float64))
-        below, limits = np.zeros(m, dtype=np.intp), np.full((len(_PRICES), m), -math.inf)
-        for row, price in zip(limits, _PRICES * self.costs[-1]):
-            paid = self.costs.cumsum() + price * np.stack(curves, axis=1)
-            for j in [*range(m)][::-1] * _SWEEPS:
-                sure = np.column_stack([rank < below, np.ones(len(rows), dtype=bool)])
-                go_on = paid[rows, j + 1 + sure[:, j + 1 :].argmax(axis=1)]
-                gain = np.where(sure[:, :j].any(axis=1), 0.0, go_on - paid[:, j])[order[:, j]]
-                below[j] = np.argmax(np.concatenate(([0.0], gain.cumsum())))
-            row[:] = np.where(below > 0, doubt[order[below - 1, range(m)], range(m)], -math.inf)
-        return _settled(np.maximum.accumulate(limits, axis=0))
+        answering_model = self.find_answering_model(thresholds, tested_rows)
+        n_bad = self._count_bad(thresholds, tested_rows)
+        # With people, bad answers are errors. Otherwise only agreement with the last model is known.
+        observes_errors = self.people
+        stages = Stages(
+            self._build_stage_counts(thresholds, answering_model, n_wrong_by_model=None),
+            people=self.people,
+            n_worse=n_bad if observes_errors else None,
+            n_better=0 if observes_errors else None,
+            n_aside=n_pilot,
+            n_labels=len(tested_rows),
+            pool=limit.n_pool,
+            n_differ=None if observes_errors else n_bad,
+        )
+        rule = AGREEMENT_RULES[self.pool, self.n_models > 1]
+        certificate = self._build_certificate(promise, rule, thresholds, stages, n_correct=0)
+        if not observes_errors:
+            certificate = replace(certificate, quantity=DISAGREEMENT)
+        return replace(certificate, labelled=False)
 
-    def _certificate(
+    def _build_accuracy_certificate(
+        self, promise: MinAccuracy, thresholds: Float, tested_rows: Codes, n_pilot: int
+    ) -> Certificate:
+        """Build the certificate of an accuracy, with the errors of each model.
+
+        Parameters
+        ----------
+        promise : MinAccuracy
+            Certified promise.
+        thresholds : array of shape (m,)
+            Certified thresholds.
+        tested_rows : array of int
+            Rows that were tested.
+        n_pilot : int
+            Number of pilot rows.
+
+        Returns
+        -------
+        Certificate
+        """
+        answering_model = self.find_answering_model(thresholds, tested_rows)
+        is_bad = self._select_bad_flags(tested_rows)
+        is_wrong = is_bad[np.arange(len(tested_rows)), answering_model]
+        n_wrong_by_model = np.bincount(answering_model[is_wrong], minlength=self.n_models + 1)
+
+        # With people, the last of the m models is compared with. Otherwise it is the model after them.
+        last_model = self.n_models - 1 if self.people else self.n_models
+        is_answered_earlier = answering_model < last_model
+        last_model_is_wrong = is_bad[:, last_model]
+        is_worse = is_answered_earlier & is_wrong & ~last_model_is_wrong
+        is_better = is_answered_earlier & ~is_wrong & last_model_is_wrong
+        stages = Stages(
+            self._build_stage_counts(thresholds, answering_model, n_wrong_by_model.tolist()),
+            people=self.people,
+            n_worse=int(is_worse.sum()),
+            n_better=int(is_better.sum()),
+            n_aside=n_pilot,
+            n_labels=len(tested_rows),
+        )
+        n_correct = stages.n_answered - int(is_wrong.sum())
+        rule = promise.cascade_rules[0]
+        return self._build_certificate(promise, rule, thresholds, stages, n_correct)
+
+    def _build_stage_counts(
+        self, thresholds: Float, answering_model: Codes, n_wrong_by_model: list[int] | None
+    ) -> tuple[StageCount, ...]:
+        """Count the rows and errors of each model that answers."""
+        stage_thresholds = thresholds.tolist()
+        if not self.people:
+            # The last model answers every row that reaches it.
+            stage_thresholds.append(math.inf)
+        n_rows_by_model = np.bincount(answering_model, minlength=self.n_models + 1)
+        stages = []
+        for stage, name in enumerate(_name_stages(len(stage_thresholds))):
+            n_wrong = None
+            if n_wrong_by_model is not None:
+                n_wrong = n_wrong_by_model[stage]
+            n_rows = int(n_rows_by_model[stage])
+            stages.append(StageCount(name, "score", stage_thresholds[stage], n_rows, n_wrong))
+        return tuple(stages)
+
+    def _build_certificate(
         self,
         promise: MaxLoss | MinAccuracy,
-        limits: Float,
-        rows: Codes,
-        n_pilot: int,
-        law: Law | None,
+        rule: str,
+        thresholds: Float,
+        stages: Stages,
+        n_correct: int,
     ) -> Certificate:
-        """With the counts of the tested rows; `law` where answers that differ are counted."""
-        by, m = self.answered_by(limits, rows), self.doubt.shape[1]
-        shown = [*limits.tolist(), *([] if self.people else [math.inf])]
-        between = (
-            ["middle"] if len(shown) == 3 else [f"middle {k}" for k in range(1, len(shown) - 1)]
+        """Build a certificate from the counts of the stages.
+
+        Parameters
+        ----------
+        promise : MaxLoss or MinAccuracy
+            Certified promise.
+        rule : str
+            Name of the rule.
+        thresholds : array of shape (m,)
+            Certified thresholds.
+        stages : Stages
+            Counts of the tested rows.
+        n_correct : int
+            Number of correct answers. 0 if it was not observed.
+
+        Returns
+        -------
+        Certificate
+        """
+        outcome = Outcome(
+            n_rows=stages.n_labels,
+            n_correct=n_correct,
+            n_accepted=stages.n_answered,
+            n_correct_accepted=n_correct,
+            highest_accepted=None,
+            lowest_rejected=None,
         )
-        wrong, at = self._wrong(rows), np.arange(len(rows))
-        bad, counts = wrong[at, by], np.bincount(by, minlength=m + 1)
-        errors = [None] * len(shown) if law else np.bincount(by[bad], minlength=m + 1).tolist()
-        items = tuple(
-            StageCount(name, "score", limit, int(count), own)
-            for name, limit, count, own in zip(("small", *between, "large"), shown, counts, errors)
+        quantity, target = promise.limits[0]
+        certificate = build_certificate(
+            quantity, target, promise.delta, rule, thresholds[0].item(), outcome
         )
-        last = np.zeros(len(rows), dtype=bool) if law else wrong[:, len(shown) - 1]
-        earlier = by < (m if law else len(shown) - 1)
-        n_worse, n_better = int((earlier & bad & ~last).sum()), int((earlier & ~bad & last).sum())
-        of_agreement = law is not None and not self.people
-        stages = Stages(
-            items,
-            people=self.people,
-            n_worse=None if of_agreement else n_worse,
-            n_better=None if of_agreement else n_better,
-            n_aside=n_pilot,
-            n_labels=len(rows),
-            pool=law.whole if law else None,
-            n_differ=n_worse if of_agreement else None,
-        )
-        answered = stages.n_answered
-        right = 0 if law else answered - int(bad.sum())
-        outcome = Outcome(len(rows), right, answered, right, None, None)
-        own = build_certificate(
-            *promise.limits[0], promise.delta, promise.rule, limits[0].item(), outcome
-        )
-        own = replace(own, labelled=law is None)
-        if of_agreement:
-            own = replace(own, quantity=DISAGREEMENT)
-        rule = JOINT[self.pool, m > 1] if law else promise.cascade_rules[0]
-        certificate = replace(own, rule=rule, stages=stages)
+        certificate = replace(certificate, stages=stages)
         return under(certificate, Circumstances(random_state=self.random_state))
 
 
-def _pilot_size(n: int) -> int:
-    return max(_FEWEST, math.ceil(_PILOT * n))
+def _compute_pilot_size(n_rows: int) -> int:
+    """Compute how many of the labelled rows become pilot rows."""
+    return max(_MIN_PILOT_ROWS, math.ceil(_PILOT_SHARE * n_rows))
 
 
-@dataclass(frozen=True)
-class Law:
-    """How many of n rows may be answered otherwise: of a source, or of `of` rows that they were
-    drawn from.
-
-    `whole` rows the pool has in all, those that lay out paths included: so many, times epsilon, may
-    be bad.
-
-    >>> Law(0.01, 0.1).most(1000, alone=True), Law(0.01, 0.1).fewest(1000, 5, alone=True)
-    (5, 926)
-    >>> Law(0.01, 0.1, 5000, 5000).most(1000, alone=True)
-    7
-    """
-
-    epsilon: float
-    delta: float
-    of: int | None = None
-    whole: int | None = None
-
-    def chance(self, k: int, n: int, *, alone: bool) -> float:
-        """How likely at most k of n rows are bad where just too many of all are."""
-        if self.of is None or self.whole is None:
-            return float(bdtr(k, n, self.epsilon))
-        bad = math.floor(self.epsilon * self.whole) + 1 + (k if alone else 0)
-        return _hypergeometric(k, self.of, min(bad, self.of), min(n, self.of))
-
-    def most(self, n: int, *, alone: bool) -> int:
-        """The largest k that happens with at most delta; -1: none."""
-        k = -1
-        while k < n and self.chance(k + 1, n, alone=alone) <= self.delta:
-            k += 1
-        return k
-
-    def fewest(self, n: int, k: int, *, alone: bool) -> int:
-        """The smallest number of rows with the same k."""
-        more = range(k + 1, n)  # the chance falls as n grows
-        return (
-            k
-            + 1
-            + bisect_left(
-                more, True, key=lambda rows: self.chance(k, rows, alone=alone) <= self.delta
-            )
-        )
+def _passes_accuracy_test(n_wrong: int, n_answered: int, beta: float, level: float) -> bool:
+    """Check whether the answers of a cascade certify an accuracy of at least beta."""
+    if n_answered == 0:
+        return False
+    return bool(bounds.binomial_p_value(n_wrong, n_answered, 1.0 - beta) <= level)
 
 
-def labels_that_pay(promise: MaxLoss, n_rows: int) -> int:
-    """How many of n rows to label, each a call of the large model: 0.7·n^⅔, at least 6/ε, and no
-    more than have its k.
-
-    A threshold is off by about n^-½ labels' worth of rows; measured in `benchmarks.answers`.
-
-    >>> [labels_that_pay(MaxLoss(0.02), n) for n in (1000, 5000, 20_000, 100_000)]
-    [265, 265, 462, 1463]
-    """
-    law = Law(promise.epsilon, promise.delta)
-    n = min(n_rows, math.ceil(max(0.7 * n_rows ** (2 / 3), 6 / promise.epsilon)))
-    return law.fewest(n, law.most(n, alone=True), alone=True)
+def _name_stages(n_stages: int) -> list[str]:
+    """Return the names of the stages: small, middle (numbered if several), large."""
+    if n_stages == 3:
+        return ["small", "middle", "large"]
+    middle_names = [f"middle {number}" for number in range(1, n_stages - 1)]
+    return ["small", *middle_names, "large"][:n_stages]
 
 
-def _hypergeometric(k: int, of: int, bad: int, n: int) -> float:
-    """P(at most k of n rows drawn from `of` are among the `bad`).
-
-    >>> round(_hypergeometric(1, 10, 4, 3), 4)
-    0.6667
-    """
-    i = np.arange(max(0, n + bad - of), min(k, n, bad) + 1)
-
-    def choose(a: int, b: int | Codes) -> Float:
-        return np.asarray(gammaln(a + 1) - gammaln(b + 1) - gammaln(a - b + 1))
-
-    return float(np.exp(choose(bad, i) + choose(of - bad, n - i) - choose(of, n)).sum())
-
-
-def _settled(path: Float) -> list[Float]:
-    """The points of a path that differ, each threshold between two numbers that a score can be."""
-    return list(np.vectorize(RELATIVE.settled, otypes=[np.float64])(np.unique(path, axis=0)))
+def _make_loss_error(
+    promise: MaxLoss, limit: BadAnswerLimit, n_tested: int
+) -> InfeasibleTargetError:
+    """Make the error for too few tested rows: the rows needed without any disagreement."""
+    rows_needed = math.ceil(math.log(limit.delta) / math.log1p(-limit.epsilon))
+    message = (
+        f"max loss {limit.epsilon:g} cannot be certified: {n_tested:,} labelled rows are tested,"
+        f" and with no disagreement at all it takes {rows_needed:,} {promise.surely}; allow more,"
+        " or label more rows."
+    )
+    return InfeasibleTargetError(message, target=limit.epsilon, rows_needed=rows_needed)
