@@ -12,7 +12,7 @@ from typing import Any
 
 from metacal.errors import InputError, spelled
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.gate import find_gate
+from metacal.gate.find_gate import find_gate
 from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
 from metacal.scores import NAMED, name_of, needs_logits

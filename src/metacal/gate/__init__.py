@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from metacal.gate.fitting import check_gate as check_gate
     from metacal.gate.fitting import fit_gate as fit_gate
     from metacal.gate.gate import Gate as Gate
-    from metacal.gate.gate import Stage as Stage
     from metacal.gate.logits_source import LogitsSource as LogitsSource
     from metacal.gate.logits_source import Recipe as Recipe
     from metacal.gate.score_source import ScoreSource as ScoreSource
+    from metacal.gate.stages import Stage as Stage
     from metacal.maps.map import FitMap as FitMap
 else:
     __getattr__, __dir__ = make_lazy_attributes(__name__)

@@ -15,7 +15,7 @@ from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import cascade_not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.gate import Gate, Source, Stage
+from metacal.gate.gate import Gate
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import (
     HigherIs,
@@ -23,6 +23,7 @@ from metacal.gate.score_source import (
     check_score_gate_options,
     clean_score_name,
 )
+from metacal.gate.stages import Source, Stage
 from metacal.gate.thresholds import SingleThreshold
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap

@@ -23,22 +23,22 @@ from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
-from metacal.errors import InputError, spelled, warn_caller
+from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import (
     Decision,
     DecisionOptions,
-    LaterStageDecision,
     Rejected,
-    merge_stage_decisions,
 )
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
+from metacal.gate.stages import Source, Stage, decide_later_stages
 from metacal.gate.thresholds import (
     SingleThreshold,
     SubgroupThresholds,
     Thresholds,
     check_groups,
+    encode_groups_of_thresholds,
     get_certified_thresholds,
 )
 from metacal.gate.verbs import GateMethods
@@ -50,21 +50,8 @@ from metacal.rows.arrays import check_choice
 from metacal.rows.labels import replace_rejected_labels
 from metacal.rows.validate import get_probability_buffer
 
-#: Source of a stage. Both kinds read the input of a caller, compute uncertainty scores (higher is
-#: less certain) and confidence, and encode true labels. A prediction is correct if its code equals
-#: the code of the true label.
-Source = LogitsSource | ScoreSource
 #: Kind of a gate, as files and reports name it.
 GateKind = Literal["logits", "scores", "cascade"]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """Source and thresholds of a stage, which accepts rows up to the threshold of their score."""
-
-    source: Source
-    policy: Thresholds = field(default_factory=SingleThreshold)
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -352,34 +339,7 @@ class Gate(GateMethods):
         InputError
             If groups are missing, not needed, or not one for each of the `n_rows` rows.
         """
-        if not isinstance(self.policy, SubgroupThresholds) or self.policy.by != "group":
-            if groups is not None:
-                raise InputError(
-                    "this gate has no threshold by group; leave out groups, or fit it with"
-                    " PerGroup."
-                )
-            return None
-        if groups is None:
-            shown_names = ", ".join(map(repr, self.policy.names[:5]))
-            ellipsis = ", ..." if len(self.policy.names) > 5 else ""
-            raise InputError(
-                "this gate has a threshold for each group"
-                f" ({shown_names}{ellipsis}); say which group every"
-                f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
-            )
-        codes = self.policy.encode_groups(groups)
-        if len(codes) != n_rows:
-            raise InputError(
-                f"there are {n_rows} rows but {len(codes)} groups; each row needs one."
-            )
-        is_unknown = codes < 0
-        if is_unknown.any():
-            unknown_group = check_groups(groups)[is_unknown][0]
-            warn_caller(
-                f"rows of groups that this gate was not fitted on ({unknown_group!s}, for one) are"
-                " rejected."
-            )
-        return codes
+        return encode_groups_of_thresholds(self.policy, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
         """Return the predicted class or the group of each row, if each has its own promise.
@@ -517,86 +477,13 @@ class Gate(GateMethods):
         )
         decision: Decision = self.source.decide(rows, options)
         if self.is_cascade:
-            decision = self._decide_later_stages(decision, given[1:], options)
+            decision = decide_later_stages(self.stages, decision, given[1:], options)
         if decision.answer is None:
             return decision
         if self.is_calibrator:
             return replace(decision, label=decision.answer)
         labels = replace_rejected_labels(self.reject_label, decision.accept, decision.answer)
         return replace(decision, label=labels)
-
-    def _decide_later_stages(
-        self, first_decision: Decision, later_tables: tuple[Any, ...], options: DecisionOptions
-    ) -> Decision:
-        """Let each later stage of a cascade decide on the rows that earlier stages reject.
-
-        Parameters
-        ----------
-        first_decision : Decision
-            Decision of the first stage.
-        later_tables : tuple
-            Input of each later stage. It may be shorter if no row reaches the last stages.
-        options : DecisionOptions
-            Options of the first stage.
-
-        Returns
-        -------
-        Decision
-            Decision of the cascade on all rows.
-        """
-        later_decisions: list[LaterStageDecision] = []
-        n_rows = len(first_decision)
-        open_indices = np.flatnonzero(~first_decision.accept)
-        for table_index, stage in enumerate(self.stages[1:]):
-            if len(open_indices) == 0:
-                break
-            has_table = table_index < len(later_tables)
-            table = later_tables[table_index] if has_table else None
-            stage_rows = self._read_open_rows(stage, table, open_indices, n_rows)
-            stage_options = options._replace(thresholds=stage.policy)
-            stage_decision = stage.source.decide(stage_rows, stage_options)
-            later_decisions.append(LaterStageDecision(open_indices, stage_decision))
-            open_indices = open_indices[~stage_decision.accept]
-        stage_names = tuple(stage.name for stage in self.stages)
-        return merge_stage_decisions(first_decision, later_decisions, stage_names)
-
-    @staticmethod
-    def _read_open_rows(stage: Stage, table: Any, open_indices: Codes, n_rows: int) -> Any:
-        """Read the input of a later stage for the rows that no earlier stage accepts.
-
-        Parameters
-        ----------
-        stage : Stage
-            Stage that decides on the rows.
-        table : array-like, Rows or None
-            Input of the stage, for all rows or for the open rows only.
-        open_indices : ndarray of int
-            Indices of the rows that no earlier stage accepts.
-        n_rows : int
-            Number of all rows.
-        """
-        n_open = len(open_indices)
-        if table is None:
-            raise InputError(
-                f"{n_open:,} of {n_rows:,} rows need the {stage.name} model: give its logits for"
-                " them (needs_large says which)."
-            )
-        rows = stage.source.to_rows(table)
-        if len(rows) == n_open:
-            return rows
-        if len(rows) != n_rows:
-            raise InputError(
-                f"the {stage.name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
-                f" the {n_open:,} that needs_large names, in their order."
-            )
-        if not isinstance(rows, Rows):
-            return rows[open_indices]
-        if rows.on_device:
-            # Maps on a device write whole tables, so the open rows become a table of their own.
-            return Rows(rows.table[open_indices])
-        is_open = np.zeros(n_rows, dtype=bool)
-        is_open[open_indices] = True
-        return rows.where(is_open)
 
     def __call__(
         self,
@@ -633,39 +520,3 @@ class Gate(GateMethods):
         write_block = partial(source.write_block, self.policy)
         buffer = get_probability_buffer(logits, out)
         return rows.fill(write_block, buffer, *group_columns, whole=source.whole_blocks)
-
-
-def find_gate(
-    fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
-) -> Gate:
-    """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
-
-    Parameters
-    ----------
-    fitted : object
-        Object to search.
-    needs : str
-        Beginning of the error message if the object cannot contain a gate.
-
-    Raises
-    ------
-    InputError
-        If the object contains no gate, or is not fitted.
-    """
-    if isinstance(fitted, Gate):
-        return fitted
-    is_pipeline = hasattr(fitted, "steps")
-    if is_pipeline:
-        return find_gate(fitted[-1], needs)
-    cls = type(fitted)
-    if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
-        received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
-        raise InputError(f"{needs}; got {received_name}.")
-    try:
-        return find_gate(fitted.gate_, needs)
-    except AttributeError as error:
-        # The NotFittedError of scikit-learn is both an AttributeError and a ValueError.
-        is_not_fitted_error = isinstance(error, ValueError)
-        if hasattr(cls, "gate_") and not is_not_fitted_error:
-            raise InputError(f"this {cls.__name__} has no gate: {error}") from None
-        raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None

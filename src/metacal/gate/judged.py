@@ -17,7 +17,8 @@ from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
-from metacal.gate.gate import Gate, find_gate
+from metacal.gate.find_gate import find_gate
+from metacal.gate.gate import Gate
 from metacal.rows import Rows
 from metacal.rows.labels import encode_known_labels
 from metacal.rows.score_columns import read_model_flags

@@ -11,9 +11,10 @@ from metacal.certification.arriving import CORRECT, UNKNOWN
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.gate.gate import Gate, Source
+from metacal.gate.gate import Gate
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import ScoreSource, check_score_gate_options
+from metacal.gate.stages import Source
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS

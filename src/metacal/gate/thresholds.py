@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import By, Name, Parts
-from metacal.errors import InputError, spelled
+from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.rows.labels import check_labels, find_class_columns
 
@@ -209,6 +209,43 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     nearest_codes, _ = find_class_columns(row_groups, known_groups)
     is_known = known_groups[nearest_codes] == row_groups
     return np.where(is_known, nearest_codes, _UNKNOWN_GROUP)
+
+
+def encode_groups_of_thresholds(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
+    """Return the code of each row's group, or None if the thresholds have no groups.
+
+    A warning names a group without a threshold, if there is one.
+
+    Raises
+    ------
+    InputError
+        If groups are missing, not needed, or not one for each of the `n_rows` rows.
+    """
+    if not isinstance(thresholds, SubgroupThresholds) or thresholds.by != "group":
+        if groups is not None:
+            raise InputError(
+                "this gate has no threshold by group; leave out groups, or fit it with PerGroup."
+            )
+        return None
+    if groups is None:
+        shown_names = ", ".join(map(repr, thresholds.names[:5]))
+        ellipsis = ", ..." if len(thresholds.names) > 5 else ""
+        raise InputError(
+            "this gate has a threshold for each group"
+            f" ({shown_names}{ellipsis}); say which group every"
+            f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
+        )
+    codes = thresholds.encode_groups(groups)
+    if len(codes) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+    is_unknown = codes < 0
+    if is_unknown.any():
+        unknown_group = check_groups(groups)[is_unknown][0]
+        warn_caller(
+            f"rows of groups that this gate was not fitted on ({unknown_group!s}, for one) are"
+            " rejected."
+        )
+    return codes
 
 
 def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:

@@ -23,7 +23,8 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.gate import Gate, find_gate
+from metacal.gate.find_gate import find_gate
+from metacal.gate.gate import Gate
 from metacal.gate.judged import check_watchable, of_the_given, stacked
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.gate.gate import find_gate
+from metacal.gate.find_gate import find_gate
 from metacal.io.column_selection import ColumnSelection
 from metacal.io.decision_columns import decision_columns, merge_result_columns
 from metacal.io.formats.arrow import InMemoryBatches, pick_arrow_columns, table_layout

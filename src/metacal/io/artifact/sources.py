@@ -13,9 +13,9 @@ from typing import Any, Literal, NewType
 
 from metacal.errors import ArtifactError
 from metacal.formulas import Float
-from metacal.gate.gate import Source
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import HigherIs, ScoreSource, Truth
+from metacal.gate.stages import Source
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (

@@ -15,8 +15,8 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
-from metacal.gate.gate import Source
 from metacal.gate.score_source import clean_score_name
+from metacal.gate.stages import Source
 from metacal.gate.thresholds import SingleThreshold, Thresholds, get_certified_thresholds
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (

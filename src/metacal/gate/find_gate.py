@@ -1,0 +1,44 @@
+"""Search for the gate in a fitted object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metacal.errors import InputError
+from metacal.gate.gate import Gate
+
+
+def find_gate(
+    fitted: Any, needs: str = "this needs a fitted gate, or an estimator that holds one"
+) -> Gate:
+    """Return the gate in a fitted object: a gate, an estimator, or a scikit-learn pipeline.
+
+    Parameters
+    ----------
+    fitted : object
+        Object to search.
+    needs : str
+        Beginning of the error message if the object cannot contain a gate.
+
+    Raises
+    ------
+    InputError
+        If the object contains no gate, or is not fitted.
+    """
+    if isinstance(fitted, Gate):
+        return fitted
+    is_pipeline = hasattr(fitted, "steps")
+    if is_pipeline:
+        return find_gate(fitted[-1], needs)
+    cls = type(fitted)
+    if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
+        received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
+        raise InputError(f"{needs}; got {received_name}.")
+    try:
+        return find_gate(fitted.gate_, needs)
+    except AttributeError as error:
+        # The NotFittedError of scikit-learn is both an AttributeError and a ValueError.
+        is_not_fitted_error = isinstance(error, ValueError)
+        if hasattr(cls, "gate_") and not is_not_fitted_error:
+            raise InputError(f"this {cls.__name__} has no gate: {error}") from None
+        raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None
