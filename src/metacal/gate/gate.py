@@ -182,13 +182,7 @@ class Gate(GateMethods):
 
     @property
     def logits_source(self) -> LogitsSource:
-        """Source of the first stage, if its predictions are classes.
-
-        Raises
-        ------
-        InputError
-            If the gate reads given scores.
-        """
+        """Source of the first stage. Raises InputError if the gate reads given scores."""
         source = self.stages[0].source
         if not isinstance(source, LogitsSource):
             raise InputError("this gate reads scores, and has no classes.")
@@ -196,13 +190,7 @@ class Gate(GateMethods):
 
     @property
     def score_source(self) -> ScoreSource:
-        """Source of the first stage, if scores are given.
-
-        Raises
-        ------
-        InputError
-            If the gate reads logits or probabilities.
-        """
+        """Source of the first stage. Raises InputError if the gate reads logits."""
         source = self.stages[0].source
         if not isinstance(source, ScoreSource):
             raise InputError("this gate reads logits, and no given scores.")
@@ -289,12 +277,7 @@ class Gate(GateMethods):
     def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
         """Return a copy that names the classes, for a gate fitted with column indices as labels.
 
-        Parameters
-        ----------
-        classes : ndarray of shape (n_classes,)
-            Labels in column order.
-        reject_label : label
-            Label of rejected rows.
+        The new `classes` are in column order. Rejected rows get the new `reject_label`.
         """
         renamed_gate = self.with_source(classes=classes, classes_given=True)
         if self.certificate is None:
@@ -331,13 +314,7 @@ class Gate(GateMethods):
     def encode_groups(self, groups: Any, n_rows: int) -> Codes | None:
         """Return the code of each row's group, or None if the thresholds have no groups.
 
-        Rows of groups without a threshold have the code -1 and are always rejected. A warning names
-        one of these groups.
-
-        Raises
-        ------
-        InputError
-            If groups are missing, not needed, or not one for each of the `n_rows` rows.
+        Rows of groups without a threshold have the code -1 and are always rejected.
         """
         return encode_groups_of_thresholds(self.policy, groups, n_rows)
 
