@@ -145,7 +145,7 @@ def test_a_pool_of_processes_is_an_executor_too(found):
 def test_descriptions_travel_and_never_rows(found, client):
     from distributed.protocol import dumps
 
-    piece, _ = rows_module.Rows(found.table)._piece((), (0, 2))
+    piece, _ = rows_module.Rows(found.table)._extract_piece((), (0, 2))
     assert sum(len(frame) for frame in dumps(piece)) < 20_000 < found.table[:6000].nbytes / 20
 
 

@@ -196,11 +196,11 @@ def test_a_tensor_is_read_alike(case):
 
     finite, infinite = written(*WRITTEN[case])
     assert device.inspect_logits(torch.from_numpy(finite)) == (None, True)
-    read, example = device.with_masks(torch.from_numpy(finite))
+    read, example = device.replace_finite_masks(torch.from_numpy(finite))
     assert np.array_equal(read.numpy(), infinite)
     assert example == pytest.approx(float(finite[MASKED][0]))
     untouched = torch.tensor([[0.0, -20000.0, -5e8]])
-    assert device.with_masks(untouched)[0] is untouched
+    assert device.replace_finite_masks(untouched)[0] is untouched
 
 
 def test_a_tensor_on_a_device_is_fitted_and_predicted_alike(monkeypatch):

@@ -102,7 +102,7 @@ def test_members_are_the_true_class_under_each_member(dtype, n_classes):
 
     expected = np.stack([softmax(0.4 * wide), softmax(wide), 1.0 / (~holes).sum(axis=1)], axis=1)
     for module in (definition, kernels.active):
-        found = module.members(logits, labels, 0.4)
+        found = module.ensemble_label_probabilities(logits, labels, 0.4)
         np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 2e-6)
 
 

@@ -149,7 +149,7 @@ def test_the_json_is_plain_complete_and_small(summary):
     again = json.loads(text)
     assert again["format"] == 1
     assert set(again) == {
-        "format", "source", "settings", "promise", "evaluation", "diagrams", "curves", "frontier", "sides", "classes",
+        "format", "source", "settings", "promise", "evaluation", "calibration_metrics", "diagrams", "curves", "frontier", "sides", "classes",
         "parts", "mistakes", "hits", "comparison", "methods",
     }  # fmt: skip
     lengths = {

@@ -128,10 +128,10 @@ class OnnxOperations(Operations):
 
     Examples
     --------
-    >>> from metacal.formulas.rowwise import doubt
+    >>> from metacal.formulas.rowwise import one_minus_max_probability
     >>> graph = Graph(opset=17)
     >>> xp = OnnxOperations(graph, "float64")
-    >>> _ = doubt(xp, xp.value("x"))
+    >>> _ = one_minus_max_probability(xp, xp.value("x"))
     >>> [node.op_type for node in graph.nodes][:4]
     ['ArgMax', 'ReduceMax', 'Sub', 'Exp']
     """
