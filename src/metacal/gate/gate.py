@@ -381,7 +381,7 @@ class Gate(GateMethods):
         Returns
         -------
         FitRows or None
-            None if there are no calibration rows, or if equal scores may be a coincidence
+            None if no calibration row is found, or if equal scores may be a coincidence
             (`certificates.fingerprint`).
         """
         if self.data_hash is None or self.sketch is None or self.certificate is None:
