@@ -1,9 +1,17 @@
-"""fit_scored: a gate on a score that is given for each row, under a promise; no logits, no classes,
-no probabilities.
+"""Fitting of a gate on one score per row, without logits, classes or probabilities.
 
-Every promise is about two columns, a ranking score and whether the row is right. A judge's mark,
-the log-probability of an answer, the similarity of a passage are such scores: they need nothing
-that a classifier has.
+A promise needs two facts about each calibration row: how uncertain its prediction is, and whether it
+is correct. The rating of a judge, the log-probability of an answer or the similarity of a passage
+measures the uncertainty, so no classifier is needed.
+
+Terms
+-----
+uncertainty
+    The score on the scale of certificates, where a higher value is less certain. It is the negated
+    score if a higher score is surer.
+rows that count
+    The rows that a certificate is computed from. They are all rows with a score, unless clusters or
+    importance weights select some of them.
 """
 
 from __future__ import annotations
@@ -14,15 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from metacal.certificates.certificate import accepts
+from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.certification.ranking import Ranking, require_some_correct
-from metacal.certification.row_losses import Losses
-from metacal.certification.row_selection import Importance, Units, select_rows
-from metacal.certification.rows import CalibrationRows, Subgroups
+from metacal.certification.row_selection import (
+    Counted,
+    Importance,
+    RowSelection,
+    Units,
+    select_rows,
+)
+from metacal.certification.rows import CalibrationRows
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate
 from metacal.gate.score_source import (
     HigherIs,
@@ -30,18 +43,23 @@ from metacal.gate.score_source import (
     check_score_gate_options,
     clean_score_name,
 )
-from metacal.gate.selected_rows import certify_selected, subgroups_by_group
+from metacal.gate.scored_rows import (
+    ScoredRows,
+    build_scored_rows,
+    check_any_score,
+    read_columns,
+    read_declared_values,
+)
+from metacal.gate.selected_rows import certify_selected
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE
-from metacal.maps.confidence import fit_confidence
-from metacal.promises.max_risk import CostPromise
+from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import profile_of
+from metacal.promises.sequential.profile import Profile, profile_of
 from metacal.rows.arrays import as_plain_array
-from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
 
-#: A ranking that is worse than chance by so many standard errors is probably upside down.
-_UPSIDE_DOWN = 4.0
+# A ranking that is worse than chance by more standard errors than this is probably reversed.
+_MAX_STANDARD_ERRORS_BELOW_CHANCE = 4.0
 
 
 def fit_scored(
@@ -58,21 +76,66 @@ def fit_scored(
     random_state: int | None = None,
     marks: Any = None,
 ) -> Gate:
-    """Certify a threshold on a given score, and fit the curve from score to confidence.
+    """Certify a threshold on a score, and fit the curve from score to confidence.
 
-    The promise is about rows that have a score: given that they have one, they are independent
-    draws from one source as much as all rows are. Rows without are left out, counted in a note, and
-    never accepted later.
+    The promise is about rows that have a score. If all rows are independent draws from one source,
+    so are the rows with a score. Rows without a score are left out of the fit and counted in a note,
+    and the gate rejects such rows.
 
-    Of rows that belong together (`units`: answers to one question, pages of one book) one is
-    counted, drawn by `random_state`; under known shift (`importance`) as many as the weights ask
-    for: `metacal.certification.row_selection`. `groups` has the group of each row, for a promise per
-    group. `loss` has the loss of each row, from 0 to 1, in place of `correct`, for a promise about
-    losses: a row without any is right.
+    Scores of a caller are often equal. Therefore the values of the score are tested in rising order
+    of uncertainty, and the scores of pilot rows choose the first value
+    (`metacal.certification.pilot`).
 
-    Given scores tie: values are tested, from one upward that is chosen by the scores of pilot rows,
-    which `random_state` sets aside (`metacal.certification.pilot`). `marks` declares the values that a
-    score can have.
+    Parameters
+    ----------
+    score : array-like of shape (n_rows,)
+        Score of each row. None or NaN if the row has none.
+
+    correct : array-like of bool of shape (n_rows,) or None
+        Whether each row is correct. None if `loss` is given.
+
+    promise : Promise
+        Promise to certify.
+
+    loss : array-like of float of shape (n_rows,), optional
+        Loss of each row, from 0 to 1, in place of `correct`, for a promise about losses. A row is
+        correct if its loss is 0.
+
+    score_name : str, default="score"
+        Name of the score in the certificate.
+
+    higher_is : {"surer", "doubtful"}, default="surer"
+        Meaning of a higher score.
+
+    units : array-like of shape (n_rows,) or Units, optional
+        Cluster of each row, such as the question that several answers belong to. One row of each
+        cluster counts, unless `Units` specifies another way to count.
+
+    importance : array-like of shape (n_rows,) or Importance, optional
+        Weight of each row under a known shift. It determines how many rows count
+        (`metacal.certification.row_selection`).
+
+    groups : array-like of shape (n_rows,), optional
+        Group of each row, for a promise per group.
+
+    random_state : int, optional
+        Seed for drawing the rows that count and the pilot rows. By default it is derived from the
+        rows.
+
+    marks : array-like of float, optional
+        All values that the score can have.
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    InputError
+        If the columns are invalid or do not suit the promise.
+
+    InfeasibleTargetError
+        If the rows do not support the target of the promise.
 
     Examples
     --------
@@ -86,170 +149,238 @@ def fit_scored(
     array([ True, False, False])
     """
     check_score_gate_options(promise, higher_is)
-    given, right, lost = _columns(score, correct, loss, promise)
-    there = ~np.isnan(given)
-    if not there.any():
-        raise InputError(
-            f"no row has a score (n_samples={len(given)}): {clean_score_name(score_name)!r} is a number"
-            " in none of them."
-        )
+    columns = read_columns(score, correct, loss, promise)
+    has_score = ~np.isnan(columns.scores)
+    check_any_score(has_score, score_name)
     source = ScoreSource(
-        clean_score_name(score_name), higher_is, truth="correct" if lost is None else "losses"
+        score=clean_score_name(score_name),
+        higher_is=higher_is,
+        truth="correct" if columns.losses is None else "losses",
     )
-    doubt, right = source.uncertainty_scores(given[there]), right[there]
-    lost = None if lost is None else lost[there]
-    if lost is None and not right.any():
-        raise InputError(
-            f"no row is right (n_samples={len(right)}): nothing can be promised. Check what the"
-            " column of right and wrong says: 1, true or yes is right."
-        )
-    subgroups = _subgroups(promise, groups, there)
-    losses = promise.losses_of(right) if isinstance(promise, CostPromise) else None
-    if lost is not None:
-        losses = Losses.graded(lost)
-    together = None if units is None else Units.of(units).at(np.flatnonzero(there), len(given))
-    subgroup_codes = None if subgroups is None else subgroups.codes
-    selection = select_rows(len(right), together, _weights_there(importance, there), random_state)
-    counted = None if selection is None else selection.draw(doubt, right, lost, subgroup_codes)
-    seen = slice(None) if counted is None else counted.rows
-    if lost is None:
-        require_some_correct(right[seen])
-    ranking = Ranking.of(doubt[seen], right[seen])
-    good = right if lost is None else lost <= lost.mean()
-    found = _remarks(ranking, doubt[seen], good[seen], source, there, ties=marks is None)
-    notes = [
-        note.warned() for note in found
-    ]  # first: where nothing can be certified they may say why
-    fingerprint = fingerprint_rows(doubt, right)
-    declared_values = _scale(marks, source, given[there])
+    scored_columns = columns.take(has_score)
+    rows = build_scored_rows(scored_columns, source, promise, groups, has_score)
+    selection = _plan_selection(has_score, units, importance, random_state)
+    counted = rows.draw_counted(selection)
+
+    ranking = _rank_counted_rows(rows, counted)
+    # If nothing can be certified, these warnings may give the reason, so they come first.
+    notes = _warn_about_scores(rows, counted, ranking, source, has_score, checks_ties=marks is None)
+    fingerprint = fingerprint_rows(rows.uncertainties, rows.correct)
+
+    declared_values = read_declared_values(marks, source, scored_columns.scores)
+    calibration_rows = CalibrationRows(
+        scores=rows.uncertainties,
+        correct=rows.correct,
+        losses=rows.promise_losses,
+        subgroups=rows.subgroups,
+    )
     selected = certify_selected(
         promise,
-        CalibrationRows(scores=doubt, correct=right, losses=losses, subgroups=subgroups),
+        calibration_rows,
         ranking,
         grid=RELATIVE,
         score_name=source.score_name,
         counted=counted,
         pilot_policy=promise.procedure().pilot_policy(random_state, declared_values),
     )
-    certificate, for_curve = selected.certificate.with_notes(*notes), selected.is_available
-    policy = get_certified_thresholds(certificate, source.classes)
-    curve, own = fit_confidence(doubt[for_curve], right[for_curve]), doubt[seen]
-    kept = accepts(
-        own, policy.get_row_thresholds(None if subgroup_codes is None else subgroup_codes[seen])
+    certificate = selected.certificate.with_notes(*notes)
+
+    is_curve_row = selected.is_available
+    curve = fit_confidence(rows.uncertainties[is_curve_row], rows.correct[is_curve_row])
+    profile = _build_profile(rows, counted, ranking, certificate, curve)
+    return Gate.of(
+        replace(source, curve=curve).with_certificate(certificate),
+        get_certified_thresholds(certificate, source.classes),
+        certificate=certificate,
+        promise=promise,
+        data_hash=fingerprint.data_hash,
+        sketch=fingerprint.sketch,
+        profile=profile,
     )
-    profile = profile_of(ranking, None if curve is None else curve(own[kept]), right[seen][kept])
-    source = replace(source, curve=curve).with_certificate(certificate)
-    known_rows = {
-        "data_hash": fingerprint.data_hash,
-        "sketch": fingerprint.sketch,
-        "profile": profile,
-    }
-    return Gate.of(source, policy, certificate, promise, **known_rows)
 
 
-def _scale(marks: Any, source: ScoreSource, given: Float) -> Float | None:
-    """The doubts of the marks that were declared, once every score is one of them."""
-    if marks is None:
-        return None
-    scale = source.read(marks)
-    if len(scale) < 2 or np.isnan(scale).any():
-        raise InputError(
-            f"marks must be the values that a score can have, two or more numbers; got {marks!r}."
-        )
-    other = given[~np.isin(source.uncertainty_scores(given), source.uncertainty_scores(scale))]
-    if len(other):
-        listed = ", ".join(f"{mark:g}" for mark in scale[:10])
-        raise InputError(
-            f"{len(other):,} scores are none of the marks {listed}: {float(other[0]):g}, for one;"
-            " add it to marks, or leave marks out."
-        )
-    return np.unique(source.uncertainty_scores(scale))
+def _plan_selection(
+    has_score: Flags, units: Any, importance: Any, random_state: int | None
+) -> RowSelection | None:
+    """Plan which of the rows with a score count.
+
+    Parameters
+    ----------
+    has_score : array of bool of shape (n_rows,)
+        Whether each row has a score.
+
+    units : array-like of shape (n_rows,), Units or None
+        Cluster of each row.
+
+    importance : array-like of shape (n_rows,), Importance or None
+        Weight of each row.
+
+    random_state : int or None
+        Seed for drawing the rows.
+
+    Returns
+    -------
+    RowSelection or None
+        None if all rows count.
+    """
+    scored_units = None
+    if units is not None:
+        scored_units = Units.of(units).at(np.flatnonzero(has_score), len(has_score))
+    scored_importance = _take_importance(importance, has_score)
+    n_scored = int(np.count_nonzero(has_score))
+    return select_rows(n_scored, scored_units, scored_importance, random_state)
 
 
-def _columns(
-    score: Any, correct: Any, loss: Any, promise: Promise
-) -> tuple[Any, Flags, Float | None]:
-    """Score, right or wrong, and the loss of each row, where that is what is known."""
-    if (loss is None) == (correct is None):
-        raise InputError(
-            "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
-        )
-    if loss is None:
-        return *check_scores_and_correctness(score, correct), None
-    if not promise.takes_losses:
-        raise InputError(
-            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
-            " MaxRisk(0.1)."
-        )
-    scores, losses = check_scores(score), check_losses(loss)
-    if scores.shape != losses.shape:
-        raise InputError(
-            f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per"
-            " row."
-        )
-    return scores, losses == 0.0, losses
-
-
-def _weights_there(importance: Any, there: Flags) -> Any:
-    """The weights of the rows that have a score."""
+def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
+    """Return the importance weights of the rows with a score."""
     if importance is None:
         return None
-    given = importance if isinstance(importance, Importance) else Importance(importance)
-    weights = as_plain_array(given.weights, "importance")
-    if weights.shape != there.shape:
+    if not isinstance(importance, Importance):
+        importance = Importance(importance)
+    weights = as_plain_array(importance.weights, "importance")
+    if weights.shape != has_score.shape:
         raise InputError(
-            f"importance must have shape ({len(there)},), a weight for each row; got"
+            f"importance must have shape ({len(has_score)},), a weight for each row; got"
             f" {weights.shape}."
         )
-    return replace(given, weights=weights[there])
+    return replace(importance, weights=weights[has_score])
 
 
-def _subgroups(promise: Promise, groups: Any, there: Flags) -> Subgroups | None:
-    """Return the group of each row with a score, for a promise per group.
+def _get_counted_index(counted: Counted | None) -> slice | Codes:
+    """Return the index of the rows that count among the rows with a score."""
+    if counted is None:
+        return slice(None)
+    return counted.rows
 
-    Raises
-    ------
-    InputError
-        If the promise is per class, because given scores have no classes.
+
+def _rank_counted_rows(rows: ScoredRows, counted: Counted | None) -> Ranking:
+    """Rank the rows that count by rising uncertainty.
+
+    Without losses, raise InputError if none of these rows is correct.
     """
-    if promise.scope is not None and promise.scope.by == "class":
-        raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
-            " have no classes; give the promise itself, or PerGroup with groups=..."
-        )
-    subgroups = subgroups_by_group(promise, len(there), groups)
-    if subgroups is None:
-        return None
-    return subgroups.take(there)
+    counted_index = _get_counted_index(counted)
+    is_correct = rows.correct[counted_index]
+    if rows.graded_losses is None:
+        require_some_correct(is_correct)
+    return Ranking.of(rows.uncertainties[counted_index], is_correct)
 
 
-def _remarks(
-    ranking: Ranking, doubt: Float, good: Flags, source: ScoreSource, there: Flags, *, ties: bool
+def _warn_about_scores(
+    rows: ScoredRows,
+    counted: Counted | None,
+    ranking: Ranking,
+    source: ScoreSource,
+    has_score: Flags,
+    *,
+    checks_ties: bool,
 ) -> list[Note]:
-    """What is odd about scores: hardly an error, ties, rows without one, or that the surest are the
-    worst.
-    """
-    found = remarks_on_scores(ranking, "given scores", ties=ties)
-    if not there.all():
-        found.append(rows_without_score(missing=int((~there).sum()), rows=len(there)))
-    if _standard_errors_below_chance(doubt, good) > _UPSIDE_DOWN:
-        other: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
-        found.append(upside_down(higher_is=other, losses=source.truth == "losses"))
-    return found
+    """Warn about few errors, equal scores, missing scores and a reversed ranking.
 
+    Parameters
+    ----------
+    rows : ScoredRows
+        Rows that have a score.
 
-def _standard_errors_below_chance(doubt: Float, right: Flags) -> float:
-    """How far the chance that a wrong row has the higher doubt lies below one half, in standard
-    errors.
+    counted : Counted or None
+        Rows that count. None if all of them do.
+
+    ranking : Ranking
+        Ranking of the rows that count.
+
+    source : ScoreSource
+        Source of the scores.
+
+    has_score : array of bool of shape (n_rows,)
+        Whether each row has a score.
+
+    checks_ties : bool
+        Whether equal scores are worth a note. They are expected if the caller declared the values.
+
+    Returns
+    -------
+    list of Note
+        Notes for the certificate, one for each warning.
     """
-    n_right, n_wrong = int(right.sum()), int((~right).sum())
-    if not n_wrong:
-        return 0.0
-    distinct, place, count = np.unique(doubt, return_inverse=True, return_counts=True)
-    rank = np.cumsum(count) - 0.5 * (count - 1)
-    u = float(rank[place.ravel()][~right].sum()) - 0.5 * n_wrong * (n_wrong + 1)
-    share, error = (
-        u / (n_right * n_wrong),
-        math.sqrt((n_right + n_wrong + 1) / (12.0 * n_right * n_wrong)),
+    counted_index = _get_counted_index(counted)
+    notes = remarks_on_scores(ranking, "given scores", ties=checks_ties)
+    if not has_score.all():
+        n_missing = int((~has_score).sum())
+        notes.append(rows_without_score(missing=n_missing, rows=len(has_score)))
+    n_standard_errors = _count_standard_errors_below_chance(
+        rows.uncertainties[counted_index], rows.has_good_outcome[counted_index]
     )
-    return (0.5 - share) / error if len(distinct) > 1 else 0.0
+    if n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE:
+        opposite: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
+        notes.append(upside_down(higher_is=opposite, losses=source.truth == "losses"))
+    return [note.warned() for note in notes]
+
+
+def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags) -> float:
+    """Return how many standard errors the ranking of errors lies below chance.
+
+    The ranking is measured by the probability that an incorrect row is more uncertain than a correct
+    one. It is U / (n_correct * n_incorrect), where U is the Mann-Whitney statistic, and it is 1/2 by
+    chance.
+    """
+    n_correct = int(is_correct.sum())
+    n_incorrect = int((~is_correct).sum())
+    if not n_incorrect:
+        return 0.0
+    distinct_values, value_index, value_counts = np.unique(
+        uncertainties, return_inverse=True, return_counts=True
+    )
+    if len(distinct_values) <= 1:
+        return 0.0
+    # Equal values share the mean of their ranks.
+    mean_ranks = np.cumsum(value_counts) - 0.5 * (value_counts - 1)
+    rank_sum = float(mean_ranks[value_index.ravel()][~is_correct].sum())
+    u_statistic = rank_sum - 0.5 * n_incorrect * (n_incorrect + 1)
+    n_pairs = n_correct * n_incorrect
+    probability = u_statistic / n_pairs
+    standard_error = math.sqrt((n_correct + n_incorrect + 1) / (12.0 * n_correct * n_incorrect))
+    return (0.5 - probability) / standard_error
+
+
+def _build_profile(
+    rows: ScoredRows,
+    counted: Counted | None,
+    ranking: Ranking,
+    certificate: Certificate,
+    curve: ConfidenceCurve | None,
+) -> Profile:
+    """Build the profile of the rows that count, which monitors compare new rows with.
+
+    Parameters
+    ----------
+    rows : ScoredRows
+        Rows that have a score.
+
+    counted : Counted or None
+        Rows that count. None if all of them do.
+
+    ranking : Ranking
+        Ranking of the rows that count.
+
+    certificate : Certificate
+        Certificate, whose thresholds accept or reject the rows.
+
+    curve : ConfidenceCurve or None
+        Curve from uncertainty to confidence, if one could be fitted.
+
+    Returns
+    -------
+    Profile
+    """
+    counted_index = _get_counted_index(counted)
+    uncertainties = rows.uncertainties[counted_index]
+    subgroup_codes = rows.subgroup_codes
+    if subgroup_codes is not None:
+        subgroup_codes = subgroup_codes[counted_index]
+    thresholds = get_certified_thresholds(certificate, ScoreSource.classes).get_row_thresholds(
+        subgroup_codes
+    )
+    is_accepted = accepts(uncertainties, thresholds)
+    confidence = None
+    if curve is not None:
+        confidence = curve(uncertainties[is_accepted])
+    return profile_of(ranking, confidence, rows.correct[counted_index][is_accepted])

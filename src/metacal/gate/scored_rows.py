@@ -1,0 +1,263 @@
+"""Calibration rows of a gate on scores: reading, validation and conversion to uncertainties.
+
+The uncertainty of a row is its score on the scale of certificates, where a higher value is less
+certain. It is the negated score if a higher score is surer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from metacal.certification.row_losses import Losses
+from metacal.certification.row_selection import Counted, RowSelection
+from metacal.certification.rows import Subgroups
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.score_source import ScoreSource, clean_score_name
+from metacal.gate.selected_rows import subgroups_by_group
+from metacal.promises.max_risk import CostPromise
+from metacal.promises.promise import Promise
+from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
+
+
+@dataclass(frozen=True, eq=False)
+class InputColumns:
+    """Validated columns of the caller, with one entry per row.
+
+    Attributes
+    ----------
+    scores : array of float of shape (n_rows,)
+        Score of each row. NaN if the row has none.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each row is correct. With losses, whether its loss is zero.
+
+    losses : array of float of shape (n_rows,) or None
+        Loss of each row, from 0 to 1. None if the caller passed correctness.
+    """
+
+    scores: Any
+    correct: Flags
+    losses: Float | None
+
+    def take(self, mask: Flags) -> InputColumns:
+        """Return the columns of the rows in a mask."""
+        return InputColumns(
+            scores=self.scores[mask],
+            correct=self.correct[mask],
+            losses=None if self.losses is None else self.losses[mask],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredRows:
+    """Calibration rows that have a score.
+
+    Attributes
+    ----------
+    uncertainties : array of float of shape (n_scored,)
+        Uncertainty of each row.
+
+    correct : array of bool of shape (n_scored,)
+        Whether each row is correct.
+
+    graded_losses : array of float of shape (n_scored,) or None
+        Loss of each row, if the caller passed losses.
+
+    promise_losses : Losses or None
+        Losses that a promise about costs or risks limits.
+
+    subgroups : Subgroups or None
+        Group of each row, for a promise per group.
+    """
+
+    uncertainties: Float
+    correct: Flags
+    graded_losses: Float | None
+    promise_losses: Losses | None
+    subgroups: Subgroups | None
+
+    @property
+    def subgroup_codes(self) -> Codes | None:
+        """Group of each row as an integer."""
+        if self.subgroups is None:
+            return None
+        return self.subgroups.codes
+
+    @property
+    def has_good_outcome(self) -> Flags:
+        """Whether each row is correct or, with losses, has at most the mean loss."""
+        if self.graded_losses is None:
+            return self.correct
+        return self.graded_losses <= self.graded_losses.mean()
+
+    def draw_counted(self, selection: RowSelection | None) -> Counted | None:
+        """Draw the rows that count. Return None if all rows count."""
+        if selection is None:
+            return None
+        return selection.draw(
+            self.uncertainties, self.correct, self.graded_losses, self.subgroup_codes
+        )
+
+
+def read_columns(score: Any, correct: Any, loss: Any, promise: Promise) -> InputColumns:
+    """Validate the scores and either the correctness or the losses of the rows.
+
+    Raises
+    ------
+    InputError
+        If not exactly one of `correct` and `loss` is given, if the promise is not about losses, or
+        if the columns are invalid.
+    """
+    if (loss is None) == (correct is None):
+        raise InputError(
+            "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
+        )
+    if loss is None:
+        scores, is_correct = check_scores_and_correctness(score, correct)
+        return InputColumns(scores=scores, correct=is_correct, losses=None)
+    if not promise.takes_losses:
+        raise InputError(
+            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
+            " MaxRisk(0.1)."
+        )
+    scores = check_scores(score)
+    losses = check_losses(loss)
+    if scores.shape != losses.shape:
+        raise InputError(
+            f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per"
+            " row."
+        )
+    return InputColumns(scores=scores, correct=losses == 0.0, losses=losses)
+
+
+def check_any_score(has_score: Flags, score_name: str) -> None:
+    """Raise InputError if no row has a score."""
+    if not has_score.any():
+        raise InputError(
+            f"no row has a score (n_samples={len(has_score)}): {clean_score_name(score_name)!r} is a"
+            " number in none of them."
+        )
+
+
+def read_declared_values(marks: Any, source: ScoreSource, scores: Float) -> Float | None:
+    """Return the uncertainties of the values that a score can have, in rising order.
+
+    Parameters
+    ----------
+    marks : array-like of float or None
+        Values that the caller declared.
+
+    source : ScoreSource
+        Source that turns scores into uncertainties.
+
+    scores : array of float of shape (n_scored,)
+        Scores of the rows, which must be among the declared values.
+
+    Returns
+    -------
+    array of float or None
+        None if the caller declared no values.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two values, or if a score is not one of them.
+    """
+    if marks is None:
+        return None
+    declared_scores = source.read(marks)
+    if len(declared_scores) < 2 or np.isnan(declared_scores).any():
+        raise InputError(
+            f"marks must be the values that a score can have, two or more numbers; got {marks!r}."
+        )
+    declared_uncertainties = source.uncertainty_scores(declared_scores)
+    is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
+    undeclared_scores = scores[~is_declared]
+    if len(undeclared_scores):
+        listed_values = ", ".join(f"{value:g}" for value in declared_scores[:10])
+        raise InputError(
+            f"{len(undeclared_scores):,} scores are none of the marks {listed_values}:"
+            f" {float(undeclared_scores[0]):g}, for one; add it to marks, or leave marks out."
+        )
+    return np.unique(declared_uncertainties)
+
+
+def build_scored_rows(
+    scored_columns: InputColumns,
+    source: ScoreSource,
+    promise: Promise,
+    groups: Any,
+    has_score: Flags,
+) -> ScoredRows:
+    """Convert the columns of rows with a score to uncertainties, losses and groups.
+
+    Parameters
+    ----------
+    scored_columns : InputColumns
+        Columns of the rows that have a score.
+
+    source : ScoreSource
+        Source that turns scores into uncertainties.
+
+    promise : Promise
+        Promise to certify.
+
+    groups : array-like of shape (n_rows,) or None
+        Group of each row, with or without a score.
+
+    has_score : array of bool of shape (n_rows,)
+        Whether each row has a score.
+
+    Returns
+    -------
+    ScoredRows
+
+    Raises
+    ------
+    InputError
+        If no row is correct, or if the groups do not suit the promise.
+    """
+    uncertainties = source.uncertainty_scores(scored_columns.scores)
+    is_correct = scored_columns.correct
+    graded_losses = scored_columns.losses
+    if graded_losses is None and not is_correct.any():
+        raise InputError(
+            f"no row is right (n_samples={len(is_correct)}): nothing can be promised. Check what"
+            " the column of right and wrong says: 1, true or yes is right."
+        )
+    subgroups = _find_subgroups(promise, groups, has_score)
+    promise_losses = None
+    if isinstance(promise, CostPromise):
+        promise_losses = promise.losses_of(is_correct)
+    if graded_losses is not None:
+        promise_losses = Losses.graded(graded_losses)
+    return ScoredRows(
+        uncertainties=uncertainties,
+        correct=is_correct,
+        graded_losses=graded_losses,
+        promise_losses=promise_losses,
+        subgroups=subgroups,
+    )
+
+
+def _find_subgroups(promise: Promise, groups: Any, has_score: Flags) -> Subgroups | None:
+    """Return the group of each row with a score, for a promise per group.
+
+    Raises
+    ------
+    InputError
+        If the promise is per class, because rows of scores have no classes.
+    """
+    if promise.scope is not None and promise.scope.by == "class":
+        raise InputError(
+            f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
+            " have no classes; give the promise itself, or PerGroup with groups=..."
+        )
+    subgroups = subgroups_by_group(promise, len(has_score), groups)
+    if subgroups is None:
+        return None
+    return subgroups.take(has_score)
