@@ -40,8 +40,9 @@ from metacal.promises.sequential.drift import (
     UnreadableMonitor,
 )
 from metacal.promises.sequential.monitor import PromiseMonitor
+from metacal.promises.sequential.monitor_base import Monitor
 from metacal.promises.sequential.profile import Profile
-from metacal.promises.sequential.wager import Monitor, UnitMembership
+from metacal.promises.sequential.wager import UnitMembership
 from metacal.rows.arrays import check_fraction
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.

@@ -54,6 +54,7 @@ from metacal.certificates.subgroups import Name
 from metacal.certificates.words import percent
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
+from metacal.promises.sequential.monitor_base import Monitor
 from metacal.promises.sequential.profile import (
     CONFIDENCES,
     Profile,
@@ -64,7 +65,6 @@ from metacal.promises.sequential.wager import (
     MAX_LOSS,
     Bets,
     Capital,
-    Monitor,
     Wager,
     bet_on_mean_above,
     compute_sampling_weights,

@@ -28,9 +28,9 @@ from metacal.certificates.subgroups import Name
 from metacal.certificates.words import at_most
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
+from metacal.promises.sequential.monitor_base import Monitor
 from metacal.promises.sequential.wager import (
     Capital,
-    Monitor,
     UnitMembership,
     Wager,
     bet_on_mean_above,
