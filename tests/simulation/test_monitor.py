@@ -114,7 +114,7 @@ class History:
                         self.position = intake.source.lines.position
                 except NotRecordedError:
                     continue
-            self.watch = intake.kept.watch
+            self.watch = intake.monitor_state.watch
 
     def second(self) -> None:
         """Another monitor on the same state: it is told that it is in use, or had it to itself."""
@@ -207,16 +207,16 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
             with pytest.raises(NotRecordedError):
                 intake.step()
         assert world.files.get(STATE, b"") == b""
-        assert intake.kept.watch.counts.rows == 0
+        assert intake.monitor_state.watch.counts.rows == 0
         world.peace()
         while intake.step():
             pass
-        assert intake.kept.watch.counts.rows > 0
+        assert intake.monitor_state.watch.counts.rows > 0
         want = encode_watch(never_interrupted(history, history.folder.written))
-        assert close(encode_watch(intake.kept.watch) | {"first": {}}, want | {"first": {}})
+        assert close(encode_watch(intake.monitor_state.watch) | {"first": {}}, want | {"first": {}})
     with Journal(STATE, "monitor", disk=world) as journal:
         again = restore_state(journal.records, gate(), STATE)
-    assert encode_watch(again.watch) == encode_watch(intake.kept.watch)
+    assert encode_watch(again.watch) == encode_watch(intake.monitor_state.watch)
 
 
 @pytest.mark.slow

@@ -59,22 +59,24 @@ class Quarantine:
         with plain_read_errors(path):
             self.offset = len(disk.read(path) or b"")
 
-    def put(self, taken: ReceivedBatch, place: str, *, again: bool = False) -> None:
+    def add_lines(
+        self, received_batch: ReceivedBatch, place: str, *, may_be_stored: bool = False
+    ) -> None:
         """Add the unreadable lines of a step.
 
         Parameters
         ----------
-        taken : Taken
+        received_batch : ReceivedBatch
             Content of the step.
         place : str
             Name of the source.
-        again : bool, default=False
+        may_be_stored : bool, default=False
             Whether some of the lines may be in the file already.
         """
-        content = _quarantine_content(taken, place)
+        content = _encode_unreadable_lines(received_batch, place)
         if not content or self.offset > MAX_QUARANTINE_BYTES:
             return
-        if again and self._has_content(content):
+        if may_be_stored and self._has_content(content):
             return
         self._disk.append(self.path, content)
         self.offset += len(content)
@@ -94,14 +96,14 @@ class Quarantine:
         return False
 
 
-def _quarantine_content(taken: ReceivedBatch, place: str) -> bytes:
+def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes:
     """Return the unreadable lines of a step as JSON lines."""
     json_lines = []
-    for unreadable in taken.unreadable:
+    for unreadable_line in received_batch.unreadable:
         entry = {
-            "place": f"{place}:{unreadable.line}",
-            "reason": unreadable.reason,
-            "line": unreadable.text,
+            "place": f"{place}:{unreadable_line.line}",
+            "reason": unreadable_line.reason,
+            "line": unreadable_line.text,
         }
         json_lines.append(json.dumps(entry).encode() + b"\n")
     return b"".join(json_lines)
@@ -112,7 +114,7 @@ class Intake:
 
     Parameters
     ----------
-    kept : Kept
+    monitor_state : MonitorState
         Monitor state and positions of the sources: new, or read from the journal.
     source : LineSource or TableSource
         Source of rows and labels.
@@ -120,39 +122,40 @@ class Intake:
         Open journal. Without one, nothing is stored.
     quarantine : Quarantine or None
         File of unreadable lines.
-    silence : float or None
+    max_silence_seconds : float or None
         Seconds without input after which an alarm is raised.
 
     Attributes
     ----------
-    silences : int
+    n_silences : int
         How often that alarm was raised.
     """
 
     def __init__(
         self,
-        kept: MonitorState,
+        monitor_state: MonitorState,
         source: LineSource | TableSource,
         journal: Journal | None,
         quarantine: Quarantine | None,
-        silence: float | None,
+        max_silence_seconds: float | None,
     ) -> None:
-        self.kept = kept
+        self.monitor_state = monitor_state
         self.source = source
         self.journal = journal
         self.quarantine = quarantine
-        self.silence = silence
-        self.silences = 0
+        self.max_silence_seconds = max_silence_seconds
+        self.n_silences = 0
         self._last_input_time = time.monotonic()
         self._was_silent = False
-        # The step in progress: its record, whether the journal has it, and whether writing failed.
+        # These three describe the step in progress: its record, whether the journal contains the
+        # record, and whether writing it has failed.
         self._pending_record: dict[str, Any] | None = None
         self._is_journalled = False
         self._has_failed = False
         self._has_begun = False
         self._compaction_bytes = _MIN_COMPACTION_BYTES
         try:
-            self._begin()
+            self._begin_journal()
         except InputError as error:
             # If the disk is full, `step` tries again. Any other error would only be repeated.
             if not is_disk_full(error):
@@ -167,14 +170,13 @@ class Intake:
             and not self._is_journalled
         )
 
-    @property
-    def silent(self) -> bool:
-        """Whether nothing has arrived for too long. Each new silence is counted."""
+    def update_silence(self) -> bool:
+        """Return whether nothing has arrived for too long, and count each new silence."""
         is_silent = False
-        if self.silence is not None:
-            is_silent = time.monotonic() - self._last_input_time >= self.silence
+        if self.max_silence_seconds is not None:
+            is_silent = time.monotonic() - self._last_input_time >= self.max_silence_seconds
         if is_silent and not self._was_silent:
-            self.silences += 1
+            self.n_silences += 1
         self._was_silent = is_silent
         return is_silent
 
@@ -193,7 +195,7 @@ class Intake:
         """
         if not self._has_begun:
             try:
-                self._begin()
+                self._begin_journal()
             except InputError as error:
                 raise NotRecordedError(str(error)) from error
         if self._pending_record is None and not self._take_input():
@@ -208,25 +210,25 @@ class Intake:
     def checkpoint(self) -> None:
         """Replace all records of the journal by one with the whole state."""
         if self.journal is not None and self._has_begun and self._pending_record is None:
-            self.journal.rewrite([state_record(self.kept)])
+            self.journal.rewrite([state_record(self.monitor_state)])
             self._compaction_bytes = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
 
-    def _begin(self) -> None:
+    def _begin_journal(self) -> None:
         """Begin a new journal, or finish the last step of an earlier run."""
         if self.journal is not None and not self.journal.records:
-            self._append_record(self.journal, state_record(self.kept))
+            self._append_record(self.journal, state_record(self.monitor_state))
         self._finish_last_quarantine()
         self._has_begun = True
 
     def _take_input(self) -> bool:
         """Add the input that has arrived to the state. Return False if there is none."""
-        taken = self.source.take()
-        if taken is None:
+        received_batch = self.source.take()
+        if received_batch is None:
             return False
-        if taken.lines or len(taken.rows):
+        if received_batch.lines or len(received_batch.rows):
             self._last_input_time = time.monotonic()
             self._was_silent = False
-        record = self.kept.add(taken, self.source.name, self.source.state)
+        record = self.monitor_state.add(received_batch, self.source.name, self.source.state)
         if self.quarantine is not None:
             record["quarantine"] = [
                 self.quarantine.path,
@@ -251,9 +253,11 @@ class Intake:
             self._append_record(self.journal, self._pending_record)
             self._is_journalled = True
         if self.quarantine is not None:
-            assert self.kept.last_batch is not None
+            assert self.monitor_state.last_batch is not None
             with plain_write_errors(self.quarantine.path):
-                self.quarantine.put(self.kept.last_batch, self.source.place, again=self._has_failed)
+                self.quarantine.add_lines(
+                    self.monitor_state.last_batch, self.source.place, may_be_stored=self._has_failed
+                )
         self._pending_record = None
         self._has_failed = False
         if self.journal is not None and self.journal.size > self._compaction_bytes:
@@ -261,10 +265,10 @@ class Intake:
 
     def _finish_last_quarantine(self) -> None:
         """Add the unreadable lines of the last journalled step, if an earlier run did not."""
-        if self.journal is None or self.quarantine is None or self.kept.last_batch is None:
+        if self.journal is None or self.quarantine is None or self.monitor_state.last_batch is None:
             return
         path, offset, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
         if path == self.quarantine.path and offset <= self.quarantine.offset:
             self.quarantine.offset = offset
             with plain_write_errors(path):
-                self.quarantine.put(self.kept.last_batch, place, again=True)
+                self.quarantine.add_lines(self.monitor_state.last_batch, place, may_be_stored=True)

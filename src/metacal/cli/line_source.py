@@ -136,14 +136,14 @@ class LineSource:
         unreadable_lines = batch.unreadable_lines()
         self.n_readable += len(batch.records)
         if unreadable_lines:
-            first = unreadable_lines[0]
-            fault = f"{self.place}:{first.line}: {first.reason}."
+            first_unreadable = unreadable_lines[0]
+            fault = f"{self.place}:{first_unreadable.line}: {first_unreadable.reason}."
             if self.strict:
                 raise InputError(fault)
             self.first_fault = self.first_fault or fault
         n_new_gaps = self.lines.n_gaps - self._n_gaps
         self._n_gaps = self.lines.n_gaps
-        return _build_taken(self.watch, batch, unreadable_lines, n_new_gaps)
+        return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
         """Parse lines, and set aside those that the gate cannot read."""
@@ -228,13 +228,13 @@ class LineSource:
         if isinstance(label, float) and label.is_integer():
             text = str(int(label))
         is_correctness = self.reader.request.scores
-        known_label = self.labels.get(text)
-        if known_label is None and is_correctness:
-            known_label = self.labels.get(text.strip().lower())
-        if known_label is None:
+        gate_label = self.labels.get(text)
+        if gate_label is None and is_correctness:
+            gate_label = self.labels.get(text.strip().lower())
+        if gate_label is None:
             problem = "neither right nor wrong" if is_correctness else "none of the gate's classes"
             raise invalid_line_error(f"the label {text[:40]!r} is {problem}")
-        return known_label
+        return gate_label
 
     def _convert_loss(self, loss: Any) -> Any:
         """Convert a loss to a number from 0 to 1."""
@@ -292,10 +292,10 @@ def _find_invalid_rows(
     try:
         watch.read(by_model(watch.gate, _as_table(watch, [row for _, row in indexed_rows])))
     except InputError:
-        half = len(indexed_rows) // 2
-        if half:
-            yield from _find_invalid_rows(watch, indexed_rows[:half])
-            yield from _find_invalid_rows(watch, indexed_rows[half:])
+        half_size = len(indexed_rows) // 2
+        if half_size:
+            yield from _find_invalid_rows(watch, indexed_rows[:half_size])
+            yield from _find_invalid_rows(watch, indexed_rows[half_size:])
         else:
             index, row = indexed_rows[0]
             yield index, _explain_invalid_row(watch.gate, row)
@@ -327,7 +327,7 @@ def _as_table(watch: Watch, rows: list[Any]) -> Any:
     return table[:, 0] if watch.gate.is_score_gate else table
 
 
-def _build_taken(
+def _build_received_batch(
     watch: Watch, batch: _LineBatch, unreadable_lines: list[UnreadableLine], n_gaps: int
 ) -> ReceivedBatch:
     """Build the input of the monitor from a batch of lines.
@@ -338,14 +338,14 @@ def _build_taken(
         Monitor state.
     batch : _LineBatch
         Lines that arrived together.
-    unreadable_lines : list of Unreadable
+    unreadable_lines : list of UnreadableLine
         Unreadable lines of the batch.
     n_gaps : int
         Number of new gaps in the stream.
 
     Returns
     -------
-    Taken
+    ReceivedBatch
         Rows, and labels of earlier rows, in the order of the lines.
     """
     row_records = list[StreamRecord]()

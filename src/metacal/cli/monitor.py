@@ -103,7 +103,7 @@ class Options:
     reading: ReadOptions = option_group(ReadOptions, without=("labels",))
 
     @property
-    def goes_on(self) -> bool:
+    def waits_for_more_input(self) -> bool:
         """Whether the monitor waits for more input at the end of the file."""
         return self.follow or self.serve
 
@@ -196,12 +196,12 @@ def _run(
         if options.state is not None:
             journal = open_journal(options, file)
             stack.push(journal)
-        kept = _restore_state(journal, new_watch)
-        source = open_source(kept, artifact, file, options)
+        monitor_state = _restore_state(journal, new_watch)
+        source = open_source(monitor_state, artifact, file, options)
         quarantine = None
         if options.quarantine_path is not None:
             quarantine = Quarantine(options.quarantine_path)
-        intake = Intake(kept, source, journal, quarantine, options.silence)
+        intake = Intake(monitor_state, source, journal, quarantine, options.silence)
         display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.report.server import Server
@@ -209,11 +209,11 @@ def _run(
             display.page = stack.enter_context(Server(display.status(), options.port))
             print_note(f"{display.page.address} shows it; Ctrl-C ends it.")
         if options.otlp is not None:
-            from metacal.report.telemetry import WatchMetrics, pushed
+            from metacal.report.telemetry import WatchMetrics, start_pushing
 
-            stack.callback(pushed(WatchMetrics(lambda: display.last), options.otlp))
+            stack.callback(start_pushing(WatchMetrics(lambda: display.latest_status), options.otlp))
         run_monitor(intake, source, display)
-        return display.publish(ended=True), intake.silences
+        return display.publish(ended=True), intake.n_silences
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:
@@ -238,7 +238,7 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
                 raise click.UsageError(f"{earlier_flag} and {flag} name the same file.")
         earlier_outputs[flag] = output
         check_output_directory(output)
-    if options.silence is not None and not options.goes_on and file != "-":
+    if options.silence is not None and not options.waits_for_more_input and file != "-":
         raise click.UsageError(
             "--silence goes with --follow, --serve or - (standard input): a file has an end."
         )
@@ -279,11 +279,11 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
 
     if journal is None or not journal.records:
         return MonitorState(new_watch)
-    kept = restore_state(journal.records, new_watch.gate, journal.path)
-    if watch_settings(kept.watch) != watch_settings(new_watch):
+    monitor_state = restore_state(journal.records, new_watch.gate, journal.path)
+    if watch_settings(monitor_state.watch) != watch_settings(new_watch):
         raise click.UsageError(
             f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable,"
             " --horizon or --least-probability; the levels of what runs cannot be changed. Give"
             " the same, or begin with another --state."
         )
-    return kept
+    return monitor_state

@@ -46,7 +46,7 @@ class StatusDisplay:
     ----------
     page : Server or None
         Live page.
-    last : dict
+    latest_status : dict
         Status that was computed last.
     """
 
@@ -56,7 +56,7 @@ class StatusDisplay:
         self.file = file
         self.options = options
         self.page: Server | None = None
-        self.last = self.status()
+        self.latest_status = self.status()
         self._was_silent: bool | None = None
         self._n_unreadable = 0
         self._last_note = ""
@@ -64,12 +64,16 @@ class StatusDisplay:
     def status(self, *, ended: bool = False) -> dict[str, Any]:
         """Compute the status as JSON types."""
         intake = self.intake
-        is_silent = not ended and intake.silent
+        is_silent = not ended and intake.update_silence()
         silence = None
-        if intake.silence is not None:
-            silence = {"after": intake.silence, "raised": is_silent, "times": intake.silences}
+        if intake.max_silence_seconds is not None:
+            silence = {
+                "after": intake.max_silence_seconds,
+                "raised": is_silent,
+                "times": intake.n_silences,
+            }
         return status(
-            intake.kept.watch,
+            intake.monitor_state.watch,
             ended=ended,
             silence=silence,
             artifact=self.artifact,
@@ -79,25 +83,27 @@ class StatusDisplay:
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:
         """Update the live page and the metrics file, and return the status."""
-        self.last = self.status(ended=ended)
+        self.latest_status = self.status(ended=ended)
         if self.page is not None:
-            self.page.publish(self.last)
+            self.page.publish(self.latest_status)
         if self.options.prometheus is not None:
             try:
-                write_exposition(self.last, self.options.prometheus)
+                write_exposition(self.latest_status, self.options.prometheus)
             except InputError as error:
-                if not self.options.goes_on:
+                if not self.options.waits_for_more_input:
                     raise
                 self.note_once(str(error))
-        return self.last
+        return self.latest_status
 
     def update(self, *, has_input: bool) -> None:
         """Publish the status if input has arrived, or if a silence has begun or ended."""
-        is_silent = self.intake.silent
+        is_silent = self.intake.update_silence()
         if not has_input and is_silent == self._was_silent:
             return
         if is_silent and not self._was_silent:
-            self.note_once(f"ALARM: nothing has come in for {self.intake.silence:g} seconds.")
+            self.note_once(
+                f"ALARM: nothing has come in for {self.intake.max_silence_seconds:g} seconds."
+            )
         self._was_silent = is_silent
         self._last_note = ""
         has_metrics = self.options.prometheus is not None or self.options.otlp is not None
@@ -112,19 +118,20 @@ class StatusDisplay:
 
     def note_unreadable_lines(self) -> None:
         """Print the first unreadable lines among those of the latest step."""
-        taken = self.intake.kept.last_batch
-        if taken is None:
+        received_batch = self.intake.monitor_state.last_batch
+        if received_batch is None:
             return
-        for unreadable in taken.unreadable:
+        for unreadable_line in received_batch.unreadable:
             self._n_unreadable += 1
             if self._n_unreadable <= _MAX_PRINTED_LINES:
-                print_note(
-                    f"Put aside: {self.intake.source.place}:{unreadable.line}: {unreadable.reason}."
-                )
+                place = f"{self.intake.source.place}:{unreadable_line.line}"
+                print_note(f"Put aside: {place}: {unreadable_line.reason}.")
             elif self._n_unreadable == _MAX_PRINTED_LINES + 1:
                 path = self.options.quarantine_path
-                storage = "" if path is None else f"; {path} has them"
-                print_note(f"Further lines that cannot be read are counted, not named{storage}.")
+                storage_note = "" if path is None else f"; {path} has them"
+                print_note(
+                    f"Further lines that cannot be read are counted, not named{storage_note}."
+                )
 
 
 def run_monitor(intake: Intake, source: LineSource | TableSource, display: StatusDisplay) -> None:
@@ -147,27 +154,27 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
         If a signal arrives while a source with an end is read. With --follow, a signal is the
         normal end.
     """
-    stop: BaseException | None = None
+    stop_signal: BaseException | None = None
     try:
-        _read_all(intake, source, display)
+        _read_until_end(intake, source, display)
         if display.page is not None:
             display.publish(ended=True)
             display.page.wait()
     except (KeyboardInterrupt, StopRequested) as error:
-        stop = error
+        stop_signal = error
     try:
         intake.checkpoint()
     except InputError as error:
-        # The long journal stays, and has everything.
+        # The journal remains as it was, only longer, and contains everything that was counted.
         print_note(f"{error} What was counted is there.")
     if intake.has_unrecorded_rows:
         print_note(
             f"The rows that came last are not in {display.options.state}, because the disk failed."
             f" {_unrecorded_rows_advice(display.file)}"
         )
-    if stop is not None and not display.options.goes_on:
-        raise stop
-    if stop is None and source.first_fault and not source.n_readable:
+    if stop_signal is not None and not display.options.waits_for_more_input:
+        raise stop_signal
+    if stop_signal is None and source.first_fault and not source.n_readable:
         raise InputError(
             f"no line of {source.place} could be read; the first: {source.first_fault}"
         )
@@ -175,22 +182,22 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
 
 def waits_for_disk(options: Options, file: str) -> bool:
     """Check whether a monitor waits if the disk is full, instead of failing."""
-    return options.goes_on or file == "-"
+    return options.waits_for_more_input or file == "-"
 
 
 def open_journal(options: Options, file: str) -> Journal:
     """Open and lock the journal of a monitor, waiting if the disk is full."""
     assert options.state is not None
-    has_noted = False
+    has_printed_note = False
     while True:
         try:
             return Journal(options.state, MONITOR).__enter__()
         except InputError as error:
             if not (waits_for_disk(options, file) and is_disk_full(error)):
                 raise
-            if not has_noted:
+            if not has_printed_note:
                 print_note(f"{error} {_WAITING_NOTE}")
-            has_noted = True
+            has_printed_note = True
         time.sleep(DISK_RETRY_SECONDS)
 
 
@@ -201,7 +208,9 @@ def _unrecorded_rows_advice(file: str) -> str:
     return "The next run reads them again."
 
 
-def _read_all(intake: Intake, source: LineSource | TableSource, display: StatusDisplay) -> None:
+def _read_until_end(
+    intake: Intake, source: LineSource | TableSource, display: StatusDisplay
+) -> None:
     """Repeat the steps of the intake until the source ends."""
     while True:
         try:

@@ -49,13 +49,13 @@ _UNKNOWN_SOURCE = (
 
 
 def open_source(
-    kept: MonitorState, artifact: str, path: str, options: Options
+    monitor_state: MonitorState, artifact: str, path: str, options: Options
 ) -> LineSource | TableSource:
     """Open a file as the source of a monitor, where an earlier run stopped.
 
     Parameters
     ----------
-    kept : Kept
+    monitor_state : MonitorState
         State of the monitor, with the positions of all sources.
     artifact : str
         Name of the gate's file in messages.
@@ -68,7 +68,7 @@ def open_source(
     -------
     LineSource or TableSource
     """
-    gate = kept.watch.gate
+    gate = monitor_state.watch.gate
     reading = options.reading
     kind = reading.format or _kind_of_file(path)
     if kind not in STREAM_FORMATS:
@@ -76,16 +76,18 @@ def open_source(
             raise click.UsageError(
                 f"--probability-key and - (standard input) are for text: {', '.join(STREAM_FORMATS)}."
             )
-        return _open_table(kept, artifact, path, options)
+        return _open_table(monitor_state, artifact, path, options)
     check_read_options(gate, artifact, reading)
     _check_line_options(gate, reading)
     if path == STANDARD_INPUT or _is_special_file(path):
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
-        return _build_line_source(kept, Pipe(descriptor), STANDARD_INPUT, kind, path, options, {})
+        return _build_line_source(
+            monitor_state, Pipe(descriptor), STANDARD_INPUT, kind, path, options, {}
+        )
     name = os.path.abspath(path)
-    state = _find_state(kept, name, path, append=options.append) or {}
+    state = _find_state(monitor_state, name, path, append=options.append) or {}
     tail = _open_tail(path, state, options)
-    return _build_line_source(kept, tail, name, kind, path, options, state)
+    return _build_line_source(monitor_state, tail, name, kind, path, options, state)
 
 
 def _kind_of_file(path: str) -> str:
@@ -117,18 +119,18 @@ def _open_tail(path: str, state: dict[str, Any], options: Options) -> Tail:
     is_new = not state
     has_content = os.path.isfile(path) and os.path.getsize(path) > 0
     # A log that is followed may be empty or missing at first, so its head cannot be checked yet.
-    if has_content or (is_new and not options.goes_on):
+    if has_content or (is_new and not options.waits_for_more_input):
         check_first_bytes(path, ())
     return Tail(
         path,
-        follow=options.goes_on,
+        follow=options.waits_for_more_input,
         resume_from=None if is_new else Position.from_dict(state["position"]),
-        return_incomplete_line=not options.goes_on and options.state is None,
+        return_incomplete_line=not options.waits_for_more_input and options.state is None,
     )
 
 
 def _build_line_source(
-    kept: MonitorState,
+    monitor_state: MonitorState,
     lines: Tail | Pipe,
     name: str,
     kind: str,
@@ -140,7 +142,7 @@ def _build_line_source(
 
     Parameters
     ----------
-    kept : Kept
+    monitor_state : MonitorState
         State of the monitor.
     lines : Tail or Pipe
         Lines to read.
@@ -159,19 +161,21 @@ def _build_line_source(
     -------
     LineSource
     """
-    request = _build_request(kept.watch.gate, path, options.reading)
+    request = _build_request(monitor_state.watch.gate, path, options.reading)
     reader = StreamReader(
         request, kind, options.probability_key, state.get("header"), state.get("lists", [])
     )
-    return LineSource(kept.watch, reader, lines, name, strict=flag_is_set("strict"))
+    return LineSource(monitor_state.watch, reader, lines, name, strict=flag_is_set("strict"))
 
 
-def _find_state(kept: MonitorState, name: str, path: str, *, append: bool) -> dict[str, Any] | None:
+def _find_state(
+    monitor_state: MonitorState, name: str, path: str, *, append: bool
+) -> dict[str, Any] | None:
     """Return the state from which to continue a file, or None if the file is new.
 
     Parameters
     ----------
-    kept : Kept
+    monitor_state : MonitorState
         State of the monitor.
     name : str
         Name of the source.
@@ -189,27 +193,27 @@ def _find_state(kept: MonitorState, name: str, path: str, *, append: bool) -> di
     InputError
         If the file continues no source of the state, and `append` is False.
     """
-    continued_states = _states_continued_by(kept, path)
-    state = kept.sources.get(name)
+    continued_states = _states_continued_by(monitor_state, path)
+    state = monitor_state.sources.get(name)
     is_known_log = bool(state) and "position" in (state or {})
     if name in continued_states or (is_known_log and not append):
         return state
     if continued_states:
         # The file was renamed, by log rotation for example.
         return next(iter(continued_states.values()))
-    has_other_files = bool(set(kept.sources) - {STANDARD_INPUT})
+    has_other_files = bool(set(monitor_state.sources) - {STANDARD_INPUT})
     if append or state == {} or not has_other_files:
         return None
     raise InputError(_UNKNOWN_SOURCE.format(path))
 
 
-def _states_continued_by(kept: MonitorState, path: str) -> dict[str, dict[str, Any]]:
+def _states_continued_by(monitor_state: MonitorState, path: str) -> dict[str, dict[str, Any]]:
     """Return the states whose content is the beginning of this file, by name."""
     if not os.path.isfile(path):
         return {}
     file = Logs().open(path)
     continued_states = {}
-    for name, state in kept.sources.items():
+    for name, state in monitor_state.sources.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
             position = Position.from_dict(state.get("position"))
@@ -218,12 +222,14 @@ def _states_continued_by(kept: MonitorState, path: str) -> dict[str, dict[str, A
     return continued_states
 
 
-def _open_table(kept: MonitorState, artifact: str, path: str, options: Options) -> TableSource:
+def _open_table(
+    monitor_state: MonitorState, artifact: str, path: str, options: Options
+) -> TableSource:
     """Read a whole file as a source, skipping the rows that were counted before.
 
     Parameters
     ----------
-    kept : Kept
+    monitor_state : MonitorState
         State of the monitor.
     artifact : str
         Name of the gate's file in messages.
@@ -236,7 +242,7 @@ def _open_table(kept: MonitorState, artifact: str, path: str, options: Options) 
     -------
     TableSource
     """
-    gate = kept.watch.gate
+    gate = monitor_state.watch.gate
     gate_rows = read_gate_rows(gate, artifact, path, options.reading)
     columns = gate_rows.columns
     name = os.path.abspath(path)
@@ -248,9 +254,9 @@ def _open_table(kept: MonitorState, artifact: str, path: str, options: Options) 
         name,
         columns.units,
     )
-    states = list(kept.sources.values())
-    if name in kept.sources:
-        states.insert(0, kept.sources[name])
+    states = list(monitor_state.sources.values())
+    if name in monitor_state.sources:
+        states.insert(0, monitor_state.sources[name])
     has_skipped = any(table_source.skip(state) for state in states)
     if states and not has_skipped and not options.append:
         raise InputError(_UNKNOWN_SOURCE.format(path))

@@ -221,7 +221,9 @@ class WatchMetrics:
             )
 
 
-def pushed(metrics: WatchMetrics, endpoint: str, every: float = 15.0) -> Callable[[], object]:
+def start_pushing(
+    metrics: WatchMetrics, endpoint: str, every: float = 15.0
+) -> Callable[[], object]:
     """Push metrics periodically to an OpenTelemetry collector by OTLP over HTTP.
 
     Parameters
